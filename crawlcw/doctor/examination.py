@@ -5,14 +5,7 @@ moment later, and reported only if they persist. Every repair has the finding as
 condition, so documents that changed meanwhile stay.
 """
 
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -21,7 +14,6 @@ from typing import Any, NamedTuple
 import anyio
 
 from crawlcw.doctor import invariants
-from crawlcw.doctor.invariants import ADVICE
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.kind import LedgerKind
@@ -66,7 +58,7 @@ class Finding:
     @property
     def note(self) -> bool:
         """Whether it is only a note, not a violation."""
-        return ADVICE[self.kind].note
+        return self.kind in invariants.NOTES
 
 
 @dataclass(slots=True, kw_only=True)
@@ -196,19 +188,16 @@ class _Examination:
         async for found in self._ledger.inspection.examine(only=only):
             self._report.tasks += only is None
             if violations := [*invariants.of_task(found, now=self._ledger.now())]:
-                yield self._candidate(found, _where(found), violations)
+                mend = partial(self._mend, found, violations)
+                yield _Candidate(found["_id"], _where(found), violations, mend)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for found in self._ledger.inspection.examine_hosts(only=only):
             self._report.hosts += only is None
             if violations := [*invariants.of_host(found, now=self._ledger.now())]:
-                yield self._candidate(found, {"host": str(found["_id"])}, violations)
-
-    def _candidate(
-        self, found: Found, where: Mapping[str, str], violations: Sequence[Violation]
-    ) -> _Candidate:
-        mend = partial(self._mend, found, violations)
-        return _Candidate(found["_id"], where, violations, mend)
+                where = {"host": str(found["_id"])}
+                mend = partial(self._mend, found, violations)
+                yield _Candidate(found["_id"], where, violations, mend)
 
     async def _mend(self, found: Found, violations: Iterable[Violation]) -> bool:
         """Mend a task or a host if it has not changed; return whether it was mended.

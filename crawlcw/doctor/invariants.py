@@ -8,10 +8,10 @@ A mend changes only fields that have lost their meaning, or that let the protoco
 a lease is ended, never a status decided. What cannot be mended without a guess is left.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from enum import Enum
+from typing import Any, NamedTuple
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
@@ -23,159 +23,123 @@ _RENEWED_WITHIN = timedelta(seconds=60)
 _MENDED = "doctor:0"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """The meaning of a kind of finding to the person who reads it."""
+class Advice(NamedTuple):
+    """What a kind of finding means to the person who reads it, and what to do."""
 
     meaning: str
     todo: str
-    note: bool = False  #: worth knowing, and no violation
 
 
 ADVICE: Mapping[Kind, Advice] = {
     Kind.MALFORMED: Advice(
-        meaning="a task or a host lacks a field, or has one that crawlcw writes in no case",
-        todo="look at it in the database; --repair takes away a `due` or `ready_at` that is no "
+        "a task or a host lacks a field, or has one that crawlcw writes in no case",
+        "look at it in the database; --repair takes away a `due` or `ready_at` that is no "
         "time. Until it is mended, lost wake-ups are not looked for",
     ),
     Kind.LEASE_INCOMPLETE: Advice(
-        meaning="a lease of a task or a host has no holder or no end, so no other worker gets it",
-        todo="--repair lets the lease end",
+        "a lease of a task or a host has no holder or no end, so no other worker gets it",
+        "--repair lets the lease end",
     ),
     Kind.FIELD_LEFT: Advice(
-        meaning="a task has a lock, a `due` or a reason that its status does not have",
-        todo="--repair takes it away",
+        "a task has a lock, a `due` or a reason that its status does not have",
+        "--repair takes it away",
     ),
     Kind.DUE_MISSING: Advice(
-        meaning="a task that waits has no `due`, so no worker claims it",
-        todo="--repair makes it due now",
+        "a task that waits has no `due`, so no worker claims it",
+        "--repair makes it due now",
     ),
     Kind.FENCE_BEHIND: Advice(
-        meaning="a task or a host has an outcome or a lease that its fence does not know",
-        todo="was a part of the database restored from a backup? Restore the whole of it",
+        "a task or a host has an outcome or a lease that its fence does not know",
+        "was a part of the database restored from a backup? Restore the whole of it",
     ),
     Kind.ITEM_LOST: Advice(
-        meaning="an item that was recorded is not there",
-        todo="restore `<spider>.items` from a backup, or let the task be crawled again",
+        "an item that was recorded is not there",
+        "restore `<spider>.items` from a backup, or let the task be crawled again",
     ),
     Kind.BLOB_LOST: Advice(
-        meaning="a blob that a task refers to is not there",
-        todo="restore `<use case>.blobs` from a backup, or let the task begin anew",
+        "a blob that a task refers to is not there",
+        "restore `<use case>.blobs` from a backup, or let the task begin anew",
     ),
     Kind.BLOB_LEFT: Advice(
-        meaning="no task refers to this blob",
-        todo="nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
+        "no task refers to this blob",
+        "nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
         "it after a day",
-        note=True,
     ),
     Kind.HOST_ASLEEP: Advice(
-        meaning="a host has tasks and is not ready in time for them: a wake-up was lost",
-        todo="nothing: idle workers find it; --repair wakes it at once",
-        note=True,
+        "a host has tasks and is not ready in time for them: a wake-up was lost",
+        "nothing: idle workers find it; --repair wakes it at once",
     ),
     Kind.WORKER_DEAD: Advice(
-        meaning="a worker is dead and still on the list of those at work",
-        todo="nothing: the next crawl ends its leases; --repair does so at once",
-        note=True,
+        "a worker is dead and still on the list of those at work",
+        "nothing: the next crawl ends its leases; --repair does so at once",
     ),
     Kind.STORE_INCOMPLETE: Advice(
-        meaning="a table, an index or the note of the format is missing: the rest was not examined",
-        todo="--repair makes it, and so does the next crawl",
+        "a table, an index or the note of the format is missing: the rest was not examined",
+        "--repair makes it, and so does the next crawl",
     ),
     Kind.STORE_DIFFERENT: Advice(
-        meaning="a table or an index is not as crawlcw makes it: the rest was not examined",
-        todo="drop the index and use --repair; a table has to come from a backup",
+        "a table or an index is not as crawlcw makes it: the rest was not examined",
+        "drop the index and use --repair; a table has to come from a backup",
     ),
     Kind.STORE_DAMAGED: Advice(
-        meaning="the file is damaged",
-        todo="bring back a copy, or recover it with `sqlite3 FILE .recover`",
+        "the file is damaged",
+        "bring back a copy, or recover it with `sqlite3 FILE .recover`",
     ),
     Kind.STORE_READ_ONLY: Advice(
-        meaning="the file, the -wal or -shm beside it, or its folder is read-only for this user",
-        todo="give this user the right to write to the files and to their folder",
+        "the file, the -wal or -shm beside it, or its folder is read-only for this user",
+        "give this user the right to write to the files and to their folder",
     ),
     Kind.NOT_WAL: Advice(
-        meaning="the file is not in WAL mode: readers and the writer wait for each other",
-        todo="--repair switches it, and so does the next crawl",
+        "the file is not in WAL mode: readers and the writer wait for each other",
+        "--repair switches it, and so does the next crawl",
     ),
     Kind.NOT_DURABLE: Advice(
-        meaning="the server does not confirm a write as `w: majority, j: true` asks it to",
-        todo="bring back a majority of the replica set's members, with their journals on",
+        "the server does not confirm a write as `w: majority, j: true` asks it to",
+        "bring back a majority of the replica set's members, with their journals on",
     ),
     Kind.MAY_NOT_WRITE: Advice(
-        meaning="this user may look, and lacks privileges that a crawl and --repair need",
-        todo="nothing if it only reads; otherwise give it the role in `crawlcw guide deploying`",
-        note=True,
+        "this user may look, and lacks privileges that a crawl and --repair need",
+        "nothing if it only reads; otherwise give it the role in `crawlcw guide deploying`",
     ),
     Kind.STANDALONE: Advice(
-        meaning="the server is no replica set: a kill may lose acknowledged writes",
-        todo="make it a replica set, of one member if need be",
-        note=True,
+        "the server is no replica set: a kill may lose acknowledged writes",
+        "make it a replica set, of one member if need be",
     ),
 }
+#: Kinds that are worth knowing, and no violations.
+NOTES = frozenset(
+    {Kind.BLOB_LEFT, Kind.HOST_ASLEEP, Kind.WORKER_DEAD, Kind.MAY_NOT_WRITE, Kind.STANDALONE}
+)
 
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, datetime)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and value >= 0
-
-
-def _is_whole(value: object) -> bool:
-    # The database's own shells write whole numbers as floats.
-    return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-
-
-def _is_count(value: object) -> bool:
-    return _is_whole(value) and _is_number(value)
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, bytes) and len(value) == 16
-
-
-def _is_reason(value: object) -> bool:
-    return isinstance(value, str) and value in frozenset(Reason)
-
-
-def _is_status(value: object) -> bool:
-    return _is_whole(value) and value in tuple(Status)
-
-
-_Checks = Mapping[str, Callable[[object], bool]]
-_NEEDED: _Checks = {
-    "_id": _is_id,
-    **dict.fromkeys(("url", "host", "callback"), _is_text),
-    **dict.fromkeys(("depth", "priority"), _is_whole),
-    "status": _is_status,
-    **dict.fromkeys(("update_time", "create_time"), _is_time),
-    **dict.fromkeys(("fence", "settled", "retry", "lost"), _is_count),
-}
-_OPTIONAL: _Checks = {
-    **dict.fromkeys(("method", "lock"), _is_text),
-    "body": lambda value: isinstance(value, bytes),
-    **dict.fromkeys(("lock_time", "revisit"), _is_time),
-    "quarantine_fence": _is_count,
-    "reason": _is_reason,
-    "options": lambda value: isinstance(value, Mapping),
-}
-_HOST_NEEDED: _Checks = {
-    "_id": _is_text,
-    **dict.fromkeys(("epoch", "failures", "page_failures", "finished"), _is_count),
-    "delay": _is_number,
-}
-_HOST_OPTIONAL: _Checks = {
-    "owner": _is_text,
-    "released": _is_count,
-    "not_before": _is_time,
-    "given_up": _is_reason,
-}
+_Types = Mapping[str, type]
+#: The fields of a task and their types. Those that may be absent come second.
+_TASK: tuple[_Types, _Types] = (
+    {
+        "_id": bytes,
+        **dict.fromkeys(("url", "host", "callback"), str),
+        **dict.fromkeys(("depth", "priority", "fence", "settled", "retry", "lost"), int),
+        "status": Status,
+        **dict.fromkeys(("update_time", "create_time"), datetime),
+    },
+    {
+        **dict.fromkeys(("method", "lock"), str),
+        "body": bytes,
+        **dict.fromkeys(("lock_time", "revisit"), datetime),
+        "quarantine_fence": int,
+        "reason": Reason,
+        "options": Mapping,
+    },
+)
+_HOST: tuple[_Types, _Types] = (
+    {
+        "_id": str,
+        **dict.fromkeys(("epoch", "failures", "page_failures", "finished"), int),
+        "delay": float,
+    },
+    {"owner": str, "released": int, "not_before": datetime, "given_up": Reason},
+)
+#: Numbers that may be under 0.
+_SIGNED = ("depth", "priority")
 
 
 def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
@@ -185,12 +149,12 @@ def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     `items` (how many there are), `items_lost` (which of them are not there) and
     `blobs_lost` (which blobs are not there).
     """
-    if malformed := list(_malformed(found, _NEEDED, _OPTIONAL)):
+    if malformed := [*_malformed(found, *_TASK)]:
         yield from malformed
         return
     status = Status(int(found["status"]))
     due, lock, lock_time = found.get("due"), found.get("lock"), found.get("lock_time")
-    if "due" in found and not _is_time(due):
+    if "due" in found and not isinstance(due, datetime):
         # In MongoDB null is no absence: the index has it, before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
@@ -245,24 +209,34 @@ def _left(found: Mapping[str, Any], status: Status, *, due: datetime | None) -> 
     return left
 
 
-def _malformed(found: Mapping[str, Any], needed: _Checks, optional: _Checks) -> Iterator[Violation]:
-    for name, is_right in needed.items():
-        if name not in found:
+def _malformed(found: Mapping[str, Any], needed: _Types, optional: _Types) -> Iterator[Violation]:
+    for name, kind in {**needed, **optional}.items():
+        value = found.get(name)
+        if name not in found and name in needed:
             yield Violation(kind=Kind.MALFORMED, detail=f"{name} is missing")
-        elif not is_right(found[name]):
-            yield Violation(kind=Kind.MALFORMED, detail=f"{name} is {found[name]!r}")
-    for name, is_right in optional.items():
-        if (value := found.get(name)) is not None and not is_right(value):
+        elif (value is not None or name in needed) and not _has_type(name, value, kind):
             yield Violation(kind=Kind.MALFORMED, detail=f"{name} is {value!r}")
+
+
+def _has_type(name: str, value: object, kind: type) -> bool:
+    if issubclass(kind, Enum):
+        return value in [*kind]
+    if isinstance(value, int | float) and kind in (int, float):
+        # The databases' own shells write whole numbers as floats.
+        is_right = kind is float or isinstance(value, int) or value.is_integer()
+        return is_right and (value >= 0 or name in _SIGNED)
+    if (name, kind) == ("_id", bytes):
+        return isinstance(value, bytes) and len(value) == 16
+    return isinstance(value, kind)
 
 
 def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield what does not hold of a host, its fields as `ledger.documents` names them."""
-    if malformed := list(_malformed(found, _HOST_NEEDED, _HOST_OPTIONAL)):
+    if malformed := [*_malformed(found, *_HOST)]:
         yield from malformed
         return
     owner, ready_at = found.get("owner"), found.get("ready_at")
-    if "ready_at" in found and not _is_time(ready_at):
+    if "ready_at" in found and not isinstance(ready_at, datetime):
         detail = f"ready_at is {ready_at!r}"
         yield Violation(kind=Kind.MALFORMED, detail=detail, mend={"ready_at": None})
         ready_at = None
