@@ -102,22 +102,8 @@ class Reason(StrEnum):
 #: Reasons of unwanted tasks, which are not failures.
 POLICY_REASONS = frozenset(
     {
-        Reason.REFUSED_SCHEME,
-        Reason.REFUSED_SCOPE,
-        Reason.REFUSED_ROBOTS,
-        Reason.REFUSED_ADDRESS,
-        Reason.REFUSED_PORT,
-        Reason.REFUSED_CREDENTIALS,
-        Reason.REFUSED_DEPTH,
-        Reason.URL_INVALID,
-        Reason.URL_TOO_LONG,
-        Reason.TRAP_PATH_SEGMENTS,
-        Reason.TRAP_REPEATED_SEGMENT,
-        Reason.TRAP_QUERY_PARAMETERS,
-        Reason.CONTENT_TYPE,
-        Reason.UNWANTED,
-        Reason.WITHDRAWN,
-        Reason.REDIRECT,
+        *(reason for reason in Reason if reason.startswith(("refused-", "url-", "trap-"))),
+        *(Reason.CONTENT_TYPE, Reason.UNWANTED, Reason.WITHDRAWN, Reason.REDIRECT),
     }
 )
 FAILURE_REASONS = frozenset(Reason) - POLICY_REASONS
