@@ -3,7 +3,7 @@
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -25,42 +25,19 @@ _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 
 
-def options(
-    max_retry: int | None,
-    timeout: timedelta | float | str | None,
-    retry_statuses: Statuses | None,
-    accept_statuses: Statuses | None,
-    max_depth: int | None,
-    browser: bool | None,
-    save_to: str | None,
-    truncate: bool | None,
-    revisit: timedelta | float | str | None,
-    max_body: int | None,
-    session: str | None,
-    proxy: str | None,
-    cookies: Mapping[str, str] | None,
-) -> RequestOptions:
-    """Return the options of a request; raises `SpiderError`."""
-    _check_whole("max_retry", max_retry, least=1)
-    _check_whole("max_depth", max_depth, least=0)
-    _check_whole("max_body", max_body, least=0)
-    if session is not None and not is_session_name(session):
-        raise SpiderError(f"Request(session={session!r}) is no name: {SESSION_NAMES}")
-    return RequestOptions(
-        max_retry=max_retry,
-        timeout=None if timeout is None else _seconds(timeout),
-        retry_statuses=_statuses("retry_statuses", retry_statuses),
-        accept_statuses=_statuses("accept_statuses", accept_statuses),
-        max_depth=max_depth,
-        browser=browser,
-        save_to=save_to,
-        truncate=truncate,
-        max_body=max_body,
-        revisit=None if revisit is None else _recurrence(revisit),
-        session=session,
-        proxy=None if proxy is None else _proxy(proxy),
-        cookies=_cookie_pairs(cookies) if cookies else None,
-    )
+def options(given: Iterable[Any]) -> RequestOptions:
+    """Return the options of a request from the arguments in the order of `OPTIONS`.
+
+    Raises `SpiderError`.
+    """
+    read = {}
+    for (name, reader), value in zip(OPTIONS.items(), given, strict=True):
+        if value is not None:
+            try:
+                read[name] = reader(value)
+            except SettingsError as error:
+                raise SpiderError(f"Request({name}=...): {error}") from None
+    return RequestOptions(**read)
 
 
 def headers(given: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
@@ -117,45 +94,42 @@ def unknown(name: str, known: Iterable[str]) -> SpiderError:
     return SpiderError(f"Request has no argument {name}=: {hint}")
 
 
-def _check_whole(name: str, value: object, *, least: int) -> None:
-    if value is not None and (type(value) is not int or value < least):
-        raise SpiderError(f"Request({name}={value!r}) must be a whole number, {least} or more")
+def _whole(name: str, *, least: int) -> Callable[[object], object]:
+    def whole(value: object) -> object:
+        if type(value) is not int or value < least:
+            raise SpiderError(f"Request({name}={value!r}) must be a whole number, {least} or more")
+        return value
+
+    return whole
 
 
 def _seconds(timeout: timedelta | float | str) -> float:
-    try:
-        seconds = durations.duration(timeout).total_seconds()
-    except SettingsError as error:
-        raise SpiderError(f"Request(timeout=...): {error}") from None
+    seconds = durations.duration(timeout).total_seconds()
     if not seconds:
         raise SpiderError(f"Request(timeout={timeout!r}) must be longer than 0 s")
     return seconds
 
 
 def _recurrence(revisit: timedelta | float | str) -> float | str:
-    try:
-        return visits.stored(visits.recurrence(revisit))
-    except SettingsError as error:
-        raise SpiderError(f"Request(revisit=...): {error}") from None
+    return visits.stored(visits.recurrence(revisit))
+
+
+def _session(name: str) -> str:
+    if not is_session_name(name):
+        raise SpiderError(f"Request(session={name!r}) is no name: {SESSION_NAMES}")
+    return name
 
 
 def _proxy(proxy: str) -> str:
-    if proxy == proxies.DIRECT:
-        return proxy
     try:
-        return proxies.parse(proxy).url
+        return proxy if proxy == proxies.DIRECT else proxies.parse(proxy).url
     except SettingsError as error:
         # Without the text, which may have a password.
-        raise SpiderError(f"Request(proxy=...): {error}; or `direct`") from None
+        raise SettingsError(f"{error}; or `direct`") from None
 
 
-def _statuses(name: str, given: Statuses | None) -> tuple[int, ...] | None:
-    if given is None:
-        return None
-    try:
-        return statuses(given)
-    except SettingsError as error:
-        raise SpiderError(f"Request({name}=...): {error}") from None
+def _unchanged(value: object) -> object:
+    return value
 
 
 def _kind(value: object) -> str:
@@ -193,3 +167,21 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
             # Without the value, which may be a secret.
             raise SpiderError(f"Request(cookies=...): {name!r} cannot be a cookie of that value")
     return tuple(cookies.items())
+
+
+#: The options of a request, and the readers of their values.
+OPTIONS: Mapping[str, Callable[[Any], Any]] = {
+    "max_retry": _whole("max_retry", least=1),
+    "browser": _unchanged,
+    "save_to": _unchanged,
+    "truncate": _unchanged,
+    "timeout": _seconds,
+    "retry_statuses": statuses,
+    "accept_statuses": statuses,
+    "max_depth": _whole("max_depth", least=0),
+    "revisit": _recurrence,
+    "max_body": _whole("max_body", least=0),
+    "session": _session,
+    "proxy": _proxy,
+    "cookies": _cookie_pairs,
+}

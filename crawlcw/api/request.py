@@ -19,7 +19,7 @@ from crawlcw.model.visits import NEVER
 
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
-_NOTHING = (None,) * 13
+_NOTHING = (None,) * len(arguments.OPTIONS)
 #: Later than any run has begun.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
@@ -138,11 +138,11 @@ class Request:
         if save_to is not None:
             save_to = self._checked_place(save_to)
         own = (
-            *(max_retry, timeout, retry_statuses, accept_statuses, max_depth, browser, save_to),
-            *(truncate, revisit, max_body, session, proxy, cookies or None),
+            *(max_retry, browser, save_to, truncate, timeout, retry_statuses, accept_statuses),
+            *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
         # Most have none: each link of a page is a request.
-        self.options = NO_OPTIONS if own == _NOTHING else arguments.options(*own)
+        self.options = NO_OPTIONS if own == _NOTHING else arguments.options(own)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
         """Make a body of *json* or *data*; *posts*: no method was given."""
