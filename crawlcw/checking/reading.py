@@ -4,10 +4,9 @@ import ast
 import sys
 from pathlib import Path
 
-from crawlcw.checking import missing, requests, state
-from crawlcw.checking.findings import Finding, Findings
+from crawlcw.checking import requests, state
 from crawlcw.checking.scrapy_names import Names
-from crawlcw.checking.source import UNREADABLE, Class, Source
+from crawlcw.checking.source import UNREADABLE, Class, Finding, Source
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
@@ -61,19 +60,14 @@ def check(path: Path) -> list[Finding]:
     source = Source(path)
     spiders = [each for each in source.classes if each.is_spider]
     sources = [source, *(each.source for spider in spiders for each in spider.lineage)]
-    return sorted({finding for each in dict.fromkeys(sources) for finding in _in_source(each)})
-
-
-def _in_source(source: Source) -> set[Finding]:
-    findings = Findings(str(source.path))
-    Names(source, findings).look()
-    requests.check(source, findings)
-    missing.check(source, findings)
-    for spider in source.classes:
-        if spider.is_spider:
-            requests.check_callbacks(spider, findings)
-            state.look(spider, findings)
-    return findings.all
+    for each in dict.fromkeys(sources):
+        Names(each).look()
+        requests.check(each)
+        requests.check_extras(each)
+        for spider in filter(lambda kind: kind.is_spider, each.classes):
+            requests.check_callbacks(spider)
+            state.look(spider)
+    return sorted({finding for each in sources for finding in each.findings})
 
 
 def has_spider(path: Path) -> bool:

@@ -1,14 +1,14 @@
-"""Check of requests, responses and callbacks for Scrapy's arguments and attributes.
+"""Check of requests, responses and callbacks: Scrapy's words, and extras that are not installed.
 
 The check goes by names: it takes `response` for a response, and infers no types.
 """
 
 import ast
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
 from crawlcw.api.spider import Spider
-from crawlcw.checking.findings import Findings
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, path_of
 
 _REQUESTS = "spiders#Requests"
@@ -31,25 +31,42 @@ _ATTRIBUTES = {
     "response.request.cb_kwargs": "response.context",
     "response.request.meta": "response.context",
 }
+#: The package that an extra installs, and the section of the manual.
+_EXTRAS = {
+    "browser": ("playwright", "browser"),
+    "forms": ("parsel", "spiders#Forms"),
+    "otel": ("opentelemetry", "watching#Traces"),
+    "remote": ("fsspec", "files"),
+    "socks": ("python_socks", "proxies"),
+    "warc": ("warcio", "warc"),
+    "xpath": ("parsel", _RESPONSES),
+}
+_OF_ATTRIBUTES = {
+    "response.selector": "xpath",
+    "response.xpath": "xpath",
+    "response.form": "forms",
+}
+_OF_SWITCHES = {"browser": "browser", "keep_bodies": "warc", "trace": "otel"}
+_WITH_EXTRAS = frozenset({"crawlcw.Request", "crawlcw.Settings"})
 
 
-def check(source: Source, findings: Findings) -> None:
+def check(source: Source) -> None:
     """Report Scrapy's arguments of requests, and its attributes of responses."""
     for node in ast.walk(source.tree):
         match node:
             case ast.Call():
-                _check_call(node, source, findings)
+                _check_call(node, source)
             case ast.Attribute(ctx=ast.Load()) if (path := path_of(node)) in _ATTRIBUTES:
-                findings.tell(node.lineno, path, _ATTRIBUTES[path], _RESPONSES)
+                source.tell(node.lineno, path, _ATTRIBUTES[path], _RESPONSES)
             # crawlcw's `response.meta` holds the page's <meta> elements.
             case ast.Subscript(
                 value=ast.Attribute() as owner, slice=ast.Constant(value=str(key))
             ) if path_of(owner) == "response.meta" and (source.is_scrapys or key in META_KEYS):
                 instead = META_KEYS.get(key, f"response.context[{key!r}]")
-                findings.tell(node.lineno, f"response.meta[{key!r}]", instead, _REQUESTS)
+                source.tell(node.lineno, f"response.meta[{key!r}]", instead, _REQUESTS)
 
 
-def _check_call(call: ast.Call, source: Source, findings: Findings) -> None:
+def _check_call(call: ast.Call, source: Source) -> None:
     name = _request_of(call, source)
     if not name:
         return
@@ -58,18 +75,18 @@ def _check_call(call: ast.Call, source: Source, findings: Findings) -> None:
         what = f"{name}({argument}=...)"
         if argument == "dont_filter" and source.is_scrapys:
             message = "dont_filter=True: the same; allowed_hosts hold for it all the same"
-            findings.tell(line, message, guide=_REQUESTS)
+            source.tell(line, message, guide=_REQUESTS)
         elif name == "follow_all" and argument in ("css", "xpath"):
             selection = ast.unparse(keyword.value)
             selection = selection if argument == "css" else f"response.xpath({selection})"
-            findings.tell(line, what, f"response.follow_all({selection})", _RESPONSES)
+            source.tell(line, what, f"response.follow_all({selection})", _RESPONSES)
         elif argument in REQUEST_ARGUMENTS:
             keys = list(_keys(keyword.value))
             scrapy_keys = [key for key in keys if argument == "meta" and key in META_KEYS]
             for key in scrapy_keys:
-                findings.tell(line, f"{what}: {key!r}", META_KEYS[key], _REQUESTS)
+                source.tell(line, f"{what}: {key!r}", META_KEYS[key], _REQUESTS)
             if not scrapy_keys or len(scrapy_keys) < len(keys):
-                findings.tell(line, what, REQUEST_ARGUMENTS[argument], _REQUESTS)
+                source.tell(line, what, REQUEST_ARGUMENTS[argument], _REQUESTS)
 
 
 def _request_of(call: ast.Call, source: Source) -> str:
@@ -78,8 +95,7 @@ def _request_of(call: ast.Call, source: Source) -> str:
     name = name.rpartition(".")[2]
     if name in _CLASSES and package in _PACKAGES:
         return name
-    owner, _, name = path_of(call.func).rpartition(".")
-    return name if owner == "response" and name in _FOLLOWS else ""
+    return _follows(call.func)
 
 
 def _keys(value: ast.expr) -> Iterator[str]:
@@ -94,7 +110,44 @@ def _keys(value: ast.expr) -> Iterator[str]:
                     yield keyword.arg
 
 
-def check_callbacks(spider: Class, findings: Findings) -> None:
+def check_extras(source: Source) -> None:
+    """Report the first use of each extra that is not installed."""
+    reported = set()
+    for line, code, extra in sorted(_uses(source)):
+        package, section = _EXTRAS[extra]
+        if extra not in reported and find_spec(package) is None:
+            reported.add(extra)
+            message = f"{code} needs {package}, which is not installed"
+            source.tell(line, message, f"pip install 'crawlcw[{extra}]'", section)
+
+
+def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
+    """Yield the line, the code and the extra of each use of an extra."""
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute() if (path := path_of(node)) in _OF_ATTRIBUTES:
+                yield node.lineno, path, _OF_ATTRIBUTES[path]
+            case ast.Call(func=function, keywords=keywords) if source.dotted(
+                function
+            ) in _WITH_EXTRAS or _follows(function):
+                for keyword in keywords:
+                    line, name = keyword.value.lineno, keyword.arg
+                    match name, keyword.value:
+                        case (("browser" | "keep_bodies" | "trace"), ast.Constant(value=True)):
+                            yield line, f"{name}=True", _OF_SWITCHES[name]
+                        case "save_to", ast.Constant(value=str(url)) if "://" in url:
+                            yield line, f"save_to={url!r}", "remote"
+                        case (("proxy" | "proxies"), value) if "socks" in ast.unparse(value):
+                            yield line, f"{name}= with SOCKS", "socks"
+
+
+def _follows(function: ast.expr) -> str:
+    """Return the method of a response that makes requests, `follow` or `follow_all`, or `""`."""
+    owner, _, name = path_of(function).rpartition(".")
+    return name if owner == "response" and name in _FOLLOWS else ""
+
+
+def check_callbacks(spider: Class) -> None:
     """Report callbacks and errbacks with other parameters than crawlcw passes."""
     nodes = [node for owner in spider.lineage for node in ast.walk(owner.node)]
     called = {node.func for node in nodes if isinstance(node, ast.Call)}
@@ -111,19 +164,19 @@ def check_callbacks(spider: Class, findings: Findings) -> None:
         if parameters == ["failure"]:
             what = f"def {method.name}(self, failure)"
             instead = f"def {method.name}(self, request, error): error.reason, error.response"
-            findings.tell(method.lineno, what, instead, _REQUESTS)
+            spider.source.tell(method.lineno, what, instead, _REQUESTS)
         elif parameters[:1] == ["response"] and required > 1:
             what = f"def {method.name}(): a callback is given the response alone"
             instead = ", ".join(f"response.context[{name!r}]" for name in parameters[1:required])
-            findings.tell(method.lineno, what, instead, _REQUESTS)
+            spider.source.tell(method.lineno, what, instead, _REQUESTS)
     packages = {name.partition(".")[0] for each in spider.lineage for name in each.foreign}
     if packages <= _PACKAGES | {"object"}:
         for call in ast.walk(spider.node):
             if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _MAKING:
-                _check_names(call, spider, findings)
+                _check_names(call, spider)
 
 
-def _check_names(call: ast.Call, spider: Class, findings: Findings) -> None:
+def _check_names(call: ast.Call, spider: Class) -> None:
     """Report a callback that a request names and that the spider has not."""
     named = [each.value for each in call.keywords if each.arg in ("callback", "errback")]
     for value in (*call.args[1:2], *named):
@@ -133,4 +186,4 @@ def _check_names(call: ast.Call, spider: Class, findings: Findings) -> None:
             ):
                 if not spider.defines(name) and not hasattr(Spider, name):
                     what = f"{spider.node.name} has no callback {name!r}"
-                    findings.tell(value.lineno, what)
+                    spider.source.tell(value.lineno, what)

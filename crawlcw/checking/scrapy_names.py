@@ -4,7 +4,6 @@ import ast
 
 import crawlcw
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
-from crawlcw.checking.findings import Findings
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, defined, path_of
 
 _HOOKS = "spiders#Hooks and downloaders"
@@ -120,9 +119,9 @@ _SETTINGS_METHODS = frozenset(
 class Names:
     """Finds Scrapy's names in one file."""
 
-    def __init__(self, source: Source, found: Findings) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._tell = found.tell
+        self._tell = source.tell
         self._of_scrapy = source.is_scrapys
         self._told: set[ast.expr] = set()  #: parts of reported expressions
 

@@ -1,4 +1,4 @@
-"""A parsed source file: its imports, its classes and their bases.
+"""A parsed source file: its imports, its classes and their bases, and what was found in it.
 
 Nothing is imported. Base classes are looked up in the files beside it.
 """
@@ -21,6 +21,27 @@ FOREIGN_MODULES = frozenset(
 UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """A mistake in a source file."""
+
+    path: str
+    line: int  #: from 1
+    what: str  #: the code, or a sentence
+    instead: str = ""  #: the code to write, if there is any
+    guide: str = ""  #: page and heading of the manual: `spiders#Items`
+    #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
+    stops: bool = False
+
+    @property
+    def message(self) -> str:
+        """The finding in one line: the code, its replacement, the section of the manual."""
+        text = f"{self.what} -> {self.instead}" if self.instead else self.what
+        page, _, heading = self.guide.partition("#")
+        section = f'{page}, "{heading}"' if heading else page
+        return f"{text} (guide {section})" if section else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +119,7 @@ class Source:
 
     path: Path
     others: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
+    findings: set[Finding] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.path.read_bytes(), str(self.path))
@@ -110,6 +132,15 @@ class Source:
         self.functions = {
             each.name: each for each in self.tree.body if isinstance(each, FunctionNode)
         }
+
+    def tell(
+        self, line: int, what: str, instead: str = "", guide: str = "", *, stops: bool = False
+    ) -> None:
+        """Add a finding; see `Finding`."""
+        path = str(self.path)
+        self.findings.add(
+            Finding(path=path, line=line, what=what, instead=instead, guide=guide, stops=stops)
+        )
 
     @property
     def is_scrapys(self) -> bool:

@@ -10,8 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from crawlcw.checking.findings import Finding, Findings
-from crawlcw.checking.source import Class, FunctionNode, Source
+from crawlcw.checking.source import Class, Finding, FunctionNode, Source
 
 #: Methods that run for each page or item.
 _PER_PAGE = frozenset(
@@ -37,13 +36,13 @@ def of_class(path: Path, name: str) -> list[Finding]:
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
-    found = [Findings(str(each.source.path)) for each in lineage]
-    for each, findings in zip(lineage, found, strict=True):
-        look(each, findings)
-    return [finding for findings in found for finding in sorted(findings.all)]
+    for each in lineage:
+        look(each)
+    sources = dict.fromkeys(each.source for each in lineage)
+    return [finding for source in sources for finding in sorted(source.findings)]
 
 
-def look(spider: Class, found: Findings) -> None:
+def look(spider: Class) -> None:
     """Find the first change of each attribute that callbacks of *spider* change."""
     methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
     containers = _containers(spider)
@@ -57,7 +56,7 @@ def look(spider: Class, found: Findings) -> None:
                 continue
             told.add(name)
             what = f"self.{name} is changed in {method.name}(), and a crash loses it"
-            found.tell(line, what, _INSTEAD, _GUIDE)
+            spider.source.tell(line, what, _INSTEAD, _GUIDE)
 
 
 class _Method:

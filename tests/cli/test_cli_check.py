@@ -384,7 +384,7 @@ def test_an_extra_that_is_missing_is_named_with_its_install_command(
     installed = importlib.util.find_spec
     missing = {"parsel", "playwright", "warcio", "python_socks", "opentelemetry"}
     monkeypatch.setattr(
-        "crawlcw.checking.missing.find_spec",
+        "crawlcw.checking.requests.find_spec",
         lambda name: None if name in missing else installed(name),
     )
 

@@ -11,8 +11,7 @@ import click
 from crawlcw.api.attempt import loaded_layers
 from crawlcw.api.spider import Spider
 from crawlcw.checking import reading
-from crawlcw.checking.findings import Finding
-from crawlcw.checking.source import UNREADABLE
+from crawlcw.checking.source import UNREADABLE, Finding
 from crawlcw.cli import loading, options, spider_options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
