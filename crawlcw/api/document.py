@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
-from crawlcw.api import charset, markup, xpath
+from crawlcw.api import charset, markup
 from crawlcw.errors import ParseRefusedError
 
 if TYPE_CHECKING:
@@ -155,13 +155,13 @@ class Document:
             return trees.selector
         kind = self.selector_kind
         source = self.source()
-        xpath.screen(source, kind)
-        return xpath.selector(source, kind=kind, url=self.url)
+        markup.screen(source, kind)
+        return markup.selector(source, kind=kind, url=self.url)
 
     @property
-    def selector_kind(self) -> xpath.Kind:
+    def selector_kind(self) -> markup.Kind:
         """Which of parsel's parsers is for the page."""
-        return xpath.kind_of(self.headers.get("content-type"))
+        return markup.kind_of(self.headers.get("content-type"))
 
     def xpath(self, query: str, **variables: Any) -> "SelectorList[Selector]":
         """Return what an XPath expression finds; *variables* are its `$name`s."""

@@ -1,4 +1,4 @@
-"""Check of a page's markup before parsing, in linear time.
+"""Check of a page's markup before parsing, in linear time, and its trees: lexbor's and parsel's.
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
 with thousands of attributes), a dense page makes a tree of seventy times its
@@ -9,6 +9,10 @@ costs one count.
 
 The memory that a page takes in the parser does not always show in its text, and the parser has no
 limit. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
+
+libxml2, for XPath, `::text` and regular expressions, is slower than lexbor at odd pages, cuts
+deeply nested elements without a word, and knows entities. A page is refused where any of that
+would matter. parsel is an extra, imported where such a tree is asked for.
 """
 
 import codecs
@@ -19,17 +23,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
 
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT, without_raw_text
-from crawlcw.errors import ParseRefusedError
+from crawlcw.errors import ParseRefusedError, Reason, SpiderError
+
+if TYPE_CHECKING:
+    from parsel import Selector
 
 T = TypeVar("T")
+Kind = Literal["html", "xml"]
 
 #: The limits keep the worst known shape under half a second.
 MAX_NESTING = 2_000
@@ -129,6 +136,17 @@ _TEMPLATE_OR_TEXT = re.compile(
     rb"|(?P<closed></template(?=[\s/>]))",
     re.IGNORECASE,
 )
+_XML_TYPES = frozenset({"text/xml", "application/xml"})
+_XHTML = "application/xhtml+xml"
+#: No entity may be declared: where libxml2 resolves one, a page of 1 KiB has a text of 1 GiB.
+_ENTITY = b"<!ENTITY"
+#: libxml2 cuts a page of HTML at 2,048 levels, and XML at 256.
+_HUGE = {"html": True, "xml": False}
+_START_TAG = re.compile(rb"<[A-Za-z]")
+_END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
+_END_OR_TEXT = re.compile(
+    COMMENT + rb"|" + TEXT_ELEMENT + rb"|(?P<end></html(?=[\s/>])[^>]*+>?)", re.IGNORECASE
+)
 
 
 def is_markup(content_type: str | None, body: bytes) -> bool:
@@ -189,7 +207,7 @@ def ordinary_tree_size(body: bytes) -> int | None:
     size = _TREE_PER_TAG * tags + _TREE_PER_BYTE * len(body)  # as in `tree_size`
     if (
         size > _LARGE_TREE
-        or (len(body) > _FEW_ATTRIBUTES and _attributes(body) is not None)
+        or (len(body) > _FEW_ATTRIBUTES and _attribute_work(body) > MAX_ATTRIBUTE_WORK)
         or (tags > _HARMLESS_TAGS and not _is_ordinary(body, tags))
     ):
         return None
@@ -227,13 +245,15 @@ def _is_costly(body: bytes, tags: int) -> bool:
     return unlike * tags > _MOST_REOPENED or repeated > _MOST_REPEATED
 
 
-def screen(body: bytes, *, html: bool = True) -> None:
+def screen(body: bytes, kind: Kind = "html") -> None:
     """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory.
 
-    Tags in the scripts of a page read as *html* are no tags; XML has them as such.
+    Tags in the scripts of HTML are no tags; XML has them as such, and may declare no entities.
     """
+    if kind == "xml" and _ENTITY in body:
+        raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
     found = suspicion(body)
-    if found is not None and html:
+    if found is not None and kind == "html":
         # Only now, for it takes several times as long.
         found = suspicion(without_raw_text(body))
     if found is None and tree_size(body) > MAX_TREE:
@@ -246,47 +266,28 @@ def suspicion(body: bytes) -> str | None:
     """Return what of a body may keep the parser busy for minutes, or None."""
     if len(body) <= HARMLESS:
         return None
-    opened = _left_open(body, _in_chunks(body))
-    found = _attributes(body)
-    if found is None and opened.total > _SUSPICIOUS:
-        found = _repeated(body, opened)
-        if found is None and opened.most > _SUSPICIOUS:
-            found = _depth(body)
-    return found
-
-
-def _attributes(body: bytes) -> str | None:
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
         return "over 10,000 attributes in a tag, or over 1,000 in each of many"
-    return None
+    opened = body.count(b"<") - body.count(b"</")
+    if opened <= _SUSPICIOUS:
+        return None
+    found = _repeated(body, opened)
+    return _depth(body) if found is None and _most_left_open(body) > _SUSPICIOUS else found
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """How many start tags there are, at most, and how many were open at once."""
-
-    total: int
-    most: int
-
-
-def _in_chunks(body: bytes) -> list[int]:
-    """Return how many `<` there are in each chunk."""
-    return [body.count(b"<", at, at + _CHUNK) for at in range(0, len(body), _CHUNK)]
+def _most_left_open(body: bytes) -> int:
+    """Return how many start tags were open at the end of a chunk, at most."""
+    # One byte more of end tags: one that lies across the end of its chunk counts as well.
+    left = accumulate(
+        body.count(b"<", at, at + _CHUNK) - 2 * body.count(b"</", at, at + _CHUNK + 1)
+        for at in range(0, len(body), _CHUNK)
+    )
+    return max(left)
 
 
-def _left_open(body: bytes, tags: list[int]) -> _Opened:
-    total = sum(tags)
-    if total <= _SUSPICIOUS:
-        return _Opened(total, total)
-    # One byte more: one that lies across the end of its chunk counts as well.
-    ends = [body.count(b"</", at, at + _CHUNK + 1) for at in range(0, len(body), _CHUNK)]
-    left = accumulate(begun - 2 * ended for begun, ended in zip(tags, ends, strict=True))
-    return _Opened(total - sum(ends), max(left))
-
-
-def _repeated(body: bytes, opened: _Opened) -> str | None:
-    """Return which tag there are too many of, wherever they are."""
-    if opened.total <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
+def _repeated(body: bytes, opened: int) -> str | None:
+    """Return which tag there are too many of, wherever they are, among *opened* start tags."""
+    if opened <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
     lowered = body.lower()
     if lowered.count(b"<option") > MAX_OPTIONS:
@@ -376,3 +377,35 @@ def _taken(_: int) -> int:
         return int(os.read(statm, 128).split()[5]) * _PAGE
     finally:
         os.close(statm)
+
+
+def kind_of(content_type: str | None) -> Kind:
+    """Return which of its two parsers parsel is to use, by the type that the server names."""
+    kind = (content_type or "").partition(";")[0].strip().lower()
+    is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
+    return "xml" if is_xml else "html"
+
+
+def whole(source: bytes, kind: Kind) -> bytes:
+    """Return a page, in UTF-8, such that libxml2 reads it to its end.
+
+    It stops at the first `</html>`, behind which HTML only goes on with the body.
+    """
+    end = _END_OF_PAGE.search(source) if kind == "html" else None
+    if end is None or _START_TAG.search(source, end.end()) is None:
+        return source
+    return _END_OR_TEXT.sub(lambda found: b"" if found["end"] else found[0], source)
+
+
+def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
+    """Return the selector of a page in UTF-8; raises `SpiderError` where parsel is missing."""
+    try:
+        from parsel import Selector
+    except ImportError:
+        raise SpiderError(
+            "response.xpath(), response.selector and response.form() need parsel: "
+            "install it with `pip install 'crawlcw[xpath]'`"
+        ) from None
+    # parsel takes no body for a missing argument; to it a blank one is an empty page.
+    body = whole(source, kind) or b" "
+    return Selector(body=body, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

@@ -41,7 +41,7 @@ def _parser(kind: str) -> Callable[[bytes], object]:
 
     from parsel import Selector  # an extra, and slow to import
 
-    # As `crawlcw.api.xpath` has it.
+    # As `crawlcw.api.markup` has it.
     return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 

@@ -25,7 +25,7 @@ import anyio
 from anyio import to_thread
 from selectolax.lexbor import LexborHTMLParser
 
-from crawlcw.api import markup, xpath
+from crawlcw.api import markup
 from crawlcw.api.attempt import replaced
 from crawlcw.api.document import Trees
 from crawlcw.api.page_head import product_token
@@ -144,13 +144,13 @@ class Parsing:
         if self._selecting:
             kind = response.selector_kind
             try:
-                xpath.screen(source, kind)
-                read = xpath.whole(source, kind)
+                markup.screen(source, kind)
+                read = markup.whole(source, kind)
                 if await self._measured(read, room=room - size, by=kind) is None:
                     if room < most:
                         return None
                     raise ParseRefusedError(_NO_ROOM)
-                make = partial(xpath.selector, source, kind=kind, url=response.url)
+                make = partial(markup.selector, source, kind=kind, url=response.url)
                 trees = Trees(selector=await run(make))
             except ParseRefusedError as refusal:
                 # Its traceback would keep the response.

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from crawlcw.api import markup, xpath
+from crawlcw.api import markup
 from crawlcw.api.markup import parse_bounded
 from crawlcw.errors import ParseRefusedError, Reason
 
@@ -69,7 +69,7 @@ def test_tags_in_what_is_text_to_a_parser_are_not_counted(name: str):
 @pytest.mark.parametrize("name", ONLY_TEXT)
 def test_tags_that_are_in_a_script_for_html_alone_are_counted_in_xml(name: str):
     with pytest.raises(ParseRefusedError):
-        xpath.screen(ONLY_TEXT[name], "xml")
+        markup.screen(ONLY_TEXT[name], "xml")
 
 
 def test_tags_beside_a_script_are_counted():

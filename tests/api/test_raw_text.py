@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from crawlcw.api import xpath
+from crawlcw.api import markup
 from crawlcw.api.raw_text import without_raw_text
 
 pytestmark = pytest.mark.quick
@@ -131,7 +131,7 @@ def test_no_tag_or_attribute_that_a_parser_sees_is_ever_left_out(page: bytes):
 
     lexbor = (name for node in LexborHTMLParser(page).css("*") for name in node.attributes)
     assert {name for name in lexbor if NUMBERED.fullmatch(name)} <= left
-    of_libxml2 = xpath.selector(page, kind="html", url="").xpath("//@*")
+    of_libxml2 = markup.selector(page, kind="html", url="").xpath("//@*")
     libxml2 = (each.root for each in of_libxml2.xpath("name()"))
     assert {name for name in libxml2 if NUMBERED.fullmatch(name)} <= left
 
