@@ -7,13 +7,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crawlcw.engine.leases import HeldLeases
 
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
+from crawlcw.engine.session import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Added, Committed

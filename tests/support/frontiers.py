@@ -5,13 +5,12 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
-from crawlcw.engine.leases import HeldLeases
-
 from crawlcw.api.host_limits import HostLimit, Limit
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.hosts import Frontier, HeldHost, PageLimit, Phase
+from crawlcw.engine.session import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
