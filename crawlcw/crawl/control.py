@@ -7,7 +7,7 @@ Each process looks for them now and then (`Steering`).
 import logging
 import resource
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -32,10 +32,9 @@ LOOK_EVERY = 0.5
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
 #: Seconds after which the crawls that run follow the orders.
 FOLLOWED_WITHIN = 1.0
-#: Connections of a client of MongoDB at the most, by its own default.
-_LEDGER_FILES = 100
-#: The ledger's files, the log, pipes and children.
-_OTHER_FILES = 50
+#: Descriptors beside the sockets of fetchers: 100 for connections of a MongoDB client, by its own
+#: default, and 50 for the ledger's files, the log, pipes and children.
+_OTHER_DESCRIPTORS = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +103,8 @@ def secure_descriptors(concurrency: int) -> None:
     With fewer, pages and the ledger's own connections would wait for descriptors. Raises
     `SettingsError` if the system does not allow that.
     """
-    # Twice what may be open at once: connections that rest are open as well, and a spider
-    # opens files of its own.
-    needed = 2 * (concurrency + _LEDGER_FILES + _OTHER_FILES)
+    # Twice: idle connections are open as well, and a spider opens files of its own.
+    needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit >= needed:
         return
@@ -119,26 +117,17 @@ def secure_descriptors(concurrency: int) -> None:
         ) from None
 
 
+@dataclass
 class Steering:
     """Lets one process of a crawl follow the orders in its ledger."""
 
-    def __init__(
-        self,
-        session: "WorkerSession",
-        settings: Settings,
-        *,
-        coordinator: "Coordinator",
-        end: Callable[[FinishReason, str], None],
-    ) -> None:
-        """*settings* are the crawl's own; *end* ends it."""
-        self._ledger = session.ledger
-        self._began = session.began
-        self._settings = settings
-        self._coordinator = coordinator
-        self._end = end
-        self._known = Control()
-        self._followed = settings
-        self._wrong = ""
+    session: "WorkerSession"
+    settings: Settings  #: the crawl's own
+    _: KW_ONLY
+    coordinator: "Coordinator"
+    end: Callable[[FinishReason, str], None]
+    _known: Control = Control()
+    _wrong: str = ""
 
     async def run(self) -> None:
         """Look now and then until cancelled."""
@@ -149,37 +138,36 @@ class Steering:
     async def look(self) -> None:
         """Follow the present orders; raises `LedgerUnavailableError`."""
         try:
-            control = Control.of(await self._ledger.notes.control())
+            control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
             # They were written by hand; the orders so far stay in force.
             self._warn(error)
             return
         known, self._known = self._known, control
+        coordinator = self.coordinator
         if control.settings != known.settings:
-            self._followed = self._settings_by(control)
-            self._coordinator.frontier.follow(self._followed)
+            coordinator.follow(self._settings_by(control))
         if control.fed != known.fed:
-            self._coordinator.written(more=True, again=[*self._coordinator.frontier.hosts])
-        if (control.paused, control.settings) != (known.paused, known.settings):
-            concurrency = self._followed.concurrency
-            self._coordinator.follow(paused=control.paused, concurrency=concurrency)
+            coordinator.written(more=True, again=[*coordinator.frontier.hosts])
+        if control.paused != known.paused:
+            coordinator.pause(control.paused)
         if control.paused and not known.paused:
             told = {"event": "paused"}
             logger.info("paused: requests under way finish, and no others begin", extra=told)
         elif known.paused and not control.paused:
             logger.info("resumed", extra={"event": "resumed"})
-        if control.stops(self._began):
-            self._end(FinishReason.STOPPED, "by `crawlcw stop`")
+        if control.stops(self.session.began):
+            self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
         """Return the settings to follow: the crawl's own where the others do not go with them."""
         try:
-            settings = control.applied(self._settings)
-            if settings.concurrency > self._settings.concurrency:
+            settings = control.applied(self.settings)
+            if settings.concurrency > self.settings.concurrency:
                 secure_descriptors(settings.concurrency)
         except SettingsError as error:
             self._warn(error)
-            return self._settings
+            return self.settings
         said = ", ".join(f"{name}={value}" for name, value in control.settings.items())
         logger.info(
             "settings from the ledger: %s",

@@ -1,11 +1,10 @@
 """Choice of the next work: host, page, claim, host queue.
 
-The coordinator never fetches and never parses. It leases hosts that are ready, pages their due
-tasks, claims them ahead, twice as many as there are fetchers (of many slow hosts up to eight times
-as many), and hands them out as their hosts' turns come. Hosts without work go back, and so do those
-whose slice is over while others wait. It sleeps until something changes or the next task is due,
-and ends when the ledger has nothing that ever will be due. After a long outage of the ledger it
-claims nothing for 10 s: the holders of leases that ran out meanwhile renew them first.
+The coordinator leases hosts that are ready, pages their due tasks, claims them ahead, twice as many
+as there are fetchers (of many slow hosts up to eight times as many), and dispatches them as their
+hosts' turns come. It sleeps until something changes or the next task is due, and ends when the
+ledger has nothing that ever will be due. After a long outage of the ledger it claims nothing for
+10 s: the holders of leases that ran out meanwhile renew them first.
 """
 
 import asyncio
@@ -45,18 +44,15 @@ _HOSTS_A_PAGE = 100
 _PREFETCH = 2
 #: The least number of tasks for a host without limits.
 _TURN = 8
-#: Tasks of each host, if there are many, that may be held beyond the prefetch, and their bound in
-#: all, in prefetches.
-_A_FEW = 8
-_MOST_HELD = 4
+_A_FEW = 8  #: tasks of each of many hosts that may be held beyond the prefetch
+_MOST_HELD = 4  #: bound of all tasks held, in prefetches
 #: Seconds without work until an idle process looks at the hosts, and for lost wake-ups.
 _SWEEP_FROM = 0.8
 #: Seconds between two claims that are put off, while leases have their renewal grace.
 _GRACE_PAUSE = 1.0
 #: Seconds without a request under way until a crawl stands still.
 _A_MOMENT = 1.0
-#: Seconds between two looks for each host held, where they are many: some have changed at any
-#: time, and are fed by one question.
+#: Seconds between two polls for each of many hosts: one query feeds all that changed meanwhile.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the leases of hosts may wait for the end of a page.
@@ -119,8 +115,7 @@ class Coordinator:
 
     async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
-            # Cleared before anything is looked at: a change that comes while we look
-            # makes the wait at the end return at once, and none is slept through.
+            # Before the poll: a change during it ends the wait below at once.
             self._changed.clear()
             self.dispatch()
             if self._stopping:
@@ -129,7 +124,11 @@ class Coordinator:
                 if getattr(self._stats, counter) >= limit:
                     return reason
             if self._paused is not None:
-                await self._hold_nothing(background)
+                self._session.set_idle(False)
+                await self.give_back_undispatched()
+                await self.host_leaser.leave_all(background)
+                with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
+                    await self._changed.wait()
                 continue
             if await self._look(background):
                 return FinishReason.DRAINED
@@ -182,11 +181,16 @@ class Coordinator:
         self._stopping = True
         self._changed.set()
 
-    def follow(self, *, paused: datetime | None, concurrency: int) -> None:
-        """Begin with nothing while *paused*, and let *concurrency* fetchers work."""
-        self._paused = paused
-        self.pool.resize(concurrency)
-        self.host_leaser.resize(concurrency)
+    def pause(self, since: datetime | None) -> None:
+        """Begin with nothing until this is called with None."""
+        self._paused = since
+        self.wake()
+
+    def follow(self, settings: Settings) -> None:
+        """Ask all hosts by other *settings* from now on, by as many fetchers as these name."""
+        self.frontier.follow(settings)
+        self.pool.resize(settings.concurrency)
+        self.host_leaser.resize(settings.concurrency)
         self.wake()
 
     def free_slot(self, lease: Lease) -> None:
@@ -257,10 +261,7 @@ class Coordinator:
         return known if known.hosts or known.proxies else self._waits_for or known
 
     def dispatch(self) -> None:
-        """Move leases whose turn has come to the queue, as many as fetchers are free.
-
-        Where fetchers are left, a timer does so at the next turn, while the coordinator may wait.
-        """
+        """Give free fetchers leases whose turn has come; a timer repeats this at the next turn."""
         pool = self.pool
         free = pool.size - pool.dispatched
         # The likeliest reason first: this runs several times a page.
@@ -285,17 +286,12 @@ class Coordinator:
             free -= 1
 
     def _take_turn(self) -> None:
-        # uvloop rounds to milliseconds: an early timer finds no turn and must be set again, or
-        # the turn waits for the next look at the ledger.
+        # uvloop rounds to milliseconds: a timer that is early finds no turn and must be set again.
         self._turn_at = 0.0
         self.dispatch()
 
     def _room(self) -> int:
-        """Return how many more tasks to hold.
-
-        A host's own limit keeps all but its turns from the fetchers: of many hosts a few tasks
-        each are held, until all of them have a turn.
-        """
+        """Return how many more tasks to hold: beyond the prefetch a few of each slow host."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         few = min(_A_FEW, size) * len(self.frontier.hosts)
@@ -305,18 +301,9 @@ class Coordinator:
     def _is_low(self) -> bool:
         return self._room() >= _PREFETCH * self.pool.size // 2
 
-    async def _hold_nothing(self, background: anyio.abc.TaskGroup) -> None:
-        """Give back all tasks that no fetcher has begun with, and wait for a change or a moment."""
-        self._session.set_idle(False)
-        await self.give_back_undispatched()
-        await self.host_leaser.leave_all(background)
-        with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
-            await self._changed.wait()
-
     async def _look(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
-        # Tasks go back before their hosts: a host that is released while its tasks are
-        # still leased would be looked at by its next owner in vain.
+        # Tasks go back before their hosts, whose next owners would not find leased tasks.
         frontier = self.frontier
         if frontier.pending.returned:
             await self._give_back(frontier.pending.take_returned())
@@ -359,8 +346,7 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
-            # Before the page is read: tasks that are added from here on may be missing in it,
-            # and the one that adds it sets this again.
+            # Before the page is read: a process that adds a task from here on sets this again.
             host.poll(wanted=False)
             # Two turns, by the requests that it may be sent now: the room is for others as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
@@ -390,13 +376,11 @@ class Coordinator:
     ) -> list[Task]:
         """Return which tasks of a host may be claimed; a new host with any begins to be opened.
 
-        Its robots.txt is asked for beside the other hosts; nothing that it is asked for is claimed
-        before that, or leases would run out before their pages are asked for.
+        Until it is open only tasks that ask nothing are claimed: other leases would run out.
         """
         # A lease of ours that ran out while this process stood still shows up again.
         tasks = [task for task in tasks if task.id not in self._held]
-        # Tasks whose origin rests are put off once they are claimed; asked for its
-        # robots.txt it would fail again, and at once again.
+        # Tasks whose origin rests are put off once they are claimed.
         ready = [] if host.opened else [task for task in tasks if host.obstacle(task) is None]
         if not ready:
             return tasks
@@ -407,8 +391,7 @@ class Coordinator:
         return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
 
     async def _claim(self, wanted: list[Task]) -> None:
-        # Looked at only now: the page may have waited for the ledger. Leases are renewed every
-        # third of one, so a short outage ends none.
+        # Only now: the page may have waited for the ledger. A short outage ends no lease.
         now = self._ledger.now()
         since = self._session.retry.grace_since(now)
         if since is not None and now - since >= self._settings.lease / 2:
@@ -425,7 +408,6 @@ class Coordinator:
                 lease=self._settings.lease,
                 max_lost=self._settings.max_lost,
             )
-            # At once: a lease that is not in here is neither renewed nor given back.
             self._held.add(claimed.leases)
             # After the claim: a page's change was written before its links.
             await self._state.refresh()
@@ -453,10 +435,7 @@ class Coordinator:
                 )
 
     async def _claim_shared(self) -> bool:
-        """Claim tasks of hosts that their owners share; return whether there were any.
-
-        A shared host is known, is not asked slowly, and has no failure.
-        """
+        """Claim tasks of fast, healthy hosts that their owners share; return whether any was."""
         frontier = self.frontier
         if not frontier.may_share:
             return False
@@ -500,8 +479,7 @@ class Coordinator:
         horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
         if self._changed.is_set():
             return False  # something came to this process while it asked
-        # A task has a due until its outcome is committed, and its links have one before
-        # that: a horizon of None hides nothing.
+        # A task has a due until its outcome is committed, and its links have one before that.
         if horizon is None and self.frontier.seeded and not works:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
@@ -510,8 +488,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle >= _HUNGRY_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
-                # A host that is ready already is not for us: another process leases it just now,
-                # or all the hosts that we may hold wait for their turns.
+                # Another process leases a host that is ready, or we hold as many as we may.
                 until = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             waits = not (works or self.frontier.leased)
@@ -546,8 +523,8 @@ class Coordinator:
         """Return in how many seconds there is something to look at, if nothing changes before."""
         is_idle = self.pool.has_idle_workers()
         self._leases_at = self.host_leaser.next_poll(hungry=is_idle)
-        # Where all fetchers are busy the next one that is not calls, once it has its next task: of
-        # hosts that are handed on, none is to be one whose turn has just come.
+        # If all fetchers are busy, wait: the next free one wakes us. Handing hosts on now could
+        # hand on one whose turn has just come.
         until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
         if self._is_low():
             until = min(until, self._look_at, self.frontier.wanted()[1])
@@ -555,9 +532,8 @@ class Coordinator:
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
-    """Return the place of a host among those whose tasks are wanted, the smallest first.
+    """Return the order of feeding: hosts with a delay, whose missed turns are lost, go first.
 
-    Hosts with a delay go first, for a turn that they miss is lost; then those that were fed longest
-    ago. As in `HostQueues.take`, a priority counts like as many seconds of waiting.
+    Then those fed longest ago; as in `HostQueues.take`, a priority counts as seconds of waiting.
     """
     return not host.queue.delay, host.fed - bonus(host.priority)

@@ -642,7 +642,7 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     under_way, put_back = await pool.get(), await pool.get()
     slots = harness.frontier.hosts[under_way.task.host].queue
 
-    coordinator.follow(paused=ledger.now(), concurrency=4)
+    coordinator.pause(ledger.now())
     coordinator.put_back(put_back, to_ledger=False)
     coordinator.done(put_back)
     assert pool.waiting == 2, "dispatched before the pause"
@@ -651,7 +651,7 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     coordinator.put_back(under_way, to_ledger=True)
     await asyncio.sleep(5)
     assert harness.frontier.pending.returned == [], "each goes back once"
-    coordinator.follow(paused=None, concurrency=4)
+    coordinator.pause(None)
     coordinator.done(under_way)
     working = asyncio.create_task(harness.work())
     await asyncio.sleep(5)
