@@ -25,6 +25,8 @@ from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
 from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.sanitize import printable
+from crawlcw.model.tracebacks import text_of
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
 _REMEMBERED = 1000
@@ -59,7 +61,7 @@ class Opening:
         if rules is not None:
             host.open(crawl_delay=self.robots.crawl_delay(host.name))
             return True
-        self._begin(host, url, self._ask, background)
+        self._begin(host, f"{urls.origin_of(url)}/robots.txt", self._ask_robots, background)
         return False
 
     def probe(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
@@ -78,16 +80,27 @@ class Opening:
         background: anyio.abc.TaskGroup,
     ) -> None:
         async def in_turn() -> None:
-            clock = self.frontier.clock
-            await anyio.sleep(max(0.0, host.queue.next_start - clock()))
+            frontier, causes = self.frontier, self.causes
+            await anyio.sleep(max(0.0, host.queue.next_start - frontier.clock()))
             # While the network is away no failure counts: a host would be asked again and again.
-            await self.causes.uplink_known()
+            await causes.uplink_known()
             async with self._room:
-                if clock() < host.queue.deadline:
-                    try:
-                        await ask(host, url)
-                    except StopCrawl as told:
-                        self.causes.stopped(told)
+                sent, began = frontier.ledger_now(), frontier.clock()
+                if began >= host.queue.deadline:
+                    return
+                try:
+                    await ask(host, url)
+                except StopCrawl as stop:
+                    causes.stop(printable(text_of(stop)))
+                except FetchError as error:
+                    says_nothing_of_host = (
+                        self.watchdog.explains(error, began)
+                        or causes.proxies.may_be_to_blame(error, url, is_fixed=False)
+                        # It has waited for one, and will again.
+                        or isinstance(error, ProxiesAwayError)
+                    )
+                    if not says_nothing_of_host:
+                        await causes.unanswered(host.name, url, error, sent=sent, began=began)
 
         host.work(background, in_turn)
 
@@ -103,9 +116,7 @@ class Opening:
         except FetchError as error:
             if error.status is not None:
                 causes.answered()
-            if not self._says_nothing_of_host(error, url, began):
-                await causes.unanswered(host.name, url, error, sent=sent, began=began)
-            return
+            raise
         finally:
             self.frontier.sent(host.name, at=began)
         causes.proxies.got(url, response.proxy)
@@ -113,24 +124,20 @@ class Opening:
         latency = response.elapsed.total_seconds() - self.watchdog.stalled(began)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 
-    async def _ask(self, host: HeldHost, url: str) -> None:
-        causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
-        origin = urls.origin_of(url)
-        asked = f"{origin}/robots.txt"
+    async def _ask_robots(self, host: HeldHost, url: str) -> None:
         try:
             rules = await self.robots.rules(url)
         except FetchError as error:
             is_refused = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-            if is_refused or isinstance(error, SpiderFaultError):
-                # The pages fail for the same reason, each as its own outcome.
-                host.open(asked=not is_refused)
-            elif not self._says_nothing_of_host(error, asked, began):
-                await causes.unanswered(host.name, url, error, sent=sent, began=began)
+            if not (is_refused or isinstance(error, SpiderFaultError)):
+                raise
+            # The pages fail for the same reason, each as its own outcome.
+            host.open(asked=not is_refused)
             return
-        causes.answered()
-        causes.resolved(host.name, url)
+        self.causes.answered()
+        self.causes.resolved(host.name, url)
         record = RobotsRecord(
-            origin=origin,
+            origin=urls.origin_of(url),
             body=rules.body,
             sitemaps=rules.sitemaps[:_SITEMAPS],
             expires=self.frontier.ledger_now() + VALID,
@@ -142,14 +149,6 @@ class Opening:
         if host := self.frontier.hosts.get(urls.locate(origin).host):
             host.crawl_delay = self.robots.crawl_delay(host.name)
             host.pace()
-
-    def _says_nothing_of_host(self, error: FetchError, asked: str, began: float) -> bool:
-        """Return whether a failure says nothing of the host, which is asked again."""
-        return (
-            self.watchdog.explains(error, began)
-            or self.causes.proxies.may_be_to_blame(error, asked, is_fixed=False)
-            or isinstance(error, ProxiesAwayError)  # it has waited for one, and will again
-        )
 
 
 class Admission:
@@ -228,6 +227,7 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        if error.hop > 1:
-            return False
-        return await causes.blames_uplink(host, url, error.underlying, began=began)
+        # Behind a redirect another host has failed.
+        return error.hop <= 1 and await causes.blames_uplink(
+            host, url, error.underlying, began=began
+        )
