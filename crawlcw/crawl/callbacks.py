@@ -66,8 +66,7 @@ _OUR_FILES = (__file__, values.__file__)
 _STEP = 0.05
 #: The most seconds of one step that count: in a longer one the loop stood still.
 _LONGEST_STEP = 1.0
-#: Seconds of callbacks in one turn of the loop: each turn costs about as much as a small page's
-#: bookkeeping, and lets the thread of a ledger take the interpreter's lock.
+#: Seconds of callbacks in one turn of the loop, which costs about as much as a small page.
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
@@ -125,10 +124,7 @@ class Scope:
 
 
 class Turns:
-    """Bounds the time that callbacks take in one turn of the loop, so that all else has its turns.
-
-    A slice of that time begins with a callback; its timer fires in the next turn after its end.
-    """
+    """Bounds the time of callbacks in one turn of the loop, so that all else has its turns."""
 
     def __init__(self) -> None:
         self._until: float | None = None  #: the end of the slice
@@ -173,10 +169,9 @@ class Runner:
         self.hook_waits = any(each(self.hook) for each in is_async)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
-        """Return the products of the spider's method named *callback* for *arguments*.
+        """Return the products of the spider's method named *callback*; a `Failed` if it raises.
 
-        The last one is the page of *task*, or its failure. A `Failed` where the method raises, or
-        the spider has none of that name.
+        The last of the *arguments* is the page of *task*, or its failure.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -207,16 +202,12 @@ class Runner:
 class CallbackRun:
     """One run of a callback, whose yields become items and tasks.
 
-    Requests become tasks one link deeper than *task*. A callback that awaits is cancelled after the
-    watchdog's limit, not counting the seconds that the loop stood still. One that yields for long
-    waits for its next turn now and then, for thousands of links must not keep the loop, and may
-    take as many seconds itself.
+    A callback that awaits is cancelled after the watchdog's limit, not counting stalls of the loop.
+    One that yields for long waits for its next turn now and then, and has the same limit.
 
     The links of a callback that reads a list of URLs are not bounded, and lie as deep as the list.
     They are written slice by slice, each of which may take its time: 50,000 links take no more
-    memory than some hundred. The last slice's links are returned: no page of them is taken before
-    it is noted that the callback has ended well. Where it raises, the links before that are written
-    all the same.
+    memory than some hundred. The last slice's links are returned, to be written with the outcome.
     """
 
     def __init__(
@@ -247,10 +238,7 @@ class CallbackRun:
 
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
-        """Return the products of the callback; a `Failed` where it raises.
-
-        Nothing is raised but a cancellation of the running task, and what `Runner.write` raises.
-        """
+        """Return the products of the callback; a `Failed` where it raises."""
         # The watchdog reads it from the frame.
         called, page, result = self._called, self.page, None
         failed: Failed | None = None
@@ -423,10 +411,7 @@ class CallbackRun:
         return reason
 
     async def _hooked(self, hook: Hook, thing: object) -> None:
-        """Keep the hook's result for an item: one item, or any number of them.
-
-        Raises `InvalidItemError`, unless such items are dropped; and whatever the hook raises.
-        """
+        """Keep the hook's result for an item: one item, or any number of them."""
         is_empty = True
         try:
             result = hook(thing, self.page)

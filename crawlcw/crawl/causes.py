@@ -80,9 +80,8 @@ class Causes:
     ledger: Ledger
     stats: Stats  #: counts failures of hosts, and origins that are given up
     rests: Rests  #: is told which hosts rest and why, or our own uplink
-    stop: Callable[
-        [str], None
-    ]  #: is told of a `StopCrawl` that a layer raises at no page's request
+    #: Called with a `StopCrawl` that a layer raises at no page's request.
+    stop: Callable[[str], None]
     _marks: Marks = field(init=False, default_factory=OrderedDict)
     #: By page, how often it was banned.
     _bans: OrderedDict[bytes, int] = field(init=False, default_factory=OrderedDict)
@@ -91,7 +90,6 @@ class Causes:
     _check: anyio.CancelScope | None = None  #: what an answer makes needless
 
     def __post_init__(self) -> None:
-        """Take the parts that each page needs."""
         self._policy = self.frontier.policy
         self._uplink = self.frontier.uplink
         self._now = self.frontier.ledger_now
@@ -153,12 +151,10 @@ class Causes:
     # --- refusals
 
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a refusal (429, or 503 with Retry-After); raises `Defer` but for the page's own.
+        """Note a refusal (429, or 503 with Retry-After); raises `Defer` unless the page fails.
 
-        `Origin.throttled` returns the cause. The page: `Host.page_refused`, then `Outcomes.failed`.
-        The origin: `origin_failed` has the host rest. Unknown: `Opening.probe` asks a known good
-        page, and nothing counts before that; then `answered_well` has the host go on, or
-        `unanswered` has it rest.
+        If the cause is not known, `Opening.probe` asks a known good page before anything counts;
+        then `answered_well` has the host go on, or `unanswered` has it rest.
         """
         task, now = attempt.lease.task, self._now()
         host = self.frontier.hosts.get(task.host)
@@ -189,9 +185,9 @@ class Causes:
         raise self.origin_failed(task.host, task.url, error, sent=attempt.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that a page was banned, through a *proxy* of no session; return whose that is.
+        """Note that a page was banned, through a *proxy* of no session; return whether it fails.
 
-        True where it is the page's own failure; else another proxy, or session, is to ask.
+        If it does not, another proxy or session must ask.
         """
         pool, most = set(self.proxies.proxies), _MOST_BANS
         if proxy is not None:
@@ -212,10 +208,7 @@ class Causes:
     # --- failures
 
     async def failed(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a request that came to nothing, or an answer that is no page.
-
-        Raises `Defer` where that is not the page's own fault.
-        """
+        """Note a failed request, or an answer that is no page; raises `Defer` for other causes."""
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
@@ -225,7 +218,7 @@ class Causes:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return
-        # A page of its own pays once less for a silence that is over: its origin has its strikes.
+        # A page is deferred once after an outage; failures of the origin count as strikes instead.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
             task.host, task.url, error, sent=attempt.sent, began=attempt.began, page=page
@@ -257,8 +250,7 @@ class Causes:
     ) -> bool:
         """Note that a request to an origin failed; return whether our own uplink is the cause.
 
-        That takes a check of the uplink where no host answers. The failure still shows whether
-        the host's name has an address. *page* is a task that would pay for the failure.
+        Waits for a check of the uplink if no host answers. *page* is a task that would pay.
         """
         while True:
             now = self.frontier.clock()
@@ -279,11 +271,7 @@ class Causes:
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
-        """Return whether a port refuses us, never spoke, and nothing else is left of the crawl.
-
-        Other hosts may be left that have never spoken either. To know that costs a look at the
-        hosts, for such a port alone.
-        """
+        """Return whether a port refuses us, and neither it nor any host that is left ever spoke."""
         host = self.frontier.hosts.get(name)
         if not error.port_closed or host is None or not self.frontier.seeded:
             return False
@@ -298,10 +286,7 @@ class Causes:
     def origin_failed(
         self, name: str, url: str, error: FetchError, *, sent: datetime, in_haste: bool = False
     ) -> Defer:
-        """Note a fault of an origin, and of no page of it; return the page's deferral.
-
-        *in_haste* says that nothing else of the crawl waits, see `Policy.in_haste`.
-        """
+        """Note a fault of an origin; return its page's deferral; for *in_haste* see `Policy`."""
         reason, scheme = error.underlying, scheme_of(url)
         self.stats.host_failures[reason] += 1
         host = self.frontier.hosts.get(name)
@@ -393,12 +378,8 @@ class Causes:
             self.rests.network_away_since = None
             self._wake()
 
-    def stopped(self, told: StopCrawl) -> None:
-        """Have the crawl end as a layer has told at no page's request."""
-        self.stop(printable(text_of(told)))
-
     async def uplink_known(self) -> None:
-        """Wait until tasks may be begun with: our own network is there, or given up."""
+        """Wait until tasks may begin: our own network is there, or given up."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 
@@ -427,8 +408,8 @@ class Causes:
                 except FetchError as error:
                     if error.status is None:
                         return
-                except StopCrawl as told:
-                    self.stopped(told)
+                except StopCrawl as stop:
+                    self.stop(printable(text_of(stop)))
                     return
                 self.answered()
 

@@ -43,9 +43,7 @@ _GENERATION = 100_000
 class SeenFilter(dict[bytes, None]):
     """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
 
-    A hint that saves a write: most links of a page lead to pages already known. A
-    task that is not in here may be in the ledger all the same. Each link is looked up
-    here, which a dictionary does without a call of Python's.
+    It saves writes, as most links of a page are known. A dictionary needs no call of Python's.
     """
 
     def __init__(self, *, generation: int = _GENERATION) -> None:
@@ -63,8 +61,7 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    Known tasks may be to be done after all: links that were kept as too deep and lie nearer now,
-    and pages that have changed since they were done.
+    It also lets in links that were too deep and lie nearer now, and reopens changed pages.
     """
 
     ledger: Ledger
@@ -81,8 +78,7 @@ class TaskAdder:
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
         """Add tasks, wake their hosts; return how many are to be done that were not before.
 
-        Those that lie *too_deep* are only kept. None of them is due, so they wake no host.
-        What pages have changed is written first, also where they have found nothing.
+        Those that lie *too_deep* are only kept. What pages have changed is written in any case.
         """
         for write in self.first:
             await write()
@@ -110,9 +106,9 @@ class TaskAdder:
         return new
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks and wake no host; tasks that the store cannot hold are taken out of *tasks*.
+        """Add tasks and wake no host; return how many are to be done that were not before.
 
-        Returns how many are to be done that were not before.
+        Tasks that the store cannot hold are taken out of *tasks*.
         """
         added = await self.ledger.tasks.add([*tasks.values()])
         for task, why in added.rejected:
@@ -125,8 +121,8 @@ class TaskAdder:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
             if changed and (began := self.began) is not None:
-                # A page that was done in this run is not done again, whatever its date: one in
-                # the future would let two sitemaps that lead to one another go on for ever.
+                # Not a page that was done in this run: two sitemaps with dates in the future that
+                # lead to one another would go on for ever.
                 changed = [task.before(began) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
         return number

@@ -1,8 +1,7 @@
 """From a lease to an answer: ask for the page, and hand its result on.
 
-N of these drain the queue. Nothing that happens to a page ends one: every failure of a
-page becomes an outcome of that page alone, see `Outcomes`. An error of crawlcw's own is
-no outcome: the page is put back, see `InternalErrors`.
+Nothing that happens to a page ends a fetcher: every failure becomes an outcome of that page alone,
+see `Outcomes`. After an error of crawlcw's own the page is put back, see `InternalErrors`.
 """
 
 import asyncio
@@ -56,7 +55,6 @@ class Fetcher:
     moved: MovedPages
 
     def __post_init__(self) -> None:
-        """Work on no task alone yet."""
         self._run_alone = RunAlone(self.session.ledger, self.session.held)
         self._keeps_pages = self.outcomes.bodies is not None
 
@@ -74,8 +72,7 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Not done before there is room: until then this fetcher begins
-                                # with no page, and one that waited for it would miss its turn.
+                                # Before it is done: else it would take a page it cannot finish.
                                 await done.put(result)
                                 self.session.stats.waiting(result.settlements)
                         except BaseException:
@@ -100,9 +97,7 @@ class Fetcher:
     async def _work(self, lease: Lease) -> Done | None:
         """Return what to write of one task; None where it does not count, and is put back.
 
-        No other place but `MovedPages.redirected` makes results of exceptions. The host's slot is
-        freed as soon as the answer is there and the host's breaker has noted it, or not here at
-        all.
+        No other place but `MovedPages.redirected` makes results of exceptions.
         """
         task, outcomes, frontier = lease.task, self.outcomes, self.coordinator.frontier
         try:
@@ -205,8 +200,7 @@ class Fetcher:
             and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # The document of a page that scripts make tells nothing by itself. A 304 has no body
-            # to be kept, nor one for a cache for development.
+            # Not of a page that scripts make, nor if its body is to be kept: a 304 has none.
             asked = conditional(asked, visit)
             attempt.is_conditional = asked is not attempt.request
         # The loop may have been busy since its turn came.

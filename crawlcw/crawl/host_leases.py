@@ -98,8 +98,7 @@ class HostLeaser:
     async def _lease_some(self, *, hungry: bool) -> bool:
         """Lease hosts that are ready; return whether there were any.
 
-        Look often where few are held or fetchers are *hungry*, and else now and then: the hosts
-        that are held may keep all fetchers busy for long, while others wait.
+        Often if few are held or fetchers are *hungry*, else now and then, because others wait.
         """
         now = time.monotonic()
         room = self._capacity - len(self._frontier.leased)
@@ -111,8 +110,7 @@ class HostLeaser:
             worker=self._session.worker, limit=room, lease=self._lease
         )
         for lease in leases:
-            # The question may have been asked again and again, and the lease be
-            # one of the first time.
+            # The request may have been repeated, and the lease be of the first one.
             left = lease.expires - self._ledger.now()
             past = max(0.0, (self._lease - left).total_seconds())
             self._frontier.begin(lease, asked=time.monotonic() - past)
@@ -194,8 +192,7 @@ class HostLeaser:
         await self._release(list(self._frontier.leased.values()))
 
     async def _release(self, hosts: Iterable[HeldHost]) -> None:
-        # They are not ours from here on: who adds a task of theirs meanwhile
-        # wakes them, and the ledger looks for earlier ones.
+        # Not ours from here on: who adds a task of theirs meanwhile wakes them.
         states = [
             (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
         ]
@@ -264,10 +261,7 @@ class HostLeaser:
             host.left_at = at
 
     def _take_back(self) -> None:
-        """Serve hosts again that cannot be left, for a page of theirs takes long.
-
-        No other process may ask them before its end: they would stand still until then.
-        """
+        """Serve hosts again that cannot be left, because a page of theirs takes long."""
         now, held = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
@@ -278,11 +272,7 @@ class HostLeaser:
                 host.answered, host.since = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:
-        """Wake the next few hosts with due tasks that no process would ever lease.
-
-        A process leaves such that is killed between adding a task and waking its host, or
-        between giving back a host and looking for tasks that came meanwhile.
-        """
+        """Wake the next few hosts with due tasks whose wake-up was lost with a killed process."""
         names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
         found = await self._ledger.hosts.get(names)

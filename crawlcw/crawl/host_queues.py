@@ -1,8 +1,7 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
 
 Synchronous: the time is an argument. A lease waits here until its host may be asked again, so no
-fetcher sleeps before a task's first request, and a slow host holds up no other. A queue whose right
-to ask its host has ended has no turn any more.
+fetcher sleeps before a task's first request, and a slow host holds up no other.
 """
 
 import heapq
@@ -106,9 +105,9 @@ class HostQueues:
     def pace(
         self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
     ) -> None:
-        """Serve a host with *allowed* requests at once from now on, *delay* seconds apart.
+        """Serve a host with *allowed* requests at once, *delay* seconds apart.
 
-        A *limit* is a new one of the user's: the delay counts from the last request on.
+        With a new *limit* of the user's the delay counts from the last request on.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
@@ -147,10 +146,7 @@ class HostQueues:
         self._give_turn(queue, now)
 
     def add(self, lease: Lease, *, now: float, asks: bool = True) -> None:
-        """Queue a lease of a host that has a queue.
-
-        One that *asks* nothing of its host waits for no turn, and is under way until `finished`.
-        """
+        """Queue a lease; one that *asks* nothing of its host waits for no turn."""
         if not asks:
             self._unasked.append(lease)
             self.waiting += 1
@@ -161,25 +157,21 @@ class HostQueues:
         self._give_turn(queue, now)
 
     def room(self, host: str) -> int:
-        """Return how many more leases of *host* are worth holding.
-
-        With a delay a few seconds' worth, all served in half a lease; else a few turns.
-        """
+        """Return how many more leases of *host* are worth holding."""
         queue = self.by_host[host]
         return max(0, queue.most - len(queue.waiting))
 
     def _measure(self, queue: HostQueue) -> None:
+        """Hold a few turns; with a delay a few seconds' worth, all served in half a lease."""
         most = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
         if queue.delay:
             most = min(most, max(1, int(self._ahead / queue.delay)))
         queue.most = most
 
     def take(self, *, now: float) -> Lease | None:
-        """Return the next lease whose host's turn has come, or None.
+        """Return the next lease whose host's turn has come, or None: the longest wait ends first.
 
-        Where more hosts have their turn than there are fetchers, the longest wait is over first. A
-        priority counts like as many seconds of waiting, and so does a delay up to `AHEAD`: a turn
-        that its host misses is lost.
+        A priority counts as seconds of waiting, and a delay up to `AHEAD`: missed turns are lost.
         """
         if self._unasked:
             lease = self._unasked.popleft()

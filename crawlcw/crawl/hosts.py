@@ -161,10 +161,9 @@ class HeldHost:
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return what keeps a task from being asked for: None, or what its origin is.
+        """Return what keeps a task from being asked for: the rest of its origin, or why it ended.
 
-        A time: it rests by itself until then. A reason: it was given up for that. Where the task
-        is ignored with all others of its origin, that is begun with.
+        Tasks of an origin that was given up begin to be ignored, unless each is settled by itself.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -183,10 +182,10 @@ class HeldHost:
 
 @dataclass(slots=True, kw_only=True)
 class PageLimit:
-    """The most pages of a host; the hosts that have had them are *full*."""
+    """The most pages of a host."""
 
     most: int | None
-    full: set[str]
+    full: set[str]  #: hosts that have had them
     unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
 
     def is_reached(self, state: Host) -> bool:
@@ -224,18 +223,18 @@ class Pending:
         self.losing.discard(host)
 
     def take_unsaved(self) -> set[HeldHost]:
-        """Return the hosts to be saved, which they are now."""
+        """Return the hosts to be saved, and forget them."""
         unsaved, self.unsaved = self.unsaved, set()
         return unsaved
 
     def take_losing(self) -> list[HeldHost]:
-        """Return the hosts with tasks to be ignored, which they are now, but for the busy ones."""
+        """Return the hosts with tasks to be ignored, except the busy ones, and forget them."""
         losing = [host for host in self.losing if not host.is_busy]
         self.losing.difference_update(losing)
         return losing
 
     def take_returned(self) -> list[Lease]:
-        """Return the tasks that are to go back, which they do now."""
+        """Return the tasks that are to go back, and forget them."""
         returned, self.returned = self.returned, []
         return returned
 
@@ -321,10 +320,7 @@ class Frontier:
         return host
 
     def visit(self, state: Host) -> HeldHost:
-        """Take part in a host that another process has and shares.
-
-        The leases of its tasks, none of which is claimed yet, are the right to ask it.
-        """
+        """Take part in a host that another process shares: leases of its tasks let us ask it."""
         return self._add(state, None, asked=self.clock())
 
     def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
@@ -382,11 +378,9 @@ class Frontier:
     # --- limits and pace
 
     def shares(self, name: str) -> bool:
-        """Return whether the user's limits let several processes ask a host.
-
-        Where its pages are limited its owner alone asks it, for it alone counts them.
-        """
+        """Return whether the user's limits let several processes ask a host."""
         limit, pages = limit_of(name, self._limits, self._settings), self.page_limit
+        # Its owner alone counts its pages.
         counts_pages = pages.most is not None and name not in pages.unlimited
         is_limited = limit.concurrency or limit.delay or counts_pages
         return not is_limited and self.avoided.get(name, float("-inf")) <= self.clock()
@@ -426,10 +420,7 @@ class Frontier:
         return host.obstacle(task) is None
 
     def given_up(self, task: Task) -> Reason | None:
-        """Return why a task ends unasked: its origin was given up, and a method is to hear of it.
-
-        None where that is not so.
-        """
+        """Return why a task's origin was given up, if a method of the spider is to hear of that."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None
@@ -443,10 +434,7 @@ class Frontier:
                 host.poll()
 
     def _sort(self) -> None:
-        """Look at each host that has changed since the last call: all others are where they were.
-
-        A host that is gone is in no set.
-        """
+        """Look at each host that has changed since the last call; one that is gone is in no set."""
         changed = self.queues.changed
         while changed:
             host = self.hosts.get(changed.pop())
@@ -463,10 +451,7 @@ class Frontier:
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:
-        """Return the hosts of which more tasks are wanted, for their turns come soon.
-
-        Return also the time from which on the first host is one of them.
-        """
+        """Return the hosts whose turns come soon and want tasks, and when the next one is such."""
         self._sort()
         now, first = self.clock(), float("inf")
         hungry = []

@@ -44,11 +44,9 @@ class MovedPages:
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself asks for the target of a redirect.
 
-        With a session all are followed: the way to a page may be what matters, and the target
-        shows a session that is logged out. Another spelling of its own URL cannot be another
-        task; a form, or a request that is to be repeated, is not a page. Through a pool of proxies
-        one proxy asks for all hops within a host: two that are sent to different places lead in a
-        circle.
+        Another spelling of its own URL cannot be another task; a form, or a request that is to be
+        repeated, is not a page. One proxy of a pool asks for all hops within a host: two proxies
+        that are sent to different places lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -77,8 +75,7 @@ class MovedPages:
     ) -> Done | None:
         """Hand on a page that sends its reader on at once; None where it is a page itself.
 
-        It is one wherever its target may not be asked for, or is known by another way: unlike a
-        redirect it has content of its own.
+        It is one if its target may not be asked for, or is known by another way.
         """
         lease = attempt.lease
         if refresh.after > _REDIRECTING or not _is_plain(attempt):
@@ -179,9 +176,8 @@ class MovedPages:
     def _at(self, task: Task, home: Request, *, hops: int) -> Task:
         """Return the task of the page that *task* leads to, due in its place.
 
-        Within a host it is as deep as *task*, for a redirect is no link. On another host it is one
-        link deeper. Where *task* is done again it is so too; where that is only visited again, it
-        is when its own time has come.
+        Within a host it is as deep as *task*; on another host it is one link deeper. If *task* is
+        done again, so is it.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
@@ -189,11 +185,7 @@ class MovedPages:
         return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
-        """Return whether the task where *task* leads is known, and leads to *task* again.
-
-        The chain ends at a task that has not ended: two that are answered at the same moment both
-        end as redirects to each other.
-        """
+        """Return whether the task where *task* leads has ended, and leads to *task* again."""
         # What ended before this task was brought back, to be visited again, has been then.
         since = task.update_time if task.settled and not task.retry else None
         record = target

@@ -1,12 +1,8 @@
 """From the end of an attempt to its transition: an answer, or why there is none.
 
-An attempt that counts ends in the writes that end its task (`Done`). One that does not count raises
-`Defer`, the only "not tried".
-
-Nothing here writes the task, see `committer`. What an answer shows of its host (`Causes`) is noted
-before the host's slot is freed, and that before the callback or the errback runs: the next request
-may leave while the page is parsed, and is to find the host's delay and rest as this answer left
-them.
+An attempt that counts ends in the writes that end its task (`Done`); one that does not count raises
+`Defer`. What an answer shows of its host (`Causes`) is noted before the host's slot is freed, and
+that before the callback or the errback runs: the next request may leave while the page is parsed.
 """
 
 import logging
@@ -31,14 +27,7 @@ from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN
-from crawlcw.errors import (
-    FAILURE_REASONS,
-    Defer,
-    FetchError,
-    ProxiesAwayError,
-    Reason,
-    StopCrawl,
-)
+from crawlcw.errors import FAILURE_REASONS, Defer, FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import TaskFilter
@@ -74,11 +63,7 @@ End = Callable[[FinishReason, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The end of the work on a task: what to write.
-
-    Links come before the settlement that ends their page: a crash between the two has the
-    page done again, where the other order would lose them.
-    """
+    """The end of the work on a task: what to write."""
 
     settlements: tuple[Settlement, ...]
     produced: Produced = field(default_factory=Produced)  #: by the callback or the errback
@@ -98,7 +83,6 @@ class Outcomes:
     end: End
 
     def __post_init__(self, session: WorkerSession) -> None:
-        """Decide for the process of *session*."""
         settings = self.settings
         self.instruments = session.instruments
         self.revisits = Revisits(settings.revisit_policy)
@@ -186,7 +170,7 @@ class Outcomes:
         return Done(settlements=(self.settled(attempt.lease, outcome),))
 
     async def keep(self, attempt: PageAttempt) -> StoredPage | None:
-        """Keep the page of an attempt, where the crawl keeps its pages; see `Bodies.keep`."""
+        """Keep the page of an attempt if the crawl keeps its pages."""
         return None if self.bodies is None else await self.bodies.keep(attempt)
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
@@ -201,10 +185,7 @@ class Outcomes:
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
     async def _retired(self, attempt: PageAttempt, why: str) -> Failed:
-        """Return the failure of a page whose callback retired its session; raises `Defer`.
-
-        The session is logged in anew, and the page put back, unless others were retired for it.
-        """
+        """Return the failure of a page whose callback retired its session, or raise `Defer`."""
         session = attempt.session
         if session is None:
             # It is no session's, so the callback has changed nothing.
@@ -307,10 +288,7 @@ class Outcomes:
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Settle a failure; where it is final, the spider is told and may still yield.
-
-        *failed* is the outcome that *error* is, where there is more to say of it.
-        """
+        """Settle a failure, as *failed* if given; if it is final, run the errback."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
             # A page's wait is no longer than its host's longest one.
@@ -338,8 +316,7 @@ class Outcomes:
             return Done(settlements=(settlement,))
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
-        # A page that was finished once keeps its items, unless there are others instead. The task
-        # does not tell: one that is done anew has no visit any more.
+        # A page that was finished once keeps its items, unless there are others instead.
         change = replace(settlement.change, items=tuple(produced.items) or None)
         return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
@@ -412,7 +389,7 @@ def _digest(response: Response) -> str | None:
         return response.file.sha256
     if response.truncated is not None:
         return None
-    # OpenSSL's, which has the processor's own instructions, takes half the time of Python's BLAKE2.
+    # OpenSSL's, with the processor's instructions, takes half the time of Python's BLAKE2.
     return sha256(response.body, usedforsecurity=False).hexdigest()
 
 
@@ -522,8 +499,7 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """The errors of crawlcw's own in one process, and the pages that met them.
 
-    Such an error costs a page no attempt. The page is tried again after a wait that doubles each
-    time. When nothing else is left the crawl ends, and the pages stay for the next run.
+    Such a page is tried again after a doubling wait, at no attempt, until nothing else is left.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:
