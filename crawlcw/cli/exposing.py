@@ -10,7 +10,7 @@ import click
 from crawlcw.cli.extras import needed
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, Values, together
+from crawlcw.telemetry.measures import Measures, Snapshot, Values, together
 from crawlcw.telemetry.task_counts import TaskCounts
 
 P = ParamSpec("P")
@@ -91,9 +91,7 @@ async def exposed(crawl: Measured, at: Address | None) -> AsyncIterator[None]:
     if at is None:
         yield
         return
-    from crawlcw.server.metrics import serving_metrics  # aiohttp's server: slow to load
-    from crawlcw.telemetry.exposition import Snapshot
-    from crawlcw.telemetry.exposition import exposed as text_of
+    from crawlcw.server.metrics import serving_metrics, text_of  # aiohttp's server: slow to load
 
     tasks = TaskCounts(crawl.ledger.queries.counts)
 

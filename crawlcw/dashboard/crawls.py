@@ -16,7 +16,7 @@ from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
 from crawlcw.model.rates import Vitals
 from crawlcw.model.task import Status
-from crawlcw.server.refused import RefusedError
+from crawlcw.server.access import RefusedError
 
 T = TypeVar("T")
 

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from crawlcw.server.access import Access, host_of, is_loopback
-from crawlcw.server.refused import RefusedError
+from crawlcw.server.access import Access, RefusedError, host_of, is_loopback
 
 #: Header of the key in changing requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"

@@ -5,11 +5,10 @@ from typing import Any
 
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.server.refused import RefusedError
+from crawlcw.server.access import RefusedError
+from crawlcw.server.metrics import text_of
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, Values
-
-_MISSING = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
+from crawlcw.telemetry.measures import Measures, Snapshot, Values
 
 
 async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
@@ -17,12 +16,8 @@ async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
 
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
-    try:
-        from crawlcw.telemetry.exposition import Snapshot, exposed
-    except ModuleNotFoundError:
-        raise RefusedError(501, _MISSING) from None
     found = {name: await _told_of(crawls, name) for name in await crawls.names()}
-    return exposed(Snapshot(totals=Measures(), crawls=found), accept=accept)
+    return text_of(Snapshot(totals=Measures(), crawls=found), accept=accept)
 
 
 async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:

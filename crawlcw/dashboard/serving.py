@@ -6,10 +6,9 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 from pydantic import TypeAdapter
@@ -27,12 +26,11 @@ from crawlcw.feeds.escaping import escape_json
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
-from crawlcw.server.connections import CONNECTIONS, Connections, Deadlines, places
-from crawlcw.server.listening import application, check_reach, listening
-from crawlcw.server.metrics import answer_of
-from crawlcw.server.reading import read_body, read_query
-from crawlcw.server.refusals import told
-from crawlcw.server.refused import RefusedError
+from crawlcw.server import metrics
+from crawlcw.server.access import RefusedError
+from crawlcw.server.connections import CONNECTIONS, Connections, places
+from crawlcw.server.exchange import answered, read, told
+from crawlcw.server.listening import Route, check_reach, listening
 
 logger = logging.getLogger(__name__)
 
@@ -60,10 +58,15 @@ async def serving(
     check_reach(host, token)
     gate = Gate(token=token, hosts=[host, *allowed_hosts])
     dashboard = _Dashboard(crawls, gate)
-    connections = Connections(most=places(_MOST_CONNECTIONS), deadlines=Deadlines())
-    served = application(connections, gate.check, around=[told])
-    dashboard.add_routes(served.router)
-    async with listening(served, host=host, port=port, stop=dashboard.stop) as address:
+    async with listening(
+        dashboard.routes(),
+        host=host,
+        port=port,
+        connections=Connections(most=places(_MOST_CONNECTIONS)),
+        check=gate.check,
+        around=[told],
+        stop=dashboard.stop,
+    ) as address:
         yield address
 
 
@@ -79,24 +82,24 @@ class _Dashboard:
         """End all live updates."""
         self._stopping.set()
 
-    def add_routes(self, router: web.UrlDispatcher) -> None:
-        """Add the routes of the handlers."""
+    def routes(self) -> Iterator[Route]:
+        """Yield the routes of the handlers."""
         for path, respond in assets().items():
-            router.add_route("GET", path, _sending(respond))
+            yield "GET", path, _sending(respond)
         crawl = "/api/crawls/{name}"
-        router.add_route("GET", "/api/start", self._start)
-        router.add_route("GET", f"{crawl}/live", self._live)
-        router.add_route("GET", f"{crawl}/history", self._history)
-        router.add_route("GET", f"{crawl}/tasks", self._tasks)
-        router.add_route("GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task)
-        router.add_route("POST", f"{crawl}/act", self._act)
-        router.add_route("POST", f"{crawl}/steer", self._steer)
-        router.add_route("GET", "/metrics", answer_of(partial(scrape, self._crawls)))
-        router.add_route("GET", "/{rest:.*}", _nothing)
+        yield "GET", "/api/start", self._start
+        yield "GET", f"{crawl}/live", self._live
+        yield "GET", f"{crawl}/history", self._history
+        yield "GET", f"{crawl}/tasks", self._tasks
+        yield "GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
+        yield "POST", f"{crawl}/act", self._act
+        yield "POST", f"{crawl}/steer", self._steer
+        yield metrics.route(partial(scrape, self._crawls))
+        yield "GET", "/{rest:.*}", _nothing
 
     async def _start(self, _request: web.Request) -> web.Response:
         """Return the first data of the page."""
-        return _answered(
+        return answered(
             {
                 "version": crawlcw.__version__,
                 "key": self._gate.key,
@@ -123,30 +126,30 @@ class _Dashboard:
 
     async def _history(self, request: web.Request) -> web.Response:
         ledger = await self._ledger(request)
-        return _answered(await history(ledger, read_query(request, _HISTORY)))
+        return answered(await history(ledger, await read(request, _HISTORY)))
 
     async def _tasks(self, request: web.Request) -> web.Response:
         ledger = await self._ledger(request)
-        return _answered(await search(ledger, read_query(request, _FIND)))
+        return answered(await search(ledger, await read(request, _FIND)))
 
     async def _task(self, request: web.Request) -> web.Response:
         ledger = await self._ledger(request)
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
             raise RefusedError(404, "no task with this id is recorded")
-        return _answered(await story(ledger, record))
+        return answered(await story(ledger, record))
 
     async def _act(self, request: web.Request) -> web.Response:
         overview = await self._overview(request)
-        answer = await act(overview.ledger, await read_body(request, _ACT))
+        answer = await act(overview.ledger, await read(request, _ACT))
         overview.changed()
-        return _answered(answer)
+        return answered(answer)
 
     async def _steer(self, request: web.Request) -> web.Response:
         overview = await self._overview(request)
-        answer = await steer(overview.ledger, await read_body(request, _STEER))
+        answer = await steer(overview.ledger, await read(request, _STEER))
         overview.changed()
-        return _answered(answer)
+        return answered(answer)
 
     async def _overview(self, request: web.Request) -> Overview:
         return await self._crawls.overview(request.match_info["name"])
@@ -179,8 +182,3 @@ def _sending(
 
 async def _nothing(_request: web.Request) -> web.Response:
     raise RefusedError(404, "the dashboard has no such path")
-
-
-def _answered(answer: dict[str, Any]) -> web.Response:
-    body = escape_json(to_json(answer)).encode()
-    return web.Response(body=body, content_type="application/json")

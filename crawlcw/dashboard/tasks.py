@@ -13,8 +13,8 @@ from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.durations import iso_time
 from crawlcw.model.task import Record, Status, key_id
 from crawlcw.model.transitions import REOPEN, WITHDRAW
+from crawlcw.server.access import RefusedError
 from crawlcw.server.bodies import Asked, Cursor, Moment, OneReason, StatusName, digits
-from crawlcw.server.refused import RefusedError
 from crawlcw.tracking import keys, views
 
 #: Limits: tasks in a page of a search, and tasks chosen one by one.

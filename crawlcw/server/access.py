@@ -7,10 +7,22 @@ header refuses a host name that was pointed at this machine (DNS rebinding).
 
 import hmac
 import ipaddress
+from collections.abc import Mapping
 
 from aiohttp import web
 
-from crawlcw.server.refused import RefusedError
+from crawlcw.errors import CrawlcwError
+
+
+class RefusedError(CrawlcwError):
+    """The server refuses a request."""
+
+    def __init__(
+        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.headers = headers or {}
 
 
 class Access:
@@ -27,26 +39,19 @@ class Access:
     def check(self, request: web.Request) -> None:
         """Raise `RefusedError` if the request has no right to an answer."""
         if self._token is None:
-            _check_host(request.headers.get("Host", ""))
-        else:
-            self._check_token(request.headers.get("Authorization", ""), self._token)
-
-    def _check_token(self, header: str, token: bytes) -> None:
-        scheme, _, given = header.partition(" ")
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), token)
+            if not is_loopback(host_of(request.headers.get("Host", ""))):
+                raise RefusedError(
+                    403, "without a token the server answers to localhost and 127.0.0.1 only"
+                )
+            return
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
         if scheme.lower() != "bearer" or not same:
             raise RefusedError(
                 401,
                 "write the server's token into the header `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-
-
-def _check_host(header: str) -> None:
-    if not is_loopback(host_of(header)):
-        raise RefusedError(
-            403, "without a token the server answers to localhost and 127.0.0.1 only"
-        )
 
 
 def host_of(header: str) -> str:

@@ -126,13 +126,15 @@ class HoldTask(Asked):
     )
 
 
-class _Ending(Asked):
+class Report(Asked):
+    """How a worker ends a task that it holds."""
+
     worker: Word
     key: Key
     fence: Fence
 
 
-class Finished(_Ending):
+class Finished(Report):
     """The last stage is done, and so is the task."""
 
     status: Literal["finished"]
@@ -140,7 +142,7 @@ class Finished(_Ending):
     data: dict[str, Any] | None = None
 
 
-class Advanced(_Ending):
+class Advanced(Report):
     """The stage is done, and the next one is due."""
 
     status: Literal["advanced"]
@@ -151,7 +153,7 @@ class Advanced(_Ending):
     delay: Seconds = 0.0
 
 
-class Failed(_Ending):
+class Failed(Report):
     """The attempt failed and counts."""
 
     status: Literal["failed"]
@@ -159,14 +161,14 @@ class Failed(_Ending):
     again: bool = Field(default=True, description="False: this was the last attempt.")
 
 
-class Ignored(_Ending):
+class Ignored(Report):
     """The task is unwanted and ends."""
 
     status: Literal["ignored"]
-    error: str
+    why: str = Field(alias="error")
 
 
-class Released(_Ending):
+class Released(Report):
     """The task goes back unchanged, and the attempt does not count."""
 
     status: Literal["released"]

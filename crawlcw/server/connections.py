@@ -11,16 +11,19 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
 from aiohttp import web
 
 from crawlcw.errors import UsageError
-from crawlcw.server.refused import RefusedError
+from crawlcw.server.access import RefusedError
 
 logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 #: File descriptors for the ledger, the log and the loop: MongoDB's driver opens up to 100.
 _OTHER_FILES = 128
@@ -55,21 +58,48 @@ class Deadlines:
 
 
 class Connections:
-    """The connections of one server."""
+    """The connections of one server, and its requests under way."""
 
-    def __init__(self, *, most: int, deadlines: Deadlines) -> None:
+    def __init__(self, *, most: int, deadlines: Deadlines = Deadlines()) -> None:
         self.deadlines = deadlines
         self._most = most
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
         #: The connections that wait for their client, the longest wait first.
-        self._awaited: dict[_Connection, None] = {}
-        self._refused: set[_Connection] = set()
+        self.awaited: dict[_Connection, None] = {}
+        #: Rejected connections that receive a 503.
+        self.refused: set[_Connection] = set()
+        self._requests = 0
+        self._no_requests = asyncio.Event()
+        self._no_requests.set()
+        self._last = False  #: whether connections close after their next answer
         self._closed_number = self._refused_number = 0
         self._warned = float("-inf")
 
     def protocols(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
         """Return a factory of protocols for new connections, each in front of one from *make*."""
         return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make))
+
+    @web.middleware
+    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request while it is answered."""
+        self.asked(request)
+        self._requests += 1
+        self._no_requests.clear()
+        try:
+            response = await handler(request)
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._no_requests.set()
+        if self._last:
+            response.force_close()
+        return response
+
+    async def requests_ended(self, *, within: float) -> None:
+        """Wait for the last request, at most *within* seconds; close connections after answers."""
+        self._last = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._no_requests.wait(), within)
 
     def asked(self, request: web.Request) -> None:
         """Note that the headers of a request have arrived: the server works."""
@@ -92,7 +122,7 @@ class Connections:
                 return await request.read()
         except TimeoutError:
             if connection is not None:
-                connection.end_with_answer()
+                connection.is_last = True
             within = f"{self.deadlines.body:g} s"
             raise RefusedError(408, f"the body did not arrive within {within}") from None
         except (ConnectionError, web.RequestPayloadError):
@@ -105,37 +135,21 @@ class Connections:
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
         """Return whether a new connection is accepted; may close a waiting one for it."""
         if len(self._open) >= self._most:
-            if not self._awaited:
+            if not self.awaited:
                 self._refused_number += 1
                 self._warn()
                 return False
             self._closed_number += 1
             self._warn()
-            next(iter(self._awaited)).end()
+            next(iter(self.awaited)).end()
         self._open[transport] = connection
         return True
-
-    def refuse(self, connection: "_Connection") -> bool:
-        """Return whether a rejected connection receives a 503."""
-        if len(self._refused) >= _MOST_REFUSALS:
-            return False
-        self._refused.add(connection)
-        return True
-
-    def awaits(self, connection: "_Connection") -> None:
-        """Note that the connection waits for its client from now on."""
-        self._awaited.pop(connection, None)
-        self._awaited[connection] = None
-
-    def works(self, connection: "_Connection") -> None:
-        """Note that the server works on a request of the connection."""
-        self._awaited.pop(connection, None)
 
     def ended(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
         """Forget a connection."""
         self._open.pop(transport, None)
-        self._awaited.pop(connection, None)
-        self._refused.discard(connection)
+        self.awaited.pop(connection, None)
+        self.refused.discard(connection)
 
     def _of(self, request: web.Request) -> "_Connection | None":
         transport = request.transport
@@ -168,18 +182,20 @@ class _Connection(asyncio.Protocol):
     def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
         self._connections = connections
         self._make = make
-        self._served: asyncio.Protocol | None = None  #: None: rejected
+        self._served = asyncio.Protocol()  #: ignores all; of a rejected one it stays
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  #: whether a request may begin
-        self._last = False  #: whether the next answer is the last one
+        self.is_last = False  #: whether the next answer is the last one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        refused = self._connections.refused
         if self._connections.admit(self, transport):
             self._served = self._make()
             self.wait(self._connections.deadlines.headers)
             self._served.connection_made(transport)
-        elif self._connections.refuse(self):
+        elif len(refused) < _MOST_REFUSALS:
+            refused.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
             # Read the request until then: closing with unread data resets the connection,
@@ -191,46 +207,39 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._resting:
             self.wait(self._connections.deadlines.headers)
-        if self._served is not None:
-            self._served.data_received(data)
+        self._served.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return None if self._served is None else self._served.eof_received()
+        return self._served.eof_received()
 
     def pause_writing(self) -> None:
-        if self._served is not None:
-            self._served.pause_writing()
+        self._served.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._served is not None:
-            self._served.resume_writing()
+        self._served.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
         self._connections.ended(self, self._transport)
-        if self._served is not None:
-            self._served.connection_lost(exc)
+        self._served.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
         """Wait for the client, at most *within* seconds; None: the caller has its own timer."""
         self._resting = False
         self._set_timer(within)
-        self._connections.awaits(self)
+        self._connections.awaited.pop(self, None)
+        self._connections.awaited[self] = None  # behind all others
 
     def work(self) -> None:
         """Stop the timer: the server works on a request."""
         self._resting = False
         self._set_timer(None)
-        self._connections.works(self)
+        self._connections.awaited.pop(self, None)
 
     def rest(self) -> None:
         """Wait until the client has read the answer and begins the next request."""
-        self.wait(_LAST_ANSWER if self._last else self._connections.deadlines.idle)
-        self._resting = not self._last
-
-    def end_with_answer(self) -> None:
-        """Close the connection after the next answer."""
-        self._last = True
+        self.wait(_LAST_ANSWER if self.is_last else self._connections.deadlines.idle)
+        self._resting = not self.is_last
 
     def end(self) -> None:
         """Close the connection now."""

@@ -4,8 +4,8 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +13,7 @@ from aiohttp.typedefs import Middleware
 
 from crawlcw.errors import UsageError
 from crawlcw.server.access import is_loopback
-from crawlcw.server.connections import CONNECTIONS, Connections
+from crawlcw.server.connections import CONNECTIONS, Connections, Handler
 
 logger = logging.getLogger(__name__)
 
@@ -25,18 +25,28 @@ _LAST_SECONDS = 20.0
 #: Seconds for their answers to reach the clients after that.
 _LAST_ANSWERS = 1.0
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+#: Method, path, and the handler of requests.
+Route = tuple[str, str, Handler]
 
 
-def application(
+@asynccontextmanager
+async def listening(
+    routes: Iterable[Route],
+    *,
+    host: str,
+    port: int,
     connections: Connections,
     check: Callable[[web.Request], None],
-    *,
     around: Sequence[Middleware],
-) -> web.Application:
-    """Return an application without routes; *check* raises if it refuses a request.
+    stop: Callable[[], None] = lambda: None,
+    subject: str = "",
+) -> AsyncIterator[str]:
+    """Serve *routes* within the block, and yield the address.
 
-    The middlewares *around* that turn its exceptions into responses.
+    *check* raises if it refuses a request; the middlewares *around* that turn its exceptions
+    into responses. At the block's end the socket closes, *stop* is called, and requests under
+    way are answered. Raises `UsageError`, which begins with *subject*, if the server cannot
+    listen at the address.
     """
 
     @web.middleware
@@ -44,31 +54,14 @@ def application(
         check(request)
         return await handler(request)
 
-    under_way = _UnderWay(connections)
-    made = web.Application(
-        client_max_size=LARGEST_BODY, middlewares=[under_way.counted, *around, guarded]
+    served = web.Application(
+        client_max_size=LARGEST_BODY, middlewares=[connections.counted, *around, guarded]
     )
-    made[CONNECTIONS] = connections
-    made[_UNDER_WAY] = under_way
-    made.on_response_prepare.append(_plain)
-    made.on_response_prepare.append(connections.answered)
-    return made
-
-
-@asynccontextmanager
-async def listening(
-    served: web.Application,
-    *,
-    host: str,
-    port: int,
-    stop: Callable[[], None] = lambda: None,
-    subject: str = "",
-) -> AsyncIterator[str]:
-    """Serve an `application` within the block, and yield the address.
-
-    At its end the socket closes, *stop* is called, and requests under way are answered.
-    Raises `UsageError`, which begins with *subject*, if the server cannot listen at the address.
-    """
+    for method, path, handler in routes:
+        served.router.add_route(method, path, handler)
+    served[CONNECTIONS] = connections
+    served.on_response_prepare.append(_plain)
+    served.on_response_prepare.append(connections.answered)
     runner = web.AppRunner(
         served,
         access_log=None,
@@ -81,7 +74,7 @@ async def listening(
     )
     await runner.setup()
     assert runner.server is not None
-    protocols = served[CONNECTIONS].protocols(runner.server)
+    protocols = connections.protocols(runner.server)
     try:
         try:
             sockets = await asyncio.get_running_loop().create_server(protocols, host, port)
@@ -93,7 +86,7 @@ async def listening(
             sockets.close()
         stop()
         # aiohttp's cleanup stops all reading, even of a body that a handler awaits.
-        await served[_UNDER_WAY].ended(within=_LAST_SECONDS)
+        await connections.requests_ended(within=_LAST_SECONDS)
     finally:
         await runner.cleanup()
 
@@ -122,42 +115,6 @@ def _why_not(host: str, port: int, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine"
     return f"cannot listen at {place}: {error}"
-
-
-class _UnderWay:
-    """Counter of the requests under way."""
-
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
-        self._number = 0
-        self._none = asyncio.Event()
-        self._none.set()
-        self._last = False
-
-    @web.middleware
-    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request while it is answered."""
-        self._connections.asked(request)
-        self._number += 1
-        self._none.clear()
-        try:
-            response = await handler(request)
-        finally:
-            self._number -= 1
-            if not self._number:
-                self._none.set()
-        if self._last:
-            response.force_close()
-        return response
-
-    async def ended(self, *, within: float) -> None:
-        """Wait for the last request, at most *within* seconds; close connections after answers."""
-        self._last = True
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._none.wait(), within)
-
-
-_UNDER_WAY = web.AppKey("under_way", _UnderWay)
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):

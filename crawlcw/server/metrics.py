@@ -1,15 +1,22 @@
-"""`/metrics` of a crawl, on its own socket. The caller provides the text."""
+"""`/metrics` of a crawl, on its own socket, and of the servers; requests are counted here."""
 
 import logging
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from crawlcw.server.access import Access, is_loopback
-from crawlcw.server.connections import Connections, Deadlines
-from crawlcw.server.listening import Handler, application, listening
-from crawlcw.server.refused import RefusedError
+from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Counts
+from crawlcw.model.histogram import Histogram
+from crawlcw.server.access import Access, RefusedError, is_loopback
+from crawlcw.server.connections import Connections, Handler
+from crawlcw.server.listening import Route, listening
+from crawlcw.telemetry import metrics
+from crawlcw.telemetry.measures import Measures, Snapshot
+from crawlcw.telemetry.task_counts import TaskCounts
 
 #: Returns the text and its content type for the Accept header of a request.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
@@ -26,23 +33,37 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
     On loopback, a check of the Host header refuses pages of other sites in a browser.
     Raises `UsageError` if the server cannot listen at the address.
     """
-    connections = Connections(most=_MOST_CONNECTIONS, deadlines=Deadlines())
-    check = Access(None).check if is_loopback(host) else lambda _request: None
-    served = application(connections, check, around=[_told])
-    served.router.add_route("GET", "/metrics", answer_of(scrape))
-    async with listening(served, host=host, port=port, subject="the metrics: ") as address:
+    async with listening(
+        [route(scrape)],
+        host=host,
+        port=port,
+        connections=Connections(most=_MOST_CONNECTIONS),
+        check=Access(None).check if is_loopback(host) else lambda _request: None,
+        around=[_told],
+        subject="the metrics: ",
+    ) as address:
         logger.info("metrics at %s/metrics", address, extra={"event": "metrics", "at": address})
         yield address
 
 
-def answer_of(scrape: Scrape) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """Return the handler of requests for metrics."""
+def route(scrape: Scrape) -> Route:
+    """Return the route of requests for metrics."""
 
     async def answer(request: web.Request) -> web.Response:
         text, content_type = await scrape(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
-    return answer
+    return "GET", "/metrics", answer
+
+
+def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
+    """Return the text and its content type; raises `RefusedError` without prometheus-client."""
+    try:
+        from crawlcw.telemetry import exposition
+    except ModuleNotFoundError:
+        missing = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
+        raise RefusedError(501, missing) from None
+    return exposition.exposed(snapshot, accept=accept)
 
 
 @web.middleware
@@ -52,3 +73,47 @@ async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except RefusedError as refused:
         return web.Response(status=refused.status, text=f"{refused}\n")
+
+
+class RequestMetrics:
+    """Counts the requests of one server of tracked tasks."""
+
+    def __init__(self, use_case: str, count: Callable[[], Awaitable[Counts]]) -> None:
+        """*count* counts the tasks of the use case; it may raise `LedgerError`."""
+        self._name = use_case
+        self._tasks = TaskCounts(count)
+        self._requests: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self._duration = Histogram()
+
+    @web.middleware
+    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request and its answer."""
+        began = time.perf_counter()
+        response = await handler(request)
+        self._duration.observe(time.perf_counter() - began)
+        # The route, not the path: clients could create any number of label values.
+        resource = request.match_info.route.resource
+        path = "other" if resource is None else resource.canonical
+        self._requests[path.strip("/").partition("/")[0]] += 1
+        if response.status >= 400:
+            self._refused[str(response.status)] += 1
+        return response
+
+    async def scrape(self, accept: str) -> tuple[bytes, str]:
+        """Return the text of `/metrics`; raises `RefusedError` without prometheus-client."""
+        measured = Measures(
+            counters={
+                metrics.HTTP_REQUESTS.name: dict(self._requests),
+                metrics.HTTP_REFUSED.name: dict(self._refused),
+            },
+            histograms={metrics.HTTP_DURATION.name: self._duration.numbers()},
+        )
+        gauges = {metrics.INFO.name: {self._name: 1.0}}
+        try:
+            tasks = await self._tasks.latest()
+        except UsageError:
+            tasks = None
+        if tasks is not None:
+            gauges[metrics.TASKS.name] = dict(tasks)
+        return text_of(Snapshot(totals=measured, gauges=gauges), accept=accept)

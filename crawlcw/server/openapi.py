@@ -1,6 +1,6 @@
 """OpenAPI document of the server, generated from the models that validate the requests."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -30,10 +30,21 @@ Document = dict[str, Any]
 
 def document(use_case: str, *, needs_token: bool) -> Document:
     """Return the document of a server."""
-    schemas = _Schemas(OPERATIONS)
+    asked = [(each.name, "validation", each.asks) for each in OPERATIONS]
+    answered = [(each.name, "serialization", TypeAdapter(each.gives)) for each in OPERATIONS]
+    schemas, definitions = TypeAdapter.json_schemas(
+        [*asked, *answered, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
+        ref_template="#/components/schemas/{model}",
+    )
+    shared = definitions.get("$defs", {})
     access = 401 if needs_token else 403
+    refusals = {
+        status: _content(about, schemas["error", "serialization"])
+        for status, about in _REFUSALS.items()
+    }
     paths = {
-        each.path: {each.method.lower(): _operation(each, schemas, access)} for each in OPERATIONS
+        each.path: {each.method.lower(): _operation(each, schemas, shared, refusals, access)}
+        for each in OPERATIONS
     }
     paths["/openapi.json"] = {
         "get": {
@@ -41,7 +52,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
             "summary": "This document.",
             "responses": {
                 "200": _content("The document.", {"type": "object"}),
-                str(access): _content(_REFUSALS[access], schemas.error),
+                str(access): refusals[access],
             },
         }
     }
@@ -49,7 +60,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
         "openapi": "3.1.0",
         "info": {"title": f"crawlcw: the tasks of {use_case}", "version": crawlcw.__version__},
         "paths": paths,
-        "components": {"schemas": schemas.shared},
+        "components": {"schemas": shared},
     }
     if needs_token:
         found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -57,42 +68,25 @@ def document(use_case: str, *, needs_token: bool) -> Document:
     return found
 
 
-class _Schemas:
-    """JSON schemas of all requests and responses, with their shared parts."""
-
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        asked = [(each.name, "validation", each.asks) for each in operations]
-        answered = [(each.name, "serialization", TypeAdapter(each.gives)) for each in operations]
-        self._found, shared = TypeAdapter.json_schemas(
-            [*asked, *answered, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
-            ref_template="#/components/schemas/{model}",
-        )
-        self.shared = shared.get("$defs", {})
-
-    @property
-    def error(self) -> Document:
-        return self._found["error", "serialization"]
-
-    def asked(self, operation: Operation) -> Document:
-        return self._found[operation.name, "validation"]
-
-    def answered(self, operation: Operation) -> Document:
-        return self._found[operation.name, "serialization"]
-
-
-def _operation(operation: Operation, schemas: _Schemas, access: int) -> Document:
-    responses = {"200": _content("Success.", schemas.answered(operation))}
+def _operation(
+    operation: Operation,
+    schemas: Mapping[Any, Document],
+    shared: Document,
+    refusals: Mapping[int, Document],
+    access: int,
+) -> Document:
+    responses = {"200": _content("Success.", schemas[operation.name, "serialization"])}
     for status in sorted({access, *operation.refusals}):
-        responses[str(status)] = _content(_REFUSALS[status], schemas.error)
+        responses[str(status)] = refusals[status]
     found: Document = {
         "operationId": operation.name,
         "summary": operation.summary,
         "responses": responses,
     }
+    schema = schemas[operation.name, "validation"]
     if operation.method == "POST":
-        schema = schemas.asked(operation)
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
-    elif parameters := [*_in_path(operation), *_in_query(schemas.asked(operation), schemas)]:
+    elif parameters := [*_in_path(operation), *_in_query(schema, shared)]:
         found["parameters"] = parameters
     return found
 
@@ -107,9 +101,9 @@ def _in_path(operation: Operation) -> list[Document]:
     return [{"name": "key", "in": "path", "required": True, "schema": _KEY.json_schema()}]
 
 
-def _in_query(schema: Document, schemas: _Schemas) -> list[Document]:
+def _in_query(schema: Document, shared: Document) -> list[Document]:
     if "$ref" in schema:
-        schema = schemas.shared.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
+        schema = shared.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
     return [
         {"name": name, "in": "query", "required": False, "schema": _not_null(each)}
         for name, each in schema.get("properties", {}).items()

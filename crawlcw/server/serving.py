@@ -1,20 +1,18 @@
 """HTTP server of tracked tasks."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from crawlcw.server import metrics
 from crawlcw.server.access import Access
-from crawlcw.server.api import Api
 from crawlcw.server.connections import Connections, Deadlines, places
-from crawlcw.server.listening import application, check_reach, listening
-from crawlcw.server.metrics import answer_of
+from crawlcw.server.exchange import answered, read, told
+from crawlcw.server.listening import Route, check_reach, listening
 from crawlcw.server.openapi import document
-from crawlcw.server.operations import OPERATIONS, Operation
-from crawlcw.server.refusals import answered, told
-from crawlcw.server.request_metrics import RequestMetrics
+from crawlcw.server.operations import OPERATIONS, Api, Operation
 from crawlcw.tracking import Tracker
 
 #: Default limit of open connections.
@@ -39,30 +37,33 @@ async def serving(
     """
     check_reach(host, token)
     api = Api(tracker)
-    connections = Connections(most=places(max_connections), deadlines=DEADLINES)
-    served = _application(api, Access(token), connections)
-    async with listening(served, host=host, port=port, stop=api.stop) as address:
-        yield address
-
-
-def _application(api: Api, access: Access, connections: Connections) -> web.Application:
-    def handler_of(operation: Operation) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def handler(request: web.Request) -> web.Response:
-            return answered(await operation.answer(api, request))
-
-        return handler
-
-    requests = RequestMetrics(api.tracker)
-    described = json.dumps(document(api.tracker.name, needs_token=access.needs_token)).encode()
+    requests = metrics.RequestMetrics(tracker.name, tracker.counts)
+    described = json.dumps(document(tracker.name, needs_token=token is not None)).encode()
 
     async def openapi(_request: web.Request) -> web.Response:
         return web.Response(body=described, content_type="application/json")
 
-    served = application(connections, access.check, around=[requests.counted, told])
-    for each in OPERATIONS:
-        # A key may contain slashes and line ends.
-        path = each.path.replace("{key}", r"{key:[\s\S]+}")
-        served.router.add_route(each.method, path, handler_of(each))
-    served.router.add_route("GET", "/openapi.json", openapi)
-    served.router.add_route("GET", "/metrics", answer_of(requests.scrape))
-    return served
+    async with listening(
+        [
+            *(_route(api, operation) for operation in OPERATIONS),
+            ("GET", "/openapi.json", openapi),
+            metrics.route(requests.scrape),
+        ],
+        host=host,
+        port=port,
+        connections=Connections(most=places(max_connections), deadlines=DEADLINES),
+        check=Access(token).check,
+        around=[requests.counted, told],
+        stop=api.stop,
+    ) as address:
+        yield address
+
+
+def _route(api: Api, operation: Operation) -> Route:
+    async def handler(request: web.Request) -> web.Response:
+        asked = await read(request, operation.asks)
+        return answered((await operation.act(api, asked, request)).model_dump())
+
+    # A key may contain slashes and line ends.
+    path = operation.path.replace("{key}", r"{key:[\s\S]+}")
+    return operation.method, path, handler

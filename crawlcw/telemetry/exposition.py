@@ -1,7 +1,6 @@
 """Exposition of metrics to Prometheus, by prometheus-client, which is an extra."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -16,19 +15,8 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from crawlcw.model.histogram import BOUNDS
-from crawlcw.telemetry.measures import Measures, Values
+from crawlcw.telemetry.measures import Snapshot, Values
 from crawlcw.telemetry.metrics import METRICS, Kind, Metric
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """All exposed values at one moment."""
-
-    totals: Measures  #: of all processes together; the gauges have no label
-    gauges: Mapping[str, Values] = field(default_factory=dict)
-    """Gauges with a label, by its values."""
-    crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """Gauges with the label `name`, by its value and the metrics' names."""
 
 
 def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:

@@ -30,6 +30,17 @@ class Measures:
     """Current values."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All exposed values at one moment."""
+
+    totals: Measures  #: of all processes together; the gauges have no label
+    gauges: Mapping[str, Values] = field(default_factory=dict)
+    """Gauges with a label, by its values."""
+    crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
+    """Gauges with the label `name`, by its value and the metrics' names."""
+
+
 def counted(stats: Stats) -> dict[str, Values]:
     """Return the counters of *stats*, by the metrics' names."""
     outcomes = stats.outcomes

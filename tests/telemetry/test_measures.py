@@ -10,8 +10,8 @@ import crawlcw
 from crawlcw.engine.stats import Stats
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.exposition import Snapshot, exposed
-from crawlcw.telemetry.measures import Measures, counted, together, words
+from crawlcw.telemetry.exposition import exposed
+from crawlcw.telemetry.measures import Measures, Snapshot, counted, together, words
 from crawlcw.telemetry.meter import Meter
 from tests.support.ledgers import make_lease
 

@@ -1,0 +1,122 @@
+"""Read requests and write responses: JSON only, of bounded size; a refusal is one sentence."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from aiohttp import web
+from pydantic import TypeAdapter, ValidationError
+
+from crawlcw.errors import (
+    LedgerError,
+    LedgerUnavailableError,
+    TaskNotFoundError,
+    UsageError,
+)
+from crawlcw.feeds.escaping import escape_json
+from crawlcw.model.sanitize import printable
+from crawlcw.model.values import to_json
+from crawlcw.server.access import RefusedError
+from crawlcw.server.bodies import TAGS
+from crawlcw.server.connections import CONNECTIONS, Handler
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the client may try an unavailable ledger again.
+_RETRY_AFTER = "1"
+_LONGEST_SENTENCE = 500
+_SENTENCES = {
+    404: "there is no such path; /openapi.json lists them",
+    405: "this path does not take this method; the header Allow lists its methods",
+    413: "the body is larger than 8 MiB",
+}
+
+
+async def read(request: web.Request, declared: TypeAdapter[Any]) -> Any:
+    """Return the body of a POST, or the query of a GET, as *declared*; raises `RefusedError`."""
+    where = "body" if request.method == "POST" else "query"
+    found = await _body(request) if where == "body" else _query(request)
+    try:
+        return declared.validate_python(found)
+    except ValidationError as error:
+        # The first invalid field. Discriminators are not part of the body's path.
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        parts = [
+            where,
+            *(str(part) for n, part in enumerate(first["loc"]) if n or part not in TAGS),
+        ]
+        raise RefusedError(422, f"{'.'.join(parts)}: {first['msg']}") from None
+
+
+def _query(request: web.Request) -> dict[str, str]:
+    for name in request.query:
+        if len(request.query.getall(name)) > 1:
+            raise RefusedError(422, f"query.{name}: given twice")
+    return dict(request.query)
+
+
+async def _body(request: web.Request) -> Any:
+    # A form on another site's page cannot send this type without a preflight request.
+    if request.content_type != "application/json":
+        raise RefusedError(415, "the content type is not application/json")
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise RefusedError(415, "the body has a Content-Encoding: send it without")
+    body = await request.app[CONNECTIONS].body(request)
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise RefusedError(400, "the body is not UTF-8") from None
+    except RecursionError:
+        raise RefusedError(400, "the body is nested too deeply") from None
+    except ValueError as error:
+        raise RefusedError(400, f"the body is not JSON: {error}") from None
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number")
+
+
+def answered(answer: object, *, status: int = 200) -> web.Response:
+    """Return the response with *answer* as JSON."""
+    # Crawled text may hold control sequences, and users read answers on a terminal.
+    body = escape_json(to_json(answer)).encode()
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+@web.middleware
+async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer any exception with a status and one sentence."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return _refusal(error.status, _SENTENCES.get(error.status, error.reason), kept)
+    except RefusedError as error:
+        return _refusal(error.status, error, error.headers)
+    except TaskNotFoundError as error:
+        return _refusal(404, error)
+    except UsageError as error:
+        return _refusal(422, error)
+    except LedgerUnavailableError as error:
+        logger.warning("a request is refused: %s", printable(error), extra={"event": "refused"})
+        away = "the ledger is unavailable: try again"
+        return _refusal(503, away, {"Retry-After": _RETRY_AFTER})
+    except LedgerError as error:
+        return _refusal(422, error)
+    except Exception:
+        # Details go to the log only: they may hold secrets.
+        logger.exception("a request failed", extra={"event": "internal"})
+        return _refusal(500, "an internal error of the server: its log has the details")
+
+
+def _refusal(
+    status: int, sentence: object, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    line = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
+    response = answered({"error": line}, status=status)
+    response.headers.update(headers or {})
+    if status == 408:
+        # The rest of the body may still arrive: it must not be read as a request.
+        response.force_close()
+    return response
