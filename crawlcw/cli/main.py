@@ -32,6 +32,7 @@ from crawlcw.cli.exit_codes import (
     USAGE,
 )
 from crawlcw.cli.process_exit import end_process
+from crawlcw.cli.processes import starting
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
@@ -200,9 +201,19 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    arguments = sys.argv[1:]
+    first = starting.first(arguments)
     code = exit_code(
-        lambda: cli.main(prog_name="crawlcw", complete_var=COMPLETE_VARIABLE, standalone_mode=False)
+        lambda: cli.main(
+            _of_worker() if arguments[:1] == [starting.WORKER] else arguments,
+            prog_name="crawlcw",
+            complete_var=COMPLETE_VARIABLE,
+            standalone_mode=False,
+            obj=first,
+        )
     )
+    if first is not None:
+        first.discard()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -210,6 +221,13 @@ def main() -> NoReturn:
             # Python flushes the rest of the buffer at exit, and would fail with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
+
+
+def _of_worker() -> list[str]:
+    """Load what a worker needs while the supervisor opens the ledger; return the arguments."""
+    for module in ("commands.run", "processes.worker"):
+        importlib.import_module(f"crawlcw.cli.{module}")
+    return starting.received_arguments()
 
 
 def _fill_standard_descriptors() -> None:

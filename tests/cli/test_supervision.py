@@ -70,9 +70,7 @@ class Crawl:
 
         *prepare* is called with the open ledger before.
         """
-        starts = Starts(*scripts)
-        self.workers = starts.workers
-        self.patch.setattr(asyncio, "create_subprocess_exec", starts)
+        self.workers = Starts(self.patch, *scripts).workers
         given = Settings(**settings)
         return run(
             self.clock,
@@ -477,7 +475,7 @@ def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
         assert await worker.ended() == 0
         worker.close()
 
-    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(ends_meanwhile))
+    Starts(crawl.patch, ends_meanwhile)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(ended())
 
@@ -551,7 +549,7 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
         posted.append((fields["finish_reason"], fields["exit_code"], "pages" in fields))
 
     crawl.patch.setattr("crawlcw.telemetry.webhook.post", post)
-    crawl.patch.setattr(asyncio, "create_subprocess_exec", Starts(script))
+    Starts(crawl.patch, script)
 
     async def crawled() -> int:
         for second in range(signals):
@@ -562,6 +560,7 @@ def test_after_a_crawl_its_items_are_exported_unless_it_was_stopped_at_once(
             settings=Settings(webhook="http://127.0.0.1:9/"),
             output=Output(quiet=True),
             processes=1,
+            first=None,
             afterwards=export,
         )
 

@@ -7,48 +7,49 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from typing import IO, Any
 
+import pytest
+
+from crawlcw.cli.processes import worker_process
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.model.counters import Counters, FinishReason
 
-#: Seconds from the order to create a process to its start.
-START_TAKES = 0.001
 #: The behaviour of a worker; returns the exit code of its process, or a signal below zero.
 Script = Callable[["ScriptedWorker"], Awaitable[int]]
 
 
 class ScriptedWorker:
-    """Stands for `asyncio.subprocess.Process`; SIGKILL ends its script, other signals do not."""
+    """Stands for a process that waits; SIGKILL ends its script, other signals do not."""
 
-    def __init__(
-        self,
-        number: int,
-        script: Script,
-        channel: int,
-        outputs: list[IO[bytes]],
-        *,
-        share: dict[str, int],
-    ) -> None:
+    def __init__(self, number: int, script: Script) -> None:
         # No process has a number that is this high.
         self.pid = (1 << 30) + number
         self.returncode: int | None = None
-        self.share = share  #: of the limits, by setting
+        self.share: dict[str, int] = {}  #: of the limits, by setting
         self.started = asyncio.get_running_loop().time()
         self.signals: list[tuple[float, signal.Signals]] = []  #: with the loop's times
         self.leaves_open = False  #: whether a child process has the ends, too
         self._script = script
         self._ends = ExitStack()
-        self._channel = self._ends.enter_context(socket.socket(fileno=os.dup(channel)))
-        self.stdout, self.stderr = (
-            self._ends.enter_context(os.fdopen(os.dup(each.fileno()), "wb", buffering=0))
-            for each in outputs
-        )
+        self.popen = self
+        self.channel, channel = socket.socketpair()
+        self._channel = self._ends.enter_context(channel)
+        self.printed, self.stdout = self._pipe()
+        self.logged, self.stderr = self._pipe()
         self._channel.setblocking(False)
         self._received = b""
         self._life = asyncio.create_task(self._live())
+
+    def _pipe(self) -> tuple[IO[bytes], IO[bytes]]:
+        reading, writing = os.pipe()
+        theirs = self._ends.enter_context(os.fdopen(writing, "wb", buffering=0))
+        return os.fdopen(reading, "rb"), theirs
+
+    def send_arguments(self, share: Mapping[str, int]) -> None:
+        self.share = dict(share)
 
     async def _live(self) -> None:
         try:
@@ -106,26 +107,18 @@ class ScriptedWorker:
 
 
 class Starts:
-    """Stands for `asyncio.create_subprocess_exec`: each start is of the next script."""
+    """Stands for the start of processes: each start is of the next script."""
 
-    def __init__(self, *scripts: Script | OSError) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *scripts: Script | OSError) -> None:
         self._scripts = iter(scripts)
         self.workers: list[ScriptedWorker] = []
+        patch.setattr(worker_process, "start", self.start)
+        patch.setattr(worker_process, "end_of", ScriptedWorker.wait)
 
-    async def __call__(
-        self, *command: str, pass_fds: tuple[int], stdout: IO[bytes], stderr: IO[bytes], **_: Any
-    ) -> ScriptedWorker:
+    def start(self) -> ScriptedWorker:
         script = next(self._scripts)
-        await asyncio.sleep(START_TAKES)
         if isinstance(script, OSError):
             raise script
-        shares = [each.split("=")[1:] for each in command if each.startswith("--share=")]
-        worker = ScriptedWorker(
-            len(self.workers),
-            script,
-            pass_fds[0],
-            [stdout, stderr],
-            share={name: int(limit) for name, limit in shares},
-        )
+        worker = ScriptedWorker(len(self.workers), script)
         self.workers.append(worker)
         return worker

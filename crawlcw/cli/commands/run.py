@@ -22,6 +22,7 @@ from crawlcw.cli import (
     spider_options,
 )
 from crawlcw.cli.main import exit_code
+from crawlcw.cli.processes.starting import Process
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import secure_descriptors
 from crawlcw.feeds.target import Target
@@ -65,7 +66,9 @@ from crawlcw.ledger.protocol import Ledger
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--share", multiple=True, hidden=True)
+@click.pass_obj
 def command(
+    first: Process | None,
     *,
     spider: str,
     ledger_url: str,
@@ -137,7 +140,7 @@ def command(
     metrics = exposing.address(host=metrics_host, port=metrics_port)
     from crawlcw.cli import showing  # imported here: the workers do not need it
 
-    crawl = _crawl_by(processes)
+    crawl = _crawl_by(processes, first)
     made, settings = make()
     if fresh:
         from crawlcw.cli import dropping
@@ -157,13 +160,13 @@ def command(
     )
 
 
-def _crawl_by(processes: int) -> Callable[..., Coroutine[Any, Any, int]]:
+def _crawl_by(processes: int, first: Process | None) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
     # Imported here: a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
-        return partial(supervisor.crawl, processes=processes)
+        return partial(supervisor.crawl, processes=processes, first=first)
     from crawlcw.cli import crawling
 
     return crawling.crawl

@@ -23,6 +23,7 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
+from crawlcw.cli.processes.starting import Process
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.control import Control
@@ -69,19 +70,21 @@ async def crawl(
     settings: Settings,
     output: Output,
     processes: int,
+    first: Process | None,
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    The exit code also covers the report of all workers together. *afterwards* is called with
-    the open ledger, unless the crawl was stopped at once or no worker started it.
+    The *first* one may wait already. The exit code also covers the report of all workers
+    together. *afterwards* is called with the open ledger, unless the crawl was stopped at once or
+    no worker started it.
     """
     async with notifying(spider.name, settings) as notice:
         # Opened here first: an unusable ledger is reported once, not by each worker.
         ledger = await open_ledger(ledger_url, spider.name, settings=settings)
         try:
             await warn_of_state(spider, ledger)
-            supervisor = Supervisor(spider, ledger, settings, processes=processes)
+            supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
                 signals.suspending(supervisor),
@@ -152,13 +155,20 @@ class Supervisor:
     """
 
     def __init__(
-        self, spider: Spider, ledger: Ledger, settings: Settings, *, processes: int
+        self,
+        spider: Spider,
+        ledger: Ledger,
+        settings: Settings,
+        *,
+        processes: int,
+        first: Process | None = None,
     ) -> None:
-        """Use an open ledger, which stays open."""
+        """Use an open ledger, which stays open, and the *first* process, which may wait."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
         self._shares = shares(settings, processes)
+        self._first = first
         self._workers: list[WorkerProcess] = []
         self._running: set[WorkerProcess] = set()
         self._crashes = 0
@@ -372,7 +382,8 @@ class Supervisor:
     async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
         try:
-            await worker.start(share=share)
+            first, self._first = self._first, None
+            await worker.start(share=share, process=first)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

@@ -5,17 +5,17 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
-from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
-from typing import BinaryIO, TextIO
+from contextlib import suppress
+from typing import TextIO
 
 import anyio
 
 from crawlcw.cli.processes.channel import Lines, WorkerState
-from crawlcw.cli.processes.own_command import own_command, own_environment
+from crawlcw.cli.processes.starting import Process, start
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.stalls import Silence
 
@@ -26,7 +26,7 @@ LOOK_EVERY = 0.5
 
 
 class WorkerProcess:
-    """A worker: a process with this process's command line.
+    """A worker: a process with the arguments of this process.
 
     It does not receive the terminal's signals, and stops gracefully at the end of this
     process, whatever the cause.
@@ -42,7 +42,7 @@ class WorkerProcess:
         self.exit_code: int | None = None  #: None: no orderly end yet
         self.asked = 0  #: number of SIGTERMs sent to it
         self.was_ended = False  #: whether this process has sent it a signal to end
-        self._process: Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._hear)
         # Looked up at each line: a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
@@ -57,44 +57,24 @@ class WorkerProcess:
         """The process id."""
         return self._started.pid
 
-    async def start(self, *, share: Mapping[str, int]) -> None:
-        """Start a process with its *share* of the limits, by setting.
+    async def start(self, *, share: Mapping[str, int], process: Process | None = None) -> None:
+        """Start a *process*, or use a waiting one, with its *share* of the limits, by setting.
 
         Raises `OSError` if no process can be created.
         """
-        with ExitStack() as ours, ExitStack() as theirs:
-            channel, their_channel = socket.socketpair()
-            ours.enter_context(channel)
-            theirs.enter_context(their_channel)
-            printed, stdout = _pipe(ours, theirs)
-            logged, stderr = _pipe(ours, theirs)
-            self._process = await asyncio.create_subprocess_exec(
-                *own_command(
-                    f"--worker-channel={their_channel.fileno()}",
-                    *(f"--share={name}={limit}" for name, limit in share.items()),
-                ),
-                env=own_environment(),
-                stdin=DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=(their_channel.fileno(),),
-                # The terminal's Ctrl-C reaches this process only, which sends orders.
-                start_new_session=True,
-            )
-            ours.callback(self.close)
-            await self._listen(channel, printed, logged)
-            ours.pop_all()
-
-    async def _listen(self, channel: socket.socket, printed: BinaryIO, logged: BinaryIO) -> None:
-        loop = asyncio.get_running_loop()
-        self._orders = channel.dup()
+        process = process or start()
+        self._process = process.popen
+        with suppress(OSError):  # it may have ended already
+            process.send_arguments(share)
+        self._orders = process.channel.dup()
         self._orders.setblocking(False)
         self._ends.append(self._orders)
-        states, _ = await loop.create_unix_connection(lambda: self._states, sock=channel)
+        loop = asyncio.get_running_loop()
+        states, _ = await loop.create_unix_connection(lambda: self._states, sock=process.channel)
         self._ends.append(states)
-        stdout, _ = await loop.connect_read_pipe(lambda: self._printed, printed)
+        stdout, _ = await loop.connect_read_pipe(lambda: self._printed, process.printed)
         self._ends.append(stdout)
-        stderr, _ = await loop.connect_read_pipe(lambda: self._logged, logged)
+        stderr, _ = await loop.connect_read_pipe(lambda: self._logged, process.logged)
         self._ends.append(stderr)
 
     def tell(self, order: FinishReason) -> None:
@@ -123,7 +103,7 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
-        code = await self._started.wait()
+        code = await end_of(self._started)
         # A child process of the spider may keep the other ends open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._printed, self._logged):
@@ -136,7 +116,7 @@ class WorkerProcess:
             end.close()
 
     @property
-    def _started(self) -> Process:
+    def _started(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "no process was started"
         return self._process
 
@@ -161,11 +141,11 @@ class WorkerProcess:
                 self._on_state(self.state)
 
 
-def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    reading, writing = os.pipe()
-    return (
-        ours.enter_context(os.fdopen(reading, "rb")),
-        theirs.enter_context(os.fdopen(writing, "wb")),
+async def end_of(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of *process*; return its exit code."""
+    # In a thread: the loop does not watch a process that was started before it.
+    return await anyio.to_thread.run_sync(
+        process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )
 
 

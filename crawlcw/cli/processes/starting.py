@@ -1,0 +1,101 @@
+"""Start of worker processes, and what they get from this process: channel, pipes, arguments.
+
+The first one is started before this process has loaded the command, and loads the crawler
+meanwhile. The arguments come by the channel: every user of the machine can read command lines,
+and settings may hold secrets.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO
+
+#: Makes `crawlcw` a worker; the number of its end of the channel follows.
+WORKER = "--worker"
+_WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A worker process that waits for its arguments, with this process's ends."""
+
+    popen: "subprocess.Popen[bytes]"
+    channel: socket.socket
+    printed: BinaryIO
+    logged: BinaryIO
+
+    def send_arguments(self, share: Mapping[str, int]) -> None:
+        """Send it what this process has, and its *share* of the limits, by setting."""
+        run, *rest = sys.argv[1:]
+        arguments = [run, *(f"--share={name}={limit}" for name, limit in share.items()), *rest]
+        line = json.dumps({"arguments": arguments, "environment": dict(os.environ)})
+        self.channel.sendall(line.encode() + b"\n")
+
+    def discard(self) -> None:
+        """End it: it has no arguments yet, or has ended."""
+        for end in (self.channel, self.printed, self.logged):
+            end.close()
+        self.popen.kill()
+        self.popen.wait()
+
+
+def first(arguments: list[str]) -> Process | None:
+    """Start the first worker if the command of these arguments needs one."""
+    if arguments[:1] != ["run"] or _WITHOUT_WORKER.search(" ".join(arguments)):
+        return None
+    try:
+        return start()
+    except OSError:
+        return None  # the supervisor tries again, and reports it
+
+
+def start() -> Process:
+    """Start a worker; raises `OSError` if no process can be created."""
+    with ExitStack() as ours, ExitStack() as theirs:
+        channel, their_channel = socket.socketpair()
+        ours.enter_context(channel)
+        theirs.enter_context(their_channel)
+        printed, stdout = _pipe(ours, theirs)
+        logged, stderr = _pipe(ours, theirs)
+        # The interpreter's options, and the same entry point: `-m`, or a script.
+        interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
+        number = their_channel.fileno()
+        popen = subprocess.Popen(  # noqa: S603  # this process's own command
+            [sys.executable, *interpreter, WORKER, str(number)],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=(number,),
+            # The terminal's Ctrl-C reaches this process only, which sends orders.
+            start_new_session=True,
+        )
+        ours.pop_all()
+    return Process(popen, channel, printed, logged)
+
+
+def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    reading, writing = os.pipe()
+    return (
+        ours.enter_context(os.fdopen(reading, "rb")),
+        theirs.enter_context(os.fdopen(writing, "wb")),
+    )
+
+
+def received_arguments() -> list[str]:
+    """Wait for this worker's arguments and environment; exit if the supervisor has ended."""
+    number = int(sys.argv[2])
+    # Without a buffer: orders may follow.
+    with os.fdopen(os.dup(number), "rb", buffering=0) as channel:
+        line = channel.readline()
+    if not line.endswith(b"\n"):
+        sys.exit()
+    received = json.loads(line)
+    os.environ.update(received["environment"])
+    sys.argv[1:] = run, *rest = received["arguments"]
+    return [run, f"--worker-channel={number}", *rest]
