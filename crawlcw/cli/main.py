@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import click
 
 import crawlcw
+from crawlcw.cli import starting
 from crawlcw.cli.completing import offer
 from crawlcw.cli.examples import epilog
 from crawlcw.cli.exit_codes import (
@@ -32,7 +33,6 @@ from crawlcw.cli.exit_codes import (
     USAGE,
 )
 from crawlcw.cli.process_exit import end_process
-from crawlcw.cli.processes import starting
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,

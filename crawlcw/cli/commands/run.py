@@ -22,7 +22,7 @@ from crawlcw.cli import (
     spider_options,
 )
 from crawlcw.cli.main import exit_code
-from crawlcw.cli.processes.starting import Process
+from crawlcw.cli.starting import Process
 from crawlcw.cli.terminal import logs
 from crawlcw.crawl.control import secure_descriptors
 from crawlcw.feeds.target import Target

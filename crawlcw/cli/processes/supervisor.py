@@ -23,9 +23,9 @@ from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
-from crawlcw.cli.processes.starting import Process
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
+from crawlcw.cli.starting import Process
 from crawlcw.crawl.control import Control
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.workers import dead_workers, reap_dead_workers

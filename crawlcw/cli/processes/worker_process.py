@@ -15,7 +15,7 @@ from typing import TextIO
 import anyio
 
 from crawlcw.cli.processes.channel import Lines, WorkerState
-from crawlcw.cli.processes.starting import Process, start
+from crawlcw.cli.starting import Process, start
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.stalls import Silence
 
