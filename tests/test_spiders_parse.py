@@ -45,8 +45,9 @@ class TestBookshop:
             page = pages.get("/" + request.url.removeprefix(SHOP).partition("?")[0])
             if page is None:
                 continue
-            header = {"Content-Type": f"text/html; charset={page.charset}"}
-            response = Response(request.url, request=request, headers=header, body=page.body)
+            body, charset = page
+            header = {"Content-Type": f"text/html; charset={charset}"}
+            response = Response(request.url, request=request, headers=header, body=body)
             for result in getattr(self.spider, request.callback)(response):
                 if not isinstance(result, Request):
                     books.append(result)
