@@ -9,7 +9,7 @@ mistaken are of the same origin. HTTP/2 is not offered: aiohttp has none.
 
 aiohttp opens the connections, and its parser reads the answers. Interim responses and framing,
 which it does not bound, are bounded here. This is the only module that uses names which aiohttp
-keeps private: `PRIVATE_NAMES` lists them.
+keeps private. Any release may change these, so pyproject.toml has an upper bound.
 """
 
 import asyncio
@@ -51,20 +51,6 @@ from crawlcw.fetch.addresses import AddressGuard, Hop, Stage, current_hop
 from crawlcw.fetch.failures import failure_of
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
-
-#: What this module uses of aiohttp that has no public name. aiohttp may change it in any release,
-#: so pyproject.toml has an upper bound, and a test looks for each name.
-PRIVATE_NAMES: dict[type, tuple[str, ...]] = {
-    ResponseHandler: (
-        *("_drop_timeout", "_loop", "_parser", "_payload", "_reading_paused"),
-        *("_reschedule_timeout", "_should_close", "_upgraded"),
-    ),
-    TCPConnector: (
-        *("_acquired", "_convert_hosts_to_addr_infos", "_create_connection", "_factory"),
-        *("_get_ssl_context", "_loop", "_resolve_host", "_start_tls_connection"),
-        "_wrap_existing_connection",
-    ),
-}
 
 #: An origin that was forgotten gets new connections.
 _SITES = 4_000
@@ -122,7 +108,7 @@ class Listener(ResponseHandler):
     # longer.
     __slots__ = (
         *("site", "released", "sent_at", "is_answered"),
-        *("message", "content", "_descriptor", "_wire", "_head", "_among"),
+        *("message", "content", "_socket", "_wire", "_head", "_among"),
     )
 
     message: RawResponseMessage  #: head of the answer
@@ -137,7 +123,7 @@ class Listener(ResponseHandler):
         self.sent_at = 0.0
         self.is_answered = False  #: whether a head has come since the request
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
-        self._descriptor = -1
+        self._socket: Any = None
         self._wire = 0  #: bytes that have come since the request
         #: Bytes of a head that has no end yet; None: no head is awaited.
         self._head: bytes | None = None
@@ -148,8 +134,7 @@ class Listener(ResponseHandler):
         # With an HTTP proxy this is the connection to the proxy.
         hop = current_hop.get()
         hop.stage = max(hop.stage, Stage.REACHED)
-        sock = transport.get_extra_info("socket")
-        self._descriptor = -1 if sock is None else sock.fileno()
+        self._socket = transport.get_extra_info("socket")
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Fail a body that was to end with its connection, where that was reset."""
@@ -201,10 +186,9 @@ class Listener(ResponseHandler):
     def _acknowledge(self) -> None:
         # Over a used connection the system acknowledges 40 ms late, and a server that sends head
         # and body apart waits for that before the body (Nagle's algorithm).
-        if self.transport is not None and _ACKNOWLEDGE is not None:
-            sock = self.transport.get_extra_info("socket")
+        if _ACKNOWLEDGE is not None:
             with suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
+                self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def resume_writing(self) -> None:
         """Begin to wait for the answer to a large request: the system has taken all of it."""
@@ -219,7 +203,7 @@ class Listener(ResponseHandler):
     def has_unread(self) -> bool:
         """Return whether bytes wait in the socket; false if that is not known."""
         try:
-            return any(fcntl.ioctl(self._descriptor, termios.FIONREAD, bytes(4)))
+            return any(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(4)))
         except (OSError, ValueError):
             return False
 
@@ -344,12 +328,10 @@ class Connector(TCPConnector):
         key = (origin, proxy)
         found = self._sites.get(key)
         if found is None:
-            url = yarl.URL(f"{origin}/", encoded=True)
-            found = self._sites[key] = Site(url)
+            found = self._sites[key] = Site(yarl.URL(f"{origin}/", encoded=True))
             if len(self._sites) > _SITES:
                 self._sites.popitem(last=False)
-        else:
-            self._sites.move_to_end(key)
+        self._sites.move_to_end(key)
         return found
 
     async def take(self, site: Site, hop: Hop) -> Listener:
@@ -388,10 +370,7 @@ class Connector(TCPConnector):
             self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
 
     def close_idle(self, *, but: int = 0, since: float = math.inf) -> None:
-        """Close idle connections *but* so many, which gives their descriptors back.
-
-        *since*: those alone that were released before.
-        """
+        """Close the idle connections *but* the newest, and only those released before *since*."""
         while len(self._idle) > but and (first := next(iter(self._idle))).released < since:
             del self._idle[first]
             assert first.site is not None
@@ -404,12 +383,12 @@ class Connector(TCPConnector):
 
     async def _open(self, site: Site, hop: Hop) -> Listener:
         proxy = None if hop.proxy is not None and hop.proxy.is_socks else hop.proxy
-        told = {} if proxy is None else {"User-Agent": self._user_agent, **login_of(proxy)}
-        address = None
+        address, headers = None, CIMultiDict[str]()
         if proxy is not None:
             address = yarl.URL.build(scheme=proxy.scheme, host=proxy.host, port=proxy.port)
+            headers.update({"User-Agent": self._user_agent, **login_of(proxy)})
         request = ClientRequest(
-            "GET", site.url, loop=self._loop, proxy=address, proxy_headers=CIMultiDict(told)
+            "GET", site.url, loop=self._loop, proxy=address, proxy_headers=headers
         )
         try:
             async with asyncio.timeout(self._timeout.connect):
