@@ -1,19 +1,29 @@
-"""Store fetched pages durably before an outcome refers to them, and read them back."""
+"""WARC files of a spider's pages: written durably before an outcome refers to them, and read back.
+
+Each file is written by one process only. An unfinished one is called `NAME.warc.gz.open` and
+locked by its process; a finished one `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
+whose last record may be incomplete: the next process cuts that off and renames the file. Records
+that tasks refer to were synced before, so the cut loses none of them.
+"""
 
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
+import secrets
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import BinaryIO, Self
 
 import anyio
 from anyio import to_thread
 
 from crawlcw.api.attempt import Attempt
 from crawlcw.api.settings import Settings
-from crawlcw.archive.files import LARGEST_FILE, OPEN, WarcFiles
 from crawlcw.archive.records import (
     Answer,
     DamagedRecordError,
@@ -23,11 +33,17 @@ from crawlcw.archive.records import (
     read,
 )
 from crawlcw.errors import FetchError, Reason
+from crawlcw.files.partial import locked, sync_folder
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import StoredPage
 
 logger = logging.getLogger(__name__)
 
+SUFFIX = ".warc.gz"
+OPEN = ".open"
+LARGEST_FILE = 1 << 30
+_GZIP = zlib.MAX_WBITS + 16
+_PIECE = 1 << 20
 #: Bytes of bodies from which compression runs in a thread, so as not to block the event loop: a
 #: switch to a thread takes as long as the compression of ten thousand bytes.
 _LARGE = 1 << 17
@@ -47,41 +63,29 @@ class Bodies:
     Raises `FetchError` (`files-unwritable`) if the disk fails.
     """
 
-    def __init__(self, spider: str, settings: Settings, *, largest: int = LARGEST_FILE) -> None:
-        """*largest* is the size of a file in bytes. Raises `UsageError` without warcio."""
+    def __init__(self, spider: str, settings: Settings) -> None:
+        """Raises `UsageError` without warcio."""
         check_installed()
         self.folder = folder_of(spider, settings)
-        self._files = WarcFiles(
-            self.folder,
-            prefix=spider,
-            first_record=partial(Packer().about_the_file, spider=spider),
-            largest=largest,
-        )
+        first_record = partial(Packer().about_the_file, spider=spider)
+        self._files = WarcFiles(self.folder, prefix=spider, first_record=first_record)
         self._packer = Packer()
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    async def keep(self, attempt: Attempt) -> StoredPage | None:
+    async def keep(self, attempt: Attempt, *, is_revisit: bool = False) -> StoredPage | None:
         """Store the exchanges of *attempt*, the redirects first; return the place of the page.
 
-        A task may refer to it after the next `sync`. None if the attempt has no exchange.
+        A task may refer to it after the next `sync`. None if the attempt has no exchange. Of a
+        revisit without a change only that is stored: the page's earlier record stays.
         """
-        return await self._written(attempt, _pairs)
-
-    async def keep_unchanged(self, attempt: Attempt) -> None:
-        """Store a revisit without a change; the page's earlier record stays."""
-        await self._written(attempt, _pairs_and_revisit)
-
-    async def _written(
-        self, attempt: Attempt, pack: Callable[[Packer, Sequence[Exchange]], list[bytes]]
-    ) -> StoredPage | None:
-        """Store and clear the exchanges of *attempt*; return the place of the last record."""
         noted, attempt.exchanges = attempt.exchanges, []
         if not noted:
             return None
         if sum(len(each.body) for each in noted) < _LARGE:
-            packed = pack(self._packer, noted)
+            packed = _packed(self._packer, noted, is_revisit)
         else:
-            packed = await to_thread.run_sync(pack, Packer(), noted, limiter=self._limiter)
+            packing = partial(_packed, Packer(), noted, is_revisit)
+            packed = await to_thread.run_sync(packing, limiter=self._limiter)
         try:
             place = self._files.append(packed)[-1]
         except OSError as error:
@@ -137,16 +141,11 @@ class Bodies:
                 )
 
 
-def _pairs(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
+def _packed(packer: Packer, exchanges: Sequence[Exchange], is_revisit: bool) -> list[bytes]:
     """Return the records of exchanges, that of the last response at the end."""
-    *redirects, last = map(packer.pair, exchanges)
-    return [*(each for pair in redirects for each in pair), *last[::-1]]
-
-
-def _pairs_and_revisit(packer: Packer, exchanges: Sequence[Exchange]) -> list[bytes]:
-    """Return the records of redirects, and the revisit record of the unchanged page."""
-    redirects = [each for hop in exchanges[:-1] for each in packer.pair(hop)]
-    return [*redirects, packer.revisit(exchanges[-1])]
+    *redirects, last = exchanges
+    records = [record for hop in redirects for record in packer.pair(hop)]
+    return [*records, packer.revisit(last)] if is_revisit else [*records, *packer.pair(last)[::-1]]
 
 
 class FileMissingError(Exception):
@@ -181,3 +180,211 @@ def read_stored(folder: Path, place: StoredPage, *, most: int) -> Answer:
     if len(packed) < place.length:
         raise DamagedRecordError("the file is too short")
     return read(packed, most=most)
+
+
+class WarcFiles:
+    """Collects records for a file, and starts the next file when that is full.
+
+    `append` only buffers records, in microseconds; `sync` writes all of them at once. So an
+    event loop can append, while a thread syncs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        prefix: str,
+        first_record: Callable[[str], bytes],
+        largest: int = LARGEST_FILE,
+    ) -> None:
+        """*first_record* returns the first record for a file name; *largest* is in bytes."""
+        self._folder = folder
+        self._prefix = prefix
+        self._first_record = first_record
+        self._largest = largest
+        self._turn = threading.Lock()  #: guards the buffers; never held during disk access
+        self._writing = threading.Lock()
+        self._files: list[_OpenFile] = []  #: full ones, and the current one
+        self._number = 0
+        self._appended = self._synced = 0  #: numbers of `append` calls
+        self._lost: OSError | None = None  #: the error of a failed write
+        self.waiting = 0  #: bytes appended but not written yet
+
+    def append(self, records: Sequence[bytes]) -> list[StoredPage]:
+        """Buffer records, adjacent in one file; return the places of the non-empty ones.
+
+        Raises the `OSError` of an earlier failed `sync`.
+        """
+        with self._turn:
+            self._check()
+            file = self._with_room(sum(map(len, records)))
+            places = [file.take(record) for record in records if record]
+            self._appended += 1
+            self.waiting += sum(place.length for place in places)
+        return places
+
+    def sync(self) -> None:
+        """Write all records appended before to the disk.
+
+        Raises `OSError`; earlier synced records stay intact, and later calls fail as well.
+        """
+        with self._turn:
+            mine = self._appended
+        with self._writing:
+            # Another thread's sync may have written them already.
+            if mine > self._synced:
+                self._write()
+            self._check()
+
+    def close(self) -> None:
+        """Write the rest, and finish the file; `append` must not be called afterwards."""
+        with self._writing:
+            try:
+                if self._lost is None:
+                    self._write()
+            finally:
+                for file in self._files:
+                    file.finish()
+                self._files.clear()
+
+    def mend(self) -> int:
+        """Repair the files of crashed processes; return their number."""
+        return sum(map(_mended, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
+
+    def _check(self) -> None:
+        if self._lost is not None:
+            raise OSError(self._lost.errno, self._lost.strerror)
+
+    def _with_room(self, size: int) -> "_OpenFile":
+        if not self._files or self._files[-1].size + size > self._largest:
+            moment = datetime.now(UTC).strftime("%Y%m%d%H%M%S")
+            name = f"{self._prefix}-{moment}-{self._number:05d}-{secrets.token_hex(4)}{SUFFIX}"
+            self._number += 1
+            file = _OpenFile(self._folder, name)
+            file.take(self._first_record(name))
+            self._files.append(file)
+        return self._files[-1]
+
+    def _write(self) -> None:
+        with self._turn:
+            self._check()
+            noted = self._appended
+            taken = [(file, file.waiting()) for file in self._files]
+            self.waiting = 0
+        try:
+            for file, content in taken:
+                file.write(content)
+            for file, _ in taken[:-1]:
+                file.finish()
+        except OSError as error:
+            # The content on the disk is unknown, and a second fsync after a failed one may
+            # succeed without writing.
+            self._lost = error
+            raise
+        with self._turn:
+            del self._files[: len(taken) - 1]
+        self._synced = noted
+
+
+class _OpenFile:
+    """A file under construction."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self.size = 0  #: bytes of all records
+        self._path = folder / f"{name}{OPEN}"
+        self._waiting: list[bytes] = []
+        self._stream: BinaryIO | None = None
+        self._written = 0
+
+    def take(self, record: bytes) -> StoredPage:
+        """Buffer a record, and return its place."""
+        place = StoredPage(file=self.name, offset=self.size, length=len(record))
+        self._waiting.append(record)
+        self.size += len(record)
+        return place
+
+    def waiting(self) -> bytes:
+        """Return the buffered content, and clear the buffer."""
+        content = b"".join(self._waiting)
+        self._waiting.clear()
+        return content
+
+    def write(self, content: bytes) -> None:
+        """Write and sync *content*; after an error remove the part that was written."""
+        if not content:
+            return
+        if is_new := self._stream is None:
+            # Pages may hold secrets: only this user may read them.
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        while self._stream is None:
+            # Another process that repairs files may lock it first, and delete it as empty.
+            self._stream = locked(self._path, mode=0o600)
+        descriptor, rest = self._stream.fileno(), memoryview(content)
+        try:
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        except OSError:
+            # If this fails too, the rest is repaired like that of a crash.
+            with suppress(OSError):
+                os.ftruncate(descriptor, self._written)
+            raise
+        self._written += len(content)
+        if is_new:
+            sync_folder(self._path.parent)
+
+    def finish(self) -> None:
+        """Rename the finished file, or delete an empty one."""
+        if self._stream is None:
+            return
+        stream, self._stream = self._stream, None
+        with stream:
+            if os.fstat(stream.fileno()).st_size > self._written:
+                return  # incomplete record: the next process repairs it
+            if self._written:
+                self._path.replace(self._path.with_suffix(""))
+            else:
+                self._path.unlink()
+            sync_folder(self._path.parent)
+
+
+def _mended(path: Path) -> bool:
+    """Cut off an incomplete record, and rename the file, unless a process writes it."""
+    try:
+        stream = locked(path, mode=None)
+    except FileNotFoundError:
+        return False  # another process was faster
+    if stream is None:
+        return False
+    with stream:
+        size = whole_size(iter(partial(stream.read, _PIECE), b""))
+        if not size:
+            path.unlink()
+            return False
+        stream.truncate(size)
+        os.fsync(stream.fileno())
+        path.replace(path.with_suffix(""))
+        sync_folder(path.parent)
+    return True
+
+
+def whole_size(pieces: Iterable[bytes]) -> int:
+    """Return the size of the complete records at the beginning of a file."""
+    whole = read = 0
+    member = zlib.decompressobj(_GZIP)
+    for piece in pieces:
+        read += len(piece)
+        rest = piece
+        while rest:
+            try:
+                # In pieces: a record's uncompressed content may be large.
+                member.decompress(rest, _PIECE)
+            except zlib.error:
+                return whole
+            rest = member.unconsumed_tail
+            if member.eof:
+                rest = member.unused_data
+                whole = read - len(rest)
+                member = zlib.decompressobj(_GZIP)
+    return whole

@@ -163,7 +163,7 @@ class Outcomes:
         if task.stored is None:  # and no 304: a crawl that keeps pages asks for this one as a whole
             stored = await self.keep(attempt)
         elif self.bodies is not None:
-            await self.bodies.keep_unchanged(attempt)
+            await self.bodies.keep(attempt, is_revisit=True)
         self._finished(attempt, response)
         visit, revisit = self.revisits.unchanged(task, response, now=self.now())
         outcome = Unchanged(visit=visit, revisit=revisit, stored=stored)

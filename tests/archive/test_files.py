@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from crawlcw.archive import files
-from crawlcw.archive.bodies import FileMissingError, read_stored
-from crawlcw.archive.files import OPEN, WarcFiles
+from crawlcw.archive import bodies
+from crawlcw.archive.bodies import OPEN, FileMissingError, WarcFiles, read_stored
 from crawlcw.archive.records import DamagedRecordError
 from crawlcw.model.task import StoredPage
 from tests.archive.test_records import MOST, PACKER, exchange
@@ -99,12 +98,12 @@ def test_a_torn_end_is_cut_off_by_whoever_comes_next(tmp_path: Path, torn: bytes
 def test_many_members_that_unpack_to_much_are_measured_piece_by_piece(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(files, "_PIECE", 100)
+    monkeypatch.setattr(bodies, "_PIECE", 100)
     content = answer(1) + PACKER.pair(exchange(body=bytes(100_000)))[0] + answer(3)
     for size in (1, 7, len(content)):
         pieces = [content[n : n + size] for n in range(0, len(content), size)]
 
-        assert files.whole_size(iter(pieces)) == len(content)
+        assert bodies.whole_size(iter(pieces)) == len(content)
 
 
 # Disks -------------------------------------------------------------------------------
