@@ -18,7 +18,6 @@ import math
 import re
 import socket
 import termios
-from base64 import b64encode
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,6 +36,7 @@ from aiohttp import (
     ConnectionTimeoutError,
     ServerDisconnectedError,
     TCPConnector,
+    encode_basic_auth,
 )
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
@@ -471,8 +471,7 @@ def login_of(proxy: Proxy) -> dict[str, str]:
     """Return the header by which a request logs in to an HTTP proxy, if it has a user."""
     if proxy.user is None:
         return {}
-    encoded = b64encode(f"{proxy.user}:{proxy.password or ''}".encode()).decode()
-    return {"Proxy-Authorization": f"Basic {encoded}"}
+    return {"Proxy-Authorization": encode_basic_auth(proxy.user, proxy.password or "")}
 
 
 class _Reached:

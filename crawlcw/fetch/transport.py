@@ -10,6 +10,7 @@ import errno
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -62,6 +63,16 @@ _MAX_HEADERS_KEPT = 200
 _FREE_BODY = 256 << 10
 #: How long to wait for another request to give its descriptor back.
 _DESCRIPTOR_PAUSE = 0.05
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Exchange(Hop):
+    """One exchange with the connections that it is made over."""
+
+    request: Request
+    connector: Connector
+    site: Site
+    path: str  #: of the request line
 
 
 class AiohttpDownloader:
@@ -142,8 +153,14 @@ class AiohttpDownloader:
         if (connector := self._connector) is None:
             await self.open()
             return await self.exchange(attempt, request)
-        site, path = connector.site(address[:split], attempt.proxy), address[split:]
-        hop = Hop(attempt, attempt.proxy, site.url)
+        site = connector.site(address[:split], attempt.proxy)
+        hop = _Exchange(
+            *(attempt, attempt.proxy, site.url),
+            request=request,
+            connector=connector,
+            site=site,
+            path=address[split:],
+        )
         current_hop.set(hop)
         while True:
             try:
@@ -152,11 +169,11 @@ class AiohttpDownloader:
                     await self._guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
                 if request.options.save_to is not None:
-                    ask = partial(self._streamed, connector, hop, request, site, path)
+                    ask = partial(self._streamed, hop)
                     return await self._files.save(attempt, request, ask)
-                answer = await self._asked(connector, hop, request, site, path, request.headers)
+                answer = await self._asked(hop, request.headers)
                 try:
-                    return await self._page(answer, hop, request)
+                    return await self._page(answer, hop)
                 finally:
                     connector.release(answer)
             except FetchError:
@@ -170,17 +187,9 @@ class AiohttpDownloader:
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
-    async def _asked(
-        self,
-        connector: Connector,
-        hop: Hop,
-        request: Request,
-        site: Site,
-        path: str,
-        headers: Sequence[tuple[str, str]],
-    ) -> Listener:
+    async def _asked(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
         """Return the connection that the head of an answer has come by; it is to be released."""
-        attempt = hop.attempt
+        attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
         # In a tunnel the server would be told its login; without one it goes with each request.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
         proxy = None if is_tunnel else hop.proxy
@@ -201,7 +210,7 @@ class AiohttpDownloader:
             sent = self._request(method, path, host, headers, body)
         may_repeat = method in _IDEMPOTENT
         while True:
-            answer = await connector.take(site, hop)
+            answer = await hop.connector.take(site, hop)
             try:
                 await answer.ask(
                     sent,
@@ -215,7 +224,7 @@ class AiohttpDownloader:
                     raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
-                connector.release(answer)
+                hop.connector.release(answer)
                 # RFC 9112, section 9.3.1: it may have ended before the server has read it.
                 ended = aiohttp.ClientOSError, aiohttp.ServerDisconnectedError
                 if not may_repeat or not isinstance(error, ended):
@@ -242,8 +251,9 @@ class AiohttpDownloader:
             pairs.append(("Content-Length", str(len(body))))
         return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode() + body
 
-    async def _page(self, answer: Listener, hop: Hop, request: Request) -> Response:
+    async def _page(self, answer: Listener, hop: _Exchange) -> Response:
         """Return the response whose head has come, with its body in memory."""
+        request = hop.request
         status, headers = answer.message.code, headers_of(answer.message.headers)
         if status == 101:
             raise FetchError(Reason.PROTOCOL, "the server switched to an unrequested protocol")
@@ -273,13 +283,10 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=most)
-                body, waited = await self._collected(
-                    content,
-                    decoder,
-                    hop.attempt,
-                    most=most if length is None else min(most, length),
-                    check=partial(check_start, said=kind, accepted=accepted),
-                )
+                # A large body takes all of its memory at once, as it must not wait for more later.
+                share = most if length is None else min(most, length)
+                check = partial(check_start, said=kind, accepted=accepted)
+                body, waited = await self._collected(content, decoder, hop.attempt, share, check)
                 truncated = _cut(decoder, headers, body)
         return Response(
             request.url,
@@ -296,15 +303,10 @@ class AiohttpDownloader:
         content: aiohttp.StreamReader,
         decoder: BodyDecoder,
         attempt: Attempt,
-        *,
         most: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
-        """Return a body, and for how many seconds it has waited for memory.
-
-        A large one takes at once *most* bytes of memory, since it must not wait for more
-        later. The attempt's deadline does not run meanwhile. *check* is given the beginning.
-        """
+        """Return a body, and for how many seconds it has waited for memory; *check* its start."""
         body, decoded, share, waited = b"", io.BytesIO(), None, 0.0
         try:
             async for data in content.iter_any():
@@ -326,24 +328,17 @@ class AiohttpDownloader:
         return body, waited
 
     async def _streamed(
-        self,
-        connector: Connector,
-        hop: Hop,
-        request: Request,
-        site: Site,
-        path: str,
-        headers: Sequence[tuple[str, str]],
-        file: FileTransfer,
+        self, hop: _Exchange, headers: Sequence[tuple[str, str]], file: FileTransfer
     ) -> Response:
         """Return the response to a request with these *headers*, its body in a *file*."""
-        answer = await self._asked(connector, hop, request, site, path, headers)
+        answer = await self._asked(hop, headers)
         try:
             status, told = answer.message.code, headers_of(answer.message.headers)
             elapsed = timedelta(seconds=monotonic() - answer.sent_at)
             codings = [name for name in codings_of(told) if name != "identity"]
             length = None if codings else _length(told)
             if not await file.begin(status, told, length=length, coded=bool(codings)):
-                return await self._page(answer, hop, request)
+                return await self._page(answer, hop)
             decoder = BodyDecoder(codings)
             async for data in answer.content.iter_any():
                 file.came(len(data))
@@ -352,7 +347,8 @@ class AiohttpDownloader:
             if decoder.missing:
                 raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
         finally:
-            connector.release(answer)
+            hop.connector.release(answer)
+        request = hop.request
         return Response(request.url, request=request, status=status, headers=told, elapsed=elapsed)
 
 
