@@ -181,14 +181,6 @@ class Advanced:
 Outcome = Succeeded | Unchanged | Moved | Failed | Advanced
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Next:
-    """The stage that a tracked task goes on to, and its data."""
-
-    stage: str
-    context: Mapping[str, Any] | BlobRef | None
-
-
 @page_value(frozen=True, slots=True, kw_only=True)
 class Change:
     """The new fields of a task."""
@@ -216,7 +208,7 @@ class Change:
     fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
     progress: Progress | None = None  #: its data and results, where there are some
     trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
-    next: Next | None = None  #: None keeps stage and context
+    next: Advanced | None = None  #: to its stage and context; None keeps those there
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -258,34 +250,18 @@ class BulkChange:
         return self.to in WAITING
 
 
-def _bulk(
-    event: Event,
-    *,
-    from_reason: Reason | None = None,
-    as_if_never_tried: bool = False,
-    forgets: tuple[str, ...] = (),
-    raises_fence: bool = False,
-    wakes_hosts: bool = False,
-) -> BulkChange:
+def _bulk(event: Event, **fields: Any) -> BulkChange:
     """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (to,) = {after for status in from_statuses for after in TABLE[status, event]}
-    change = BulkChange(
-        event=event,
-        from_statuses=tuple(each for each in from_statuses if each is not Status.PROCESSING),
-        to=to,
-        from_reason=from_reason,
-        resets=("retry", "lost") if as_if_never_tried else (),
-        forgets=forgets,
-        raises_fence=raises_fence,
-        wakes_hosts=wakes_hosts,
-    )
+    free = tuple(status for status in from_statuses if status is not Status.PROCESSING)
+    change = BulkChange(event=event, from_statuses=free, to=to, **fields)
     if Status.PROCESSING not in from_statuses:
         return change
     held = replace(
         change,
         from_statuses=(Status.PROCESSING,),
-        forgets=(*forgets, *LOCK),
+        forgets=(*change.forgets, *LOCK),
         # Whatever the last holder still sends must not match.
         raises_fence=True,
         ends_leases=True,
@@ -293,18 +269,16 @@ def _bulk(
     return replace(change, of_held=held)
 
 
+#: As if it was never tried.
+_TRIED = ("retry", "lost")
 #: What `retry-failed` does; of ignored tasks only to those that `retries` names.
-RETRY = _bulk(Event.RETRY, as_if_never_tried=True, wakes_hosts=True)
+RETRY = _bulk(Event.RETRY, resets=_TRIED, wakes_hosts=True)
 #: Tasks that no worker is to work on any more.
 WITHDRAW = _bulk(Event.WITHDRAW)
 #: Once more, or in another stage: a task as it was read before must not be claimed.
 #: Without the validators of the last visit: the page is to be parsed.
 REOPEN = _bulk(
-    Event.REOPEN,
-    as_if_never_tried=True,
-    forgets=("visit", "revisit"),
-    raises_fence=True,
-    wakes_hosts=True,
+    Event.REOPEN, resets=_TRIED, forgets=("visit", "revisit"), raises_fence=True, wakes_hosts=True
 )
 #: Of which pages that have changed are reopened: by status, those ignored for one of the
 #: reasons; None: whatever the reason.
@@ -313,11 +287,9 @@ REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.IGNORED: RETRIED_REASONS,
 }
 #: Pages that are to be visited again; their items stay until they were.
-REVISIT = _bulk(Event.REVISIT, as_if_never_tried=True, raises_fence=True, wakes_hosts=True)
+REVISIT = _bulk(Event.REVISIT, resets=_TRIED, raises_fence=True, wakes_hosts=True)
 #: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
-ADMIT = _bulk(
-    Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, as_if_never_tried=True, wakes_hosts=True
-)
+ADMIT = _bulk(Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, resets=_TRIED, wakes_hosts=True)
 #: Tasks that wait for a host that is asked no more.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
 #: A claim of many fresh tasks at once; the lease, which is each claim's own, comes with it.
@@ -489,7 +461,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
         settled=lease.fence,
         progress=outcome.progress,
         trace=_trace(lease, outcome, Event.ADVANCE, now=now),
-        next=Next(stage=outcome.stage, context=outcome.context),
+        next=outcome,
     )
 
 
