@@ -1,5 +1,6 @@
 """JSON form of a task, for `tasks --json` and `show --json`."""
 
+from dataclasses import asdict
 from typing import Any
 
 from crawlcw.ledger.documents import error_document, known, trace_document
@@ -43,7 +44,7 @@ def whole(record: Record) -> dict[str, Any]:
     if record.response:
         found["response"] = known(record.response)
     if task.stored is not None:
-        found["stored"] = task.stored.to_document()
+        found["stored"] = asdict(task.stored)
     return found
 
 

@@ -4,6 +4,7 @@ Headers and bodies of requests are not shown: they may hold passwords.
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from typing import Any
 
 from crawlcw.ledger.documents import error_document, known, trace_document
@@ -53,7 +54,7 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "context": _shown(task.context) if task.context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
         "response": known(record.response) if record.response else None,
-        "stored": task.stored.to_document() if task.stored else None,
+        "stored": asdict(task.stored) if task.stored else None,
         "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
         "item_count": len(record.items),
         "found_on": [_place(page) async for page in pages_above(ledger, task)],

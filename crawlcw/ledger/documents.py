@@ -144,7 +144,7 @@ def document(task: Task) -> Document:
     if task.visit is not None:
         found["visit"] = known(task.visit)
     if task.stored is not None:
-        found["stored"] = task.stored.to_document()
+        found["stored"] = asdict(task.stored)
     if task.carried is not None:
         found["data"] = value_document(task.carried.data)
         found["results"] = results_document(task.carried.results)
@@ -171,7 +171,7 @@ def task(found: Mapping[str, Any]) -> Task:
         status=Status(found["status"]),
         reason=Reason(reason) if reason is not None else None,
         visit=Visit(**visit) if (visit := found.get("visit")) else None,
-        stored=StoredPage.from_document(stored) if stored else None,
+        stored=StoredPage(**stored) if stored else None,
         carried=carried(found) if found.get("data") is not None else None,
     )
 
@@ -224,7 +224,7 @@ def changed(change: Change) -> Document:
     if change.response is not None:
         found["response"] = known(change.response)
     if change.stored is not None:
-        found["stored"] = change.stored.to_document()
+        found["stored"] = asdict(change.stored)
     if change.status in DONE:
         found["revisit"] = change.revisit
         if change.visit is not None:

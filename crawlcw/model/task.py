@@ -93,9 +93,7 @@ class RequestOptions:
     @classmethod
     def from_document(cls, found: Mapping[str, Any]) -> Self:
         """Return what `to_document` was called on."""
-        named = {name: found.get(name) for name in _NAMES}
-        values: dict[str, Any] = {name: _unchanging(value) for name, value in named.items()}
-        return cls(**values)
+        return cls(**{name: _unchanging(found.get(name)) for name in _NAMES})
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
@@ -103,7 +101,7 @@ _NAMES = tuple(field.name for field in fields(RequestOptions))
 NO_OPTIONS = RequestOptions()
 
 
-def _unchanging(value: object) -> object:
+def _unchanging(value: Any) -> Any:
     """Return a stored value with tuples for its lists."""
     return tuple(_unchanging(each) for each in value) if isinstance(value, list) else value
 
@@ -120,15 +118,6 @@ class StoredPage:
     def is_sound(self) -> bool:
         """Whether it can be a record's place at all, and within the folder."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
-
-    @classmethod
-    def from_document(cls, found: Mapping[str, Any]) -> Self:
-        """Return the place that `to_document` was called on."""
-        return cls(file=str(found["file"]), offset=found["offset"], length=found["length"])
-
-    def to_document(self) -> dict[str, Any]:
-        """Return it as it is written down with its task."""
-        return {"file": self.file, "offset": self.offset, "length": self.length}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,11 @@ class Succeeded:
     progress: Progress | None = None
 
 
+@page_value(frozen=True, slots=True, kw_only=True)
+class Moved(Succeeded):
+    """The page is another task's: the response, with that task's URL, led there and was empty."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
     """The page was visited again and is unchanged: its response and items stay."""
@@ -140,15 +145,6 @@ class Unchanged:
     visit: Visit
     revisit: datetime | None = None  #: when to visit it again, if ever
     stored: StoredPage | None = None  #: where its body is kept, if that is new
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """The page is another task's: the answer led there, and had nothing else."""
-
-    response: ResponseInfo  #: its `final_url` is the other task's URL
-    visit: Visit
-    revisit: datetime | None = None  #: when to visit it again, if ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +174,7 @@ class Advanced:
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
-Outcome = Succeeded | Unchanged | Moved | Failed | Advanced
+Outcome = Succeeded | Unchanged | Failed | Advanced
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -403,15 +399,12 @@ def settle(
 ) -> Settlement:
     """Decide the change of the task by *outcome*. *chance* in [0, 1) is the backoff's jitter."""
     match outcome:
+        case Moved():
+            change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
         case Succeeded():
             change = _finished(lease, outcome, now=now)
         case Unchanged():
             change = _confirmed(lease, outcome, now=now)
-        case Moved():
-            found = Succeeded(
-                response=outcome.response, visit=outcome.visit, revisit=outcome.revisit
-            )
-            change = replace(_finished(lease, found, now=now), reason=Reason.REDIRECT)
         case Failed():
             change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
         case Advanced():
