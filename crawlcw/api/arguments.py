@@ -12,7 +12,7 @@ from crawlcw.api.scrapy_words import REQUEST_ARGUMENTS
 from crawlcw.errors import InvalidItemError, SettingsError, SpiderError
 from crawlcw.model import durations, proxies, values, visits
 from crawlcw.model.identities import SESSION_NAMES, is_session_name
-from crawlcw.model.statuses import statuses
+from crawlcw.model.retry import statuses
 from crawlcw.model.task import RequestOptions
 
 Statuses = int | str | Iterable[int | str]

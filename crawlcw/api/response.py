@@ -16,7 +16,7 @@ from crawlcw.api.request import Callback, Request
 from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model import urls
-from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import FrozenDict

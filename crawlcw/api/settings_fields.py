@@ -16,7 +16,7 @@ import yarl
 from crawlcw.errors import SettingsError
 from crawlcw.model import durations, proxies, visits
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.statuses import format_statuses, statuses
+from crawlcw.model.retry import format_statuses, statuses
 from crawlcw.model.visits import Recurrence
 
 Given = TypeVar("Given", contravariant=True)

@@ -44,7 +44,7 @@ from crawlcw.errors import (
     StopCrawl,
 )
 from crawlcw.model import urls, values
-from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Task
 from crawlcw.model.tracebacks import format_frames, text_of

@@ -24,7 +24,7 @@ _MENDED = "doctor:0"
 
 
 class Advice(NamedTuple):
-    """What a kind of finding means to the person who reads it, and what to do."""
+    """The meaning of a kind of finding to the person who reads it, and the remedy."""
 
     meaning: str
     todo: str

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from crawlcw.errors import FAILURE_REASONS
-from crawlcw.model.counters import MOST_NAMED, Counters
-from crawlcw.model.dropped import DroppedLinks
-from crawlcw.model.histogram import Histogram
+from crawlcw.model.counters import MOST_NAMED, Counters, DroppedLinks, Histogram
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import Event, Settlement
 

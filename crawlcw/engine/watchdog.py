@@ -26,9 +26,9 @@ from anyio.lowlevel import checkpoint
 from crawlcw.api.user_code import Called, running_in
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
+from crawlcw.model.clock import STANDSTILL, TICK, Silence, Stalls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
-from crawlcw.model.stalls import STANDSTILL, TICK, Silence, Stalls
 
 logger = logging.getLogger(__name__)
 

@@ -65,7 +65,7 @@ from crawlcw.model import values
 from crawlcw.model.counters import Counters
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
-from crawlcw.model.rates import Vitals
+from crawlcw.model.rates import Vitals, Worker
 from crawlcw.model.task import (
     DONE,
     NO_OPTIONS,
@@ -82,7 +82,6 @@ from crawlcw.model.task import (
 )
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
-from crawlcw.model.workers import Worker
 
 #: Fields that `page` reads of a task: all except those that grow with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))

@@ -36,9 +36,9 @@ from crawlcw.ledger.workers import Rates, Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
 from crawlcw.model.hosts import Host, HostLease
+from crawlcw.model.rates import Worker as Worker
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Task
 from crawlcw.model.transitions import Settlement
-from crawlcw.model.workers import Worker as Worker
 
 
 class Tasks(Protocol):

@@ -41,12 +41,12 @@ from crawlcw.model.rates import (
     Point,
     Span,
     Vitals,
+    Worker,
     first_read,
     minute_of,
     spans,
 )
 from crawlcw.model.task import Status
-from crawlcw.model.workers import Worker
 
 #: More than there ever are: those at work, and the last ones that left.
 _EVERY = 100_000

@@ -1,14 +1,15 @@
 """Counters of a process or of several together, and the report that a crawl ends with. No I/O."""
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import islice
 from typing import Any, Self
 
 from crawlcw.errors import FAILURE_REASONS, Reason
-from crawlcw.model.dropped import Examples, merged
+from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Status
 
 #: The most hosts that are named of those given up.
@@ -122,6 +123,82 @@ class Counts:
         return {name: numbers[name] for name in order} | redirects
 
 
+#: So many different links are kept of each reason.
+KEPT_EXAMPLES = 3
+
+#: Reason -> the first links that were dropped for it, made printable.
+Examples = Mapping[str, Sequence[str]]
+
+
+@dataclass(slots=True)
+class DroppedLinks:
+    """Counts links that are dropped, by reason, and keeps the first few different ones."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+
+    def note(self, reason: str, link: str) -> None:
+        """Count one link; *link* is what stood there, which may be any text."""
+        self.counts[reason] += 1
+        kept = self.examples.setdefault(reason, [])
+        # A large page may have thousands: cleaning them all would cost more than sorting them.
+        if len(kept) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in kept:
+            kept.append(example)
+
+    def add(self, other: "DroppedLinks") -> None:
+        """Count what *other* has counted."""
+        self.counts.update(other.counts)
+        for reason, links in other.examples.items():
+            kept = self.examples.setdefault(reason, [])
+            _extend(kept, links)
+
+
+def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
+    """Return the first different examples of each reason that any of them has."""
+    total: dict[str, list[str]] = {}
+    for examples in all_examples:
+        for reason, links in examples.items():
+            _extend(total.setdefault(reason, []), links)
+    return total
+
+
+def _extend(kept: list[str], links: Iterable[str]) -> None:
+    for link in links:
+        if len(kept) == KEPT_EXAMPLES:
+            return
+        if link not in kept:
+            kept.append(link)
+
+
+#: The upper bounds, in seconds: from an answer out of a cache to the longest timeout.
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Histogram:
+    """Counts durations in seconds, in constant memory."""
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        #: How many lay under each of `BOUNDS` and above the one before; the last: above all.
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.seconds = 0.0  #: their sum
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+    def numbers(self) -> list[float]:
+        """Return the counts and then the sum, as one list: to be sent, and to be `added`."""
+        return [*self.counts, self.seconds]
+
+
+def sum_of(histograms: Iterable[Sequence[float]]) -> list[float]:
+    """Return the numbers of one histogram that counted what all of them have."""
+    return [sum(column) for column in zip(*histograms, strict=True)] or Histogram().numbers()
+
+
 @dataclass(slots=True, kw_only=True)
 class Counters:
     """The counters of a process since it started; those of several processes add up."""
@@ -157,7 +234,7 @@ class Counters:
         more = self.more_hosts_given_up + other.more_hosts_given_up
         total: dict[str, Any] = {
             "longest_stall": max(self.longest_stall, other.longest_stall),
-            "link_examples": merged([self.link_examples, other.link_examples]),
+            "link_examples": merged_examples([self.link_examples, other.link_examples]),
             "hosts_given_up": dict(islice(hosts.items(), MOST_NAMED)),
             "more_hosts_given_up": more + max(0, len(hosts) - MOST_NAMED),
         }

@@ -1,4 +1,4 @@
-"""Vitals of workers over time, and the rates from them. No I/O.
+"""Workers, their vitals over time, and the rates from them. No I/O.
 
 A worker writes its `Vitals` with every heartbeat, and one `Point` of them a minute. Points
 count from the worker's start on: if one is missing or was deleted with age, the next step is
@@ -6,9 +6,11 @@ longer, and no count is lost.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
+
+from crawlcw.model.counters import Counters
 
 #: A worker leaves a point in as many minutes as this.
 EVERY = timedelta(minutes=1)
@@ -33,6 +35,22 @@ class Vitals:
     processing: int = 0  #: tasks that it holds
     memory: int = 0  #: of its process, resident, in bytes; 0: not known
     lag: float = 0.0  #: by how many seconds its event loop was late at most, of late
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worker:
+    """A process that works on the ledger."""
+
+    name: str  #: its leases' tokens are `name:n`
+    machine: str  #: what machine it runs on; the same text for all processes there
+    pid: int
+    birth: str  #: tells the process from a later one with its pid
+    started: datetime
+    heartbeat: datetime  #: when it last said that it lives
+    host: str = ""  #: the machine's name, for people
+    idle: bool = False  #: whether it has no host to ask, though there is work
+    counters: Counters = field(default_factory=Counters)
+    vitals: Vitals | None = None  #: its state as it was shown last; None: not yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

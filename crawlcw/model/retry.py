@@ -1,16 +1,17 @@
-"""Retry policy: decide on another attempt, and its time.
+"""Retry policy: decide on another attempt, and its time; and statuses as users write them.
 
 Exponential backoff with full jitter (Brooker, "Exponential Backoff And
 Jitter", 2015); the server's Retry-After (RFC 9110, section 10.2.3) is a lower
 bound.
 """
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
-from crawlcw.errors import Reason
+from crawlcw.errors import Reason, SettingsError
 from crawlcw.model.task import RequestOptions
 
 #: Answers that may be different next time. 520-526 are Cloudflare's.
@@ -34,6 +35,9 @@ _RETRIED = frozenset(
         Reason.TASK_ERROR,
     }
 )
+#: One or several HTTP statuses in a text, and those that there can be.
+_STATUSES = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
+_KNOWN = range(100, 600)
 #: A name that does not exist may be a resolver's passing mistake: once more, not thrice.
 _NXDOMAIN_ATTEMPTS = 2
 
@@ -102,3 +106,55 @@ def retry_after(value: str | None, *, now: datetime) -> float | None:
         return min(max((moment - now).total_seconds(), 0.0), longest)
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
+
+
+def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
+    """Return the HTTP statuses that *value* names, each once and in order; `none` names none.
+
+    *value* is one as 404, `[404, 410]`, `range(500, 505)` or `404, 500-599`. Raises
+    `SettingsError` for anything else.
+    """
+    try:
+        found = set(_read(value))
+    except (TypeError, ValueError):
+        found = {0}
+    if not all(status in _KNOWN for status in found):
+        raise SettingsError(
+            f"{value!r} are no HTTP statuses: write numbers from 100 to 599, or a text such as "
+            "404,500-599"
+        )
+    return tuple(sorted(found))
+
+
+def format_statuses(found: Iterable[int]) -> str:
+    """Return statuses as a user would write them: `404,500-599`, `none`."""
+    spans: list[list[int]] = []
+    for status in sorted(found):
+        if spans and status == spans[-1][1] + 1:
+            spans[-1][1] = status
+        else:
+            spans.append([status, status])
+    shown = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+    return ",".join(shown) or "none"
+
+
+def _read(value: int | str | Iterable[int | str]) -> Iterator[int]:
+    if isinstance(value, bool):
+        raise TypeError
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, str):
+        yield from _in_text(value)
+    else:
+        for each in value:
+            yield from _read(each)
+
+
+def _in_text(text: str) -> Iterator[int]:
+    if text.strip().lower() in ("", "none"):
+        return
+    for part in text.split(","):
+        match = _STATUSES.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(part)
+        yield from range(int(match[1]), int(match[2] or match[1]) + 1)

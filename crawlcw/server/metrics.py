@@ -10,7 +10,7 @@ from aiohttp import web
 
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Counts
-from crawlcw.model.histogram import Histogram
+from crawlcw.model.counters import Histogram
 from crawlcw.server.access import Access, RefusedError, is_loopback
 from crawlcw.server.connections import Connections, Handler
 from crawlcw.server.listening import Route, listening

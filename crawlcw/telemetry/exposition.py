@@ -14,7 +14,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from crawlcw.model.histogram import BOUNDS
+from crawlcw.model.counters import BOUNDS
 from crawlcw.telemetry.measures import Snapshot, Values
 from crawlcw.telemetry.metrics import METRICS, Kind, Metric
 

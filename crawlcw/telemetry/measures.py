@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crawlcw.engine.stats import Stats
-from crawlcw.model import histogram
+from crawlcw.model.counters import sum_of
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.metrics import Metric
@@ -106,5 +106,5 @@ def together(measured: Iterable[Measures]) -> Measures:
             histograms.setdefault(name, []).append(numbers)
     return Measures(
         counters=counters,
-        histograms={name: histogram.added(each) for name, each in histograms.items()},
+        histograms={name: sum_of(each) for name, each in histograms.items()},
     )

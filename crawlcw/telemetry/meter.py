@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from crawlcw.engine.stats import Instruments, Seen, Stats
 from crawlcw.engine.workers import resident_memory
 from crawlcw.errors import UsageError
-from crawlcw.model.histogram import Histogram
+from crawlcw.model.counters import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, counted

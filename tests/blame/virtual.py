@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.model.stalls import Stalls
+from crawlcw.model.clock import Stalls
 
 T = TypeVar("T")
 _BEGINNING = 1_000.0

@@ -25,9 +25,9 @@ from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.clock import Stalls
 from crawlcw.model.counters import Report
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.stalls import Stalls
 from crawlcw.model.task import Status
 from tests.blame.virtual import VirtualClock, run, virtual
 

@@ -17,7 +17,7 @@ from crawlcw.engine.session import HeldLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Added, Committed
-from crawlcw.model.dropped import DroppedLinks
+from crawlcw.model.counters import DroppedLinks
 from crawlcw.model.task import Lease, Status, StoredPage, Task
 from crawlcw.model.transitions import Event, Settlement, Succeeded
 from tests.support.ledgers import (

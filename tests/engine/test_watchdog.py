@@ -17,7 +17,7 @@ from crawlcw.engine import watchdog
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.stalls import TICK, Stalls
+from crawlcw.model.clock import TICK, Stalls
 
 pytestmark = pytest.mark.quick
 

@@ -20,7 +20,7 @@ from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
-from crawlcw.model.dropped import KEPT_EXAMPLES, DroppedLinks
+from crawlcw.model.counters import KEPT_EXAMPLES, DroppedLinks
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.values import MAX_DEPTH, clean, cleaned_item
 from tests.support import ledgers

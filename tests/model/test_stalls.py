@@ -3,7 +3,7 @@
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.model.stalls import TICK, Silence, Stalls
+from crawlcw.model.clock import TICK, Silence, Stalls
 
 pytestmark = pytest.mark.quick
 

@@ -3,7 +3,7 @@
 import pytest
 
 from crawlcw.errors import SettingsError
-from crawlcw.model.statuses import format_statuses, statuses
+from crawlcw.model.retry import format_statuses, statuses
 
 pytestmark = pytest.mark.quick
 

@@ -19,7 +19,7 @@ from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Count, Counts, Dimension, Group, Ledger, Worker
-from crawlcw.model.dropped import Examples
+from crawlcw.model.counters import Examples
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 

@@ -16,8 +16,8 @@ import anyio
 
 from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.starting import Process, start
+from crawlcw.model.clock import Silence
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.stalls import Silence
 
 #: Seconds for the last lines of an ended process to arrive.
 _LAST_LINES = 2.0
