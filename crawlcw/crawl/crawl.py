@@ -76,7 +76,7 @@ class Ending:
         self._begin()
 
     def end(self, reason: FinishReason, detail: str) -> None:
-        """End soon, for the first *reason* that the crawl has itself, or an order in the ledger."""
+        """End soon for a *reason* of the crawl's own, of which the first counts."""
         if self.early is None:
             self.early = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
@@ -91,11 +91,7 @@ class Ending:
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
 
     def why(self, reason: FinishReason) -> EarlyEnd:
-        """Return why the crawl has ended, for whose coordinator it was *reason*.
-
-        An order to end at once comes before all else, and a reason of the crawl's own before
-        that of the coordinator, which was told to stop for it.
-        """
+        """Return why the crawl has ended, if not earlier than its coordinator: for *reason*."""
         if self._at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early or EarlyEnd(reason=reason, detail="")
@@ -134,8 +130,7 @@ class Parts:
 class Crawl:
     """A crawl of one spider's ledger by this process, as one of any number.
 
-    `run` may be called once. `stop` and `stop_now` may be called from signal
-    handlers of the loop, at any time.
+    `run` may be called once, `stop` and `stop_now` at any time from signal handlers of the loop.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -181,22 +176,18 @@ class Crawl:
         self._ending.stop_now()
 
     def abandon(self) -> None:
-        """Give everything back from any other thread: the event loop stands still.
-
-        The process is to end right afterwards.
-        """
+        """Give everything back from another thread, while the event loop stands still."""
         self._session.abandon()
 
     def stuck_in(self) -> str:
-        """Return what keeps the event loop just now, as far as it is the spider's; else nothing."""
+        """Return the spider's code that keeps the event loop just now, if any."""
         return self._session.watchdog.stuck_in()
 
     async def run(self) -> Report:
-        """Crawl until nothing is left to do, or until told to stop.
+        """Crawl until nothing is left to do, or until `stop`.
 
-        Raises `LedgerUnavailableError` where the ledger stays away longer than
-        `ledger_give_up`, and `SpiderError` where the spider's own `start`,
-        `opened` or `closed` raises. Whatever is held is given back first.
+        Raises `LedgerUnavailableError` if the ledger stays away longer than `ledger_give_up`, and
+        `SpiderError` if `start`, `opened` or `closed` raises. Whatever is held is given back first.
         """
         bodies = self._parts.bodies or nullcontext()
         render = aclosing(self._parts.render)
@@ -230,7 +221,7 @@ class Crawl:
             detail=why.detail,
             failed_before=failed_pages(await in_time(queries.reasons) or {}),
         )
-        # As where `opened` raises, it may lack what `closed` uses.
+        # Else it may lack what `closed` uses.
         if not opening.cancelled_caught:
             with spider_code("closed()", stop=self._ending.wished):
                 await settled(self.spider.closed(report))
@@ -247,8 +238,7 @@ class Crawl:
         # A crawl that is paused begins with nothing.
         await parts.steering.look()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
-        # From the fetchers to the committer. A slow ledger must not let results pile up: fetchers
-        # wait for room.
+        # From the fetchers to the committer: fetchers wait for room.
         done: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
         # Two groups: after the fetchers have ended, their results still need the committer, and
         # until they are written their leases need the renewer.
@@ -282,8 +272,7 @@ class Crawl:
 
     async def _leave(self) -> None:
         """Give back the remaining leases, even while being cancelled, and sign off."""
-        # The last thing this process does for the others: shielded, but not for
-        # ever, since the leases run out anyway.
+        # Shielded, but not for ever, since the leases run out anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):

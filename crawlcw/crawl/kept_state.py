@@ -1,10 +1,8 @@
 """The state of a spider in one process: whose change each is, and when it is written.
 
-A change is the page's whose callback makes it: callbacks run in one event loop, and a
-context variable says which one is running. The changes of all pages are written with
-the next group of outcomes, before these and before any link; a spider that changes nothing
-costs nothing. A change outside of a callback (`start`, `opened`, a hook) is no page's,
-and stays.
+A change belongs to the page whose callback makes it, by a context variable. The changes of all
+pages are written with the next group of outcomes, before these and before any link. A change
+outside of a callback (`start`, `opened`, a hook) belongs to no page, and stays.
 """
 
 import asyncio
@@ -80,7 +78,7 @@ class KeptState:
             await self._settle_others()
 
     async def refresh(self) -> None:
-        """Read what other processes have changed; where the spider has a state."""
+        """Read what other processes have changed, if the spider has a state."""
         if self._is_used:
             async with self._writing:
                 await self._read()

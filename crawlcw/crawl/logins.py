@@ -1,7 +1,6 @@
-"""Logging a session in: the spider's `login`, run by one process while its lease lasts.
+"""Logging a session in: the spider's `login`, run by one process.
 
-The lease is the session's own, in the ledger, and lasts as long as a login may take. If this
-process dies, another one takes over after that.
+It has a lease in the ledger, for as long as a login may take; then another process takes over.
 """
 
 import logging
@@ -59,10 +58,7 @@ class Login:
     _innocent: bool = False  #: whether our own uplink may have been away
 
     async def run(self) -> Identity | None:
-        """Return the session after its login; None where another process has taken it over.
-
-        Cancelled, it gives the login back.
-        """
+        """Return the session after its login; None: another process has taken it over."""
         ended: Identity | None = None
         try:
             ended = await self._outcome()

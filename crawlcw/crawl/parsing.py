@@ -1,13 +1,11 @@
 """Having a page's tree ready before its callback, where making it may take long, or much memory.
 
-Ordinary pages are parsed when their callback asks. Large and suspicious ones are
-parsed by another process first, which ends with the page; one that it lives through is parsed
-once more in a thread, for a tree cannot travel, and one that it dies of is refused. Each tree has
-its share of the memory budget until its callback has ended. Once a callback has asked for a tree
-of parsel's, the same is done with that.
+Ordinary pages are parsed when their callback asks. Large and suspicious ones are parsed by another
+process first: one that it lives through is parsed again in a thread, because a tree cannot travel,
+and one that it dies of is refused. Each tree has its share of the memory budget until its callback
+has ended. Once a callback has asked for a tree of parsel's, the same is done with that.
 
-The processes are of no library's pool: `anyio.to_process` and those of `multiprocessing` run the
-script of the main module again, which may be a crawl of its own.
+`anyio.to_process` and `multiprocessing` would run the main module again, which may be a crawl.
 """
 
 import asyncio
@@ -131,9 +129,9 @@ class Parsing:
         )
 
     async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
-        """Return the trees of a response, None where they take more than *room*.
+        """Return the trees of a response, None if they take more than *room*.
 
-        Where there is no more than that at *most*, parsel's is left out.
+        If *most* is no more than that, parsel's is left out.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, room=room, by="lexbor")
@@ -158,10 +156,10 @@ class Parsing:
         return replace(trees, tree=await run(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, room: int, by: str) -> int | None:
-        """Return how many bytes the tree of a page in UTF-8 takes *by* a parser.
+        """Return how many bytes the tree of a page in UTF-8 takes *by* a parser; None: over *room*.
 
-        None where that is over *room*. Raises `ParseRefusedError` for a page that does not
-        end, or that two processes died of, and `OSError` where none can be started.
+        Raises `ParseRefusedError` for a page that does not end, or that two processes died of, and
+        `OSError` if none can be started.
         """
         code = 0
         for _ in range(_DEATHS):
@@ -188,8 +186,7 @@ class Parsing:
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, or less than 0 for a signal."""
-        # Not by the event loop: uvloop forks, and of a process with much memory that takes
-        # milliseconds, as does each page of it that is changed while the child lives.
+        # Not by the event loop: uvloop forks, which takes milliseconds for much memory.
         # -P: beside the script are modules that it must not find. Out of reach of Ctrl-C.
         child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
             (sys.executable, "-PS", parser_child.__file__, *arguments),

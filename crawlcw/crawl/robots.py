@@ -1,8 +1,7 @@
 """robots.txt by RFC 9309: the URLs that a site lets us fetch, and its delay. Parsed by protego.
 
 4xx allows everything; 5xx, 429 and network errors leave it unknown, and nothing of the host is
-fetched until it is known. A host's owner fetches it once a day, and the ledger keeps it for all
-other processes: of the host's two origins the one that the host was opened with.
+fetched until it is known. A host's owner fetches it once a day, and the ledger keeps it for others.
 """
 
 import asyncio
@@ -108,18 +107,14 @@ class Robots:
         origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
         if answer is None or self._clock() >= expires:
-            # A task of its own: a caller that is cancelled must not take the
-            # others' answer with it.
+            # A task of its own: a cancelled caller must not cancel the others' request.
             answer = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, answer, VALID.total_seconds())
             answer.add_done_callback(partial(self._answered, origin))
         return await asyncio.shield(answer)
 
     def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
-        """Return the rules for *url*'s origin where that takes no request, else None.
-
-        They are taken over from the *record* of another process that has fetched them.
-        """
+        """Return the rules for *url*'s origin, or another process's *record* of them, if known."""
         if not self._obeyed:
             return ALLOW_ALL
         origin = urls.origin_of(url)
@@ -219,8 +214,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
 def _without_others(text: str, *, agent: str) -> str:
     """Return a robots.txt whose groups name no agents but those that *agent* answers to.
 
-    protego keeps the rules of a group once for each of its agents: a thousand
-    of them, and a thousand rules, were 50 s and 500 MiB.
+    protego keeps a group's rules for each agent: 1,000 of both were 50 s and 500 MiB.
     """
     lines = []
     for line in text.splitlines():

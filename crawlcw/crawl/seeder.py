@@ -58,10 +58,7 @@ class RunStart:
         self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
-        """Take part in the run of the ledger's *state*, or begin one; return when it began.
-
-        This process is on the list of workers already.
-        """
+        """Take part in the run of the ledger's *state*, or begin one; return when it began."""
         noted = state.get("run") or {}
         self.number = noted.get("number", 0)
         if noted:
@@ -84,15 +81,9 @@ class RunStart:
         await self._ledger.notes.set_state({"run": run})
 
     async def _first_started(self) -> datetime:
-        now = self._ledger.now()
-        return min(
-            (
-                worker.started
-                for worker in await self._ledger.workers.all()
-                if now - worker.heartbeat < self._silence
-            ),
-            default=now,
-        )
+        now, workers = self._ledger.now(), await self._ledger.workers.all()
+        alive = [each for each in workers if now - each.heartbeat < self._silence]
+        return min((worker.started for worker in alive), default=now)
 
 
 @dataclass
@@ -111,12 +102,10 @@ class Seeder:
     _number: int = 0  #: of the requests of `start` so far
     _is_whole: bool = False  #: `start` has come to its end
     _is_repeated: bool = False  #: it is to be run by each crawl
-    _fingerprint: str | None = None
-    """Digest of the spider's seeds; None: it is to start with them each time."""
+    _fingerprint: str | None = None  #: of the spider's seeds; None: it starts with them each time
     _noted_hosts: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self, lease: timedelta) -> None:
-        """Note the origins that are written down already."""
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
         #: The hosts of `start` are written down for the guard of every process.
@@ -124,10 +113,7 @@ class Seeder:
         self._origins = self.credentials.origins  #: those that are written down, or need not be
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all seeds are in the ledger; their hosts are noted then.
-
-        From now on it is known when this run began.
-        """
+        """Return whether all seeds are in the ledger; note their hosts, and when this run began."""
         self.adder.began = await self.run_start.find(state)
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
@@ -163,10 +149,11 @@ class Seeder:
     async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
         """Follow the links that only the *last* crawl was not to, and write down this limit."""
         limit = self.adder.max_depth
-        if last is not None and last["limit"] == limit:
+        before = None if last is None else last["limit"]
+        if last is not None and before == limit:
             # No write delays `start`: its passwords are to be there before the first page is asked.
             return
-        if last is not None and is_deeper(limit, than=last["limit"]):
+        if before is not None and (limit is None or limit > before):
             number = await self._ledger.admin.admit_to_depth(limit)
             logger.info(
                 "%d links that lay too deep before are followed now",
@@ -182,8 +169,7 @@ class Seeder:
         try:
             await gathering.run(self._read())
         finally:
-            # A crawl may end before that, and a spider may have its seeds from where they
-            # are no more. Shielded, but not for ever: a crawl that goes on seeds again.
+            # A crawl may end before that, and the seeds be gone where the spider had them from.
             try:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()
@@ -198,12 +184,16 @@ class Seeder:
 
     async def _read(self) -> AsyncIterator[Task]:
         # An asynchronous generator, as `api.spider.check` has found.
-        start = cast("AsyncGenerator[Request, None]", self.spider.start())
+        start = cast("AsyncGenerator[object, None]", self.spider.start())
         with spider_code("start()", stop=self.stop):
             async with aclosing(start):
                 async for request in start:
                     if not isinstance(request, Request):
-                        raise SpiderError(_no_request(request))
+                        kind = "None" if request is None else f"a {type(request).__name__}"
+                        raise SpiderError(
+                            f"the spider's start() yielded {printable(kind)}: it must yield "
+                            "Requests, as `yield Request(url)`; items come from callbacks"
+                        )
                     if (task := self._task(request)) is None:
                         continue
                     try:
@@ -229,8 +219,7 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # One that is not to be filtered asks for another task in each run, and one that
-        # may have changed for its own once more.
+        # Each run makes another task of the first, and does the task of the second again.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task
@@ -257,25 +246,10 @@ class Seeder:
         await self.adder.add(batch)
 
 
-def _no_request(thing: object) -> str:
-    what = "None" if thing is None else f"a {printable(type(thing).__name__)}"
-    return (
-        f"the spider's start() yielded {what}: it must yield Requests, as `yield Request(url)`; "
-        "items come from callbacks"
-    )
-
-
-def is_deeper(max_depth: int | None, *, than: int | None) -> bool:
-    """Return whether a crawl with *max_depth* follows links that one limited to *than* did not."""
-    return than is not None and (max_depth is None or max_depth > than)
-
-
 def fingerprint(spider: Spider) -> str | None:
-    """Return a digest that changes when the spider may start with other requests.
+    """Return a digest that changes when the spider may start with other requests; None: not known.
 
-    It is of its arguments, its source files, and plain values of its classes and modules. None
-    where that cannot be told: an argument is no plain value, or a source file cannot be
-    read. A change that has nothing to do with `start()` changes it as well.
+    It is of its arguments, its source files, and plain values of its classes and modules.
     """
     kinds = type(spider).__mro__
     try:
@@ -295,7 +269,7 @@ def fingerprint(spider: Spider) -> str | None:
 def _plain(value: object) -> object:
     """Return a plain value in a form whose `repr` is the same in every process.
 
-    Raises `TypeError` for any other value: it may change without looking different.
+    Raises `TypeError` for other values, which may change without looking different.
     """
     match value:
         case Mapping():

@@ -1,15 +1,13 @@
 """The sessions of one process: which one a page is asked for with, and whether it is logged in.
 
-The ledger has them, and every process uses the same ones: what pages change in the
-cookies is written there before their outcomes, and the changes of others are read there.
-A page whose session is not ready waits, unspent, while one process logs it in.
+The ledger has them, and every process uses the same ones: changes of cookies are written there
+before the outcomes of their pages. A page whose session is not ready is deferred while one process
+logs it in.
 
-An answer as to a visitor who is logged out says one of two things: the
-session is logged out, or this page is not for it. A **login probe** tells: a page that
-is answered well to this session, and not without one. Where the probe is refused
-as well, the session is logged in anew; where it is not, the page has failed by
-itself. Where there is no probe and nothing shows that the last login was of use,
-that counts as a failed login, so a login that never helps comes to an end.
+If a page is answered as to a visitor who is logged out, either the session is logged out, or the
+page is not for it. A **login probe** tells: a page that is answered well to this session, and not
+without one. If the probe is refused as well, the session is logged in again; else the page has
+failed. Without a probe, or any sign that the last login was of use, the login counts as failed.
 """
 
 import asyncio
@@ -119,10 +117,7 @@ class Sessions:
         self._since = self._ledger.now()
 
     async def admit(self, task: Task) -> Session | None:
-        """Return the session that a page is to be asked for with; None: with none.
-
-        Logs the session in where no other process does. Raises `Defer` where that takes long.
-        """
+        """Return the session for a page, logged in; raises `Defer` if that takes long."""
         name = task.options.session or self._of_pool() or self._default
         if name is None:
             return None
@@ -188,10 +183,9 @@ class Sessions:
                 held.useful += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
-        """Note that a page was answered as without a login; return whether that is its own.
+        """Note that a page was answered as without a login; return whether it has failed by itself.
 
-        Where it is not, the page is to be tried again. *told* says that the callback
-        has retired the session, which no other page can tell.
+        If not, it must be tried again. *told*: its callback has retired the session.
         """
         held = self._known(used.identity.name)
         async with held.waiting:
@@ -366,10 +360,7 @@ class Sessions:
         held.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write the changes of pages without an outcome, and read those of other processes.
-
-        Until cancelled.
-        """
+        """Write changes of pages without an outcome, and read those of others, until cancelled."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for held in list(self._held.values()):

@@ -1,7 +1,7 @@
 """Group commit: write the things of a queue, or of a source, in groups.
 
-While a group waits for the ledger's journal the next one gathers. While no worker waits for
-its writes, groups are a while apart: a large one costs a fast ledger half as much.
+While a group waits for the ledger's journal the next one gathers. If no worker waits for its
+writes, groups are a while apart: a large one costs a fast ledger half as much.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ async def write_in_groups(
 ) -> None:
     """Give *write* the things of *queue*, group after group until cancelled.
 
-    Written things are done for the queue (`task_done`). While *workers_wait* for it, or for room in
-    the queue, a group is written as soon as the last one was. Raises what *write* raises.
+    While *workers_wait* for it, or for room in the queue, a group is written as soon as the last
+    one was. Raises what *write* raises.
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
 
@@ -100,11 +100,9 @@ class Gathering(Generic[T]):
     async def run(self, source: AsyncIterable[T]) -> None:
         """Write all that *source* yields; a generator is closed in any case.
 
-        Raises the exceptions of both. Things that were read until then, or until this is
-        cancelled, and are not written are left for `finish`.
+        Raises the exceptions of both; things that were read and not written are left for `finish`.
         """
-        # In a task of its own, for AnyIO cancels again and again: a source that closes
-        # its connections would be cancelled as well.
+        # In a task of its own: AnyIO cancels again and again, also while a source closes.
         reading = asyncio.create_task(self._read(source))
         try:
             await self._write_lots()
@@ -114,7 +112,7 @@ class Gathering(Generic[T]):
                 await _ended(reading)
 
     async def finish(self) -> None:
-        """Write the things that were read and may not be written yet: at the end of `run`."""
+        """Write the things that `run` has read and may not have written."""
         if self.left:
             await self._write([*self._taken, *self._coming])
         self._taken, self._coming = [], []

@@ -50,10 +50,7 @@ class LedgerRetry:
         self._give_up = min(self._give_up, give_up)
 
     def grace_since(self, now: datetime) -> datetime | None:
-        """Return since when leases that ended are in their renewal grace at *now*; None: none is.
-
-        Their holders could not renew them, and may be about to.
-        """
+        """Return since when leases that ended have their renewal grace at *now*; None: none has."""
         monotonic = time.monotonic()
         if not self._waiting and monotonic > self._ended + _COMING_BACK:
             return None
@@ -62,9 +59,9 @@ class LedgerRetry:
     async def ask(
         self, name: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return the result of *operation*, which is repeated while the ledger is unavailable.
+        """Return the result of *operation*, repeated while the ledger is unavailable.
 
-        It is counted under *name*. Raises `LedgerUnavailableError` when the time is up.
+        Raises `LedgerUnavailableError` when the time is up. *name* is for the counters.
         """
         # Several times a page: the path without an outage makes no further call of Python.
         began = time.monotonic()
@@ -82,11 +79,7 @@ class LedgerRetry:
         return result
 
     async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
-        """Return the result of *operation*; None where it fails, or takes longer than 10 s.
-
-        For a figure of a report on which nothing else depends. It is called once; the
-        operations of a retrying ledger repeat themselves.
-        """
+        """Return a figure for a report; None if *operation* fails, or takes longer than 10 s."""
         with anyio.move_on_after(_LAST_LOOK):
             try:
                 return await operation()
@@ -141,10 +134,7 @@ class LedgerRetry:
 
 
 def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
-    """Return *ledger* with each operation of its facets repeated while it is unavailable.
-
-    The operations raise `LedgerUnavailableError` only where the time of *retry* is up.
-    """
+    """Return *ledger* with each operation of its facets repeated, see `LedgerRetry.ask`."""
     return cast("Ledger", _Retrying(ledger, retry))
 
 

@@ -79,10 +79,8 @@ class Pool:
     ) -> FinishReason:
         """Let every worker *work* on what *source* puts until that returns; return why it did.
 
-        Where it is not drained *give_back* is awaited first: leases without a worker
-        others may take while the rest finishes. *grace* returns what bounds the wait for
-        the rest; work that is left after that is cancelled. Raises `UsageError` where
-        other code cancels a worker's task: it would be missing from now on.
+        If it is not drained, *give_back* is awaited, then the rest of the work, within the scope
+        that *grace* returns. Raises `UsageError` if other code cancels a worker's task.
         """
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
@@ -102,14 +100,13 @@ class Pool:
                 self._begin_one = None
                 workers.cancel_scope.cancel()
 
-            # In a task of its own: each time that it is woken up, a loop passes all coroutines
-            # that await it.
+            # In a task of its own: each wake-up passes all coroutines that await it.
             workers.start_soon(run_source)
         return reason
 
 
 async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
-    """Work; raises `UsageError` where that is cancelled by other means than a scope around it."""
+    """Work; raises `UsageError` if other code than a scope around it cancels this."""
     try:
         await work()
     except asyncio.CancelledError as error:
@@ -127,18 +124,16 @@ class RunAlone:
     def __init__(self, ledger: Ledger, held: HeldLeases) -> None:
         self._ledger = ledger
         self._held = held
-        #: Ids and fences: tasks that were claimed together have one token.
-        self._under_way: set[tuple[bytes, int]] = set()
+        self._under_way: set[tuple[bytes, int]] = set()  #: ids and fences
         self._left = anyio.Event()  #: set when nothing is under way any more
         self.alone: Lease | None = None  #: of the task that has begun alone and has not left
         self._free = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Return whether to begin with a task now; a begun task is to `leave`.
+        """Return whether to begin with a task now; a begun task must `leave`.
 
-        False: another one had to end first, which it has, and the turn that the
-        task's host had is over. Where the lease turns out to be lost, the
-        work under it is cancelled, here.
+        False: another one had to end first, and the turn of the task's host is over. If the lease
+        is lost, the work under it is cancelled, here.
         """
         if self.alone is not None:
             await self._free.wait()

@@ -1,7 +1,6 @@
 """Session: a process as one worker on a ledger, with its leases, counters and heartbeat.
 
-It has one name on the ledger's list of workers, one renewal, one watchdog. Crawls and the work
-on tracked tasks stand on one.
+Crawls and the work on tracked tasks stand on one.
 """
 
 import asyncio
@@ -108,8 +107,7 @@ class HeldLeases:
         """Renew the leases held; return the lost tasks, which are forgotten here as by `lose`."""
         asked = self.all()
         lost = await ledger.leases.renew(asked, lease=lease) - self._settling
-        # A task that was committed meanwhile is not lost, nor is one that may just have
-        # been: of that the commit itself will tell.
+        # A task that was committed meanwhile is not lost; one that is being committed is left out.
         gone = {each.task.id for each in asked if each.task.id in lost and self.holds(each)}
         if gone:
             logger.warning(
@@ -135,9 +133,8 @@ class Hosts(Protocol):
 class WorkerSession:
     """The leases of one process on one ledger, and its place among the workers."""
 
-    #: Those that it holds, of hosts; tracked tasks have none.
-    hosts: Hosts | None = None
-    instruments: Instruments | None = None  #: is told of each step; None: nothing is
+    hosts: Hosts | None = None  #: the leases of hosts that it holds; None: of tracked tasks
+    instruments: Instruments | None = None  #: observers of each step
 
     def __init__(
         self,
@@ -148,11 +145,10 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Not on the list of workers yet, see `join`.
+        """Not on the list of workers yet, see `join`; for *limit* and *deadlines* see `Watchdog`.
 
-        *lease* returns how long a lease is just now. Gives up where the ledger has not
-        answered for *give_up*. *limit* is how long the event loop may stand still, 0: for
-        ever; for this and *deadlines* see `Watchdog`.
+        *lease* returns how long a lease is just now. Gives up if the ledger has not answered for
+        *give_up*.
         """
         self.raw_ledger = ledger
         self.lease = lease
@@ -182,9 +178,9 @@ class WorkerSession:
         self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
-        """Take back what dead processes of this machine held, and enter the list of workers.
+        """Take back the leases of dead processes of this machine, and enter the list of workers.
 
-        Raises `LedgerConfigurationError` where the ledger is half of a copy.
+        Raises `LedgerConfigurationError` if the ledger is half of a copy.
         """
         if (await self.ledger.notes.state()).get(copying.UNFINISHED):
             raise LedgerConfigurationError(copying.HALF_COPIED)
@@ -197,19 +193,17 @@ class WorkerSession:
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
     ) -> None:
-        """Renew and beat until cancelled; *on_lost* is told the tasks that others have now.
+        """Renew and beat until cancelled; call *on_lost* with the tasks that others have now.
 
-        Renews every third of a lease, and takes back what dead neighbours held. *announce* is
-        told the tasks that were given back, for their work was cancelled. Where the lease
-        changes meanwhile, call `lease_changed`.
+        Renews every third of a lease, and takes back what dead neighbours held. *announce* gets
+        the tasks that were given back because their work was cancelled.
         """
         self._hurried = anyio.Event()  # earlier changes are no reason
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
             while True:
-                # What took long, because the ledger was away, is not added to the pause:
-                # the renewal grace of leases that ran out meanwhile is short.
+                # An outage of the ledger is no part of the pause: the renewal grace is short.
                 with anyio.CancelScope(deadline=began + self.lease().total_seconds() / 3):
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
@@ -232,10 +226,7 @@ class WorkerSession:
         return lost
 
     async def _renew_beside(self) -> None:
-        """Renew, and beat, in another loop and over a connection of its own: this one stands still.
-
-        A lease that it finds lost the session finds lost by its own next renewal.
-        """
+        """Renew, and beat, in another loop and over another connection: this loop stands still."""
         ledger = await self.raw_ledger.another()
         try:
             # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
@@ -260,17 +251,13 @@ class WorkerSession:
     def lease_changed(self) -> None:
         """Renew the leases held at once, and by the present lease from here on.
 
-        The next claims are for that one already: a shorter one would run out during the
-        pause of the one before, and those held for a shorter one during that of a longer.
+        Else a shorter one would run out during the pause before the next renewal.
         """
         self.watchdog.renew_every = self.lease().total_seconds() / 3
         self._hurried.set()
 
     def abandon(self) -> None:
-        """Give all tasks back from any other thread, and leave: the event loop stands still.
-
-        Raises whatever the ledger does. The process is to end right afterwards.
-        """
+        """Give all tasks back from another thread, and leave: the event loop stands still."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -283,12 +270,8 @@ class WorkerSession:
         return await self.ledger.outcomes.release(self.held.all())
 
     async def leave(self) -> None:
-        """Give back the hosts and leave the list of workers, the tasks having been given back.
-
-        Raises `LedgerUnavailableError`; then the next process on this machine finds it out.
-        """
-        # While it is on the list its leases are its own, and its last counters are kept when it
-        # leaves.
+        """Give back the hosts and leave the list of workers, after all tasks."""
+        # While it is on the list its leases are its own.
         if self.hosts is not None:
             await self.hosts.leave()
         await self.beat(over=self.ledger)
@@ -311,8 +294,7 @@ class WorkerSession:
     async def beat(self, over: Ledger | None = None) -> None:
         """Write the counters down, and that this worker lives; raises `LedgerError`.
 
-        It goes *over* another connection while the loop stands still, or the worker is about to
-        leave: then it wants no hosts.
+        *over*: another connection, of a worker that stands still or leaves, and wants no hosts.
         """
         idle = self._idle and over is None
         self._shown = self.vitals()
@@ -346,10 +328,7 @@ class WorkerSession:
         return (self.stats.pages - first) / (now - began) if now > began else 0.0
 
     async def record(self, *, last: bool = False) -> None:
-        """Leave a point of the counters shown last, unless there is one of this minute.
-
-        One more is left as the *last* one, for the worker leaves.
-        """
+        """Leave a point of the counters shown last: one a minute, and a *last* one at the end."""
         now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded:
             return
@@ -373,7 +352,6 @@ class WorkerSession:
         """Return how many workers are at work, and how many others of them are idle."""
         now = self.ledger.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
-        workers = [
-            worker for worker in await self.ledger.workers.all() if now - worker.heartbeat < silent
-        ]
+        listed = await self.ledger.workers.all()
+        workers = [worker for worker in listed if now - worker.heartbeat < silent]
         return len(workers), sum(each.idle and each.name != self.worker for each in workers)

@@ -1,8 +1,7 @@
 """Watchdog thread beside an event loop, for callbacks that block the loop or never return.
 
-The loop ticks; the thread sees the last tick. While the loop stands still the thread logs whose
-code keeps it, renews the leases, and ends the process at the limit.
-Where C code holds the interpreter's lock no thread runs: a timer of CPU time ends the process.
+While the loop stands still, the thread logs whose code keeps it, renews the leases, and ends the
+process at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
 """
 
 import asyncio
@@ -61,14 +60,12 @@ class Watchdog:
     ) -> None:
         """End the process when user code keeps the loop for longer than *limit* (0: never).
 
-        While the loop stands still *renew*, which may raise anything, is called in the thread's
-        own loop, every *renew_every*. *deadlines* are the time limits of requests in seconds, by
-        the reason that a request fails with when one is over.
+        While the loop stands still *renew* is called in the thread's own loop, every *renew_every*.
+        *deadlines* are the time limits of requests in seconds, by the reason of the failure.
         """
         self.stalls = Stalls(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
-        #: Seconds between two renewals while the loop stands still.
         self.renew_every = renew_every.total_seconds()
         #: The code of the user that has begun since the last tick.
         self.begun: Called | None = None
@@ -89,10 +86,7 @@ class Watchdog:
         return self.stalls.since(began, now=self._clock())
 
     def explains(self, error: FetchError, began: float) -> bool:
-        """Return whether a request that *began* then failed only because the loop stood still.
-
-        Such failures are counted as `forgiven`.
-        """
+        """Return whether a request that *began* then failed only because the loop stood still."""
         limits = self._deadlines
         if error.deadline is not None:
             limits = {**limits, error.reason: error.deadline}
@@ -101,15 +95,12 @@ class Watchdog:
         return explained
 
     def lag(self) -> float:
-        """Return by how many seconds the loop was late at most since this was asked last.
-
-        Of now as well, where it stands still: for any thread.
-        """
+        """Return the most seconds that the loop was late since the last call; for any thread."""
         late, self._most_late = self._most_late, 0.0
         return max(late, self.stalls.lag(self._clock()))
 
     def stuck_in(self) -> str:
-        """Return which code of the user's keeps the loop, in words; for any other thread."""
+        """Return which code of the user's keeps the loop, in words; for another thread."""
         called = running_in(self._frame())
         return "" if called is None else f"{called.name} of {called.subject}"
 
@@ -167,8 +158,7 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
-            # Leases may be short, some of one is gone when the loop comes to stand still, and a
-            # connection is still to be made.
+            # A lease may be short and partly gone, and a connection must still be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
             if now - self._renewed >= self.renew_every:

@@ -1,8 +1,4 @@
-"""Workers on a ledger: the name of this process, and neighbours that are dead.
-
-After a `kill -9` the dead process's leases would block its tasks until they run
-out. On the machine it ran on, each process can see that it is gone.
-"""
+"""Workers on a ledger: the name of this process, and dead neighbours, whose leases block tasks."""
 
 import logging
 import os
@@ -68,8 +64,7 @@ def _birth(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if _exists(pid) else None
-    # Behind the name, which is in parentheses and may hold anything: field 22
-    # is the start time, field 3 the state; a zombie is dead.
+    # Behind the name, which may hold anything: field 22 is the start, field 3 the state.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
@@ -85,11 +80,7 @@ def _exists(pid: int) -> bool:
 
 
 async def reap_dead_workers(ledger: Ledger) -> int:
-    """End the leases of workers that are no more; return how many leases of tasks.
-
-    Other machines' workers count as dead only after a very long silence;
-    their leases have run out before.
-    """
+    """End the leases of workers that are no more; return how many leases of tasks."""
     ended = 0
     for worker in await dead_workers(ledger):
         ended += await ledger.workers.leave(worker.name)
