@@ -145,7 +145,7 @@ def test_a_crawl_loads_only_what_it_needs_and_its_supervisor_nothing_that_crawls
     # The worker writes to the same stderr.
     imported = Counter(re.findall(r"\| +([\w.]+)$", run.stderr, re.MULTILINE))
 
-    assert imported["crawlcw.cli.processes.worker"] == imported["crawlcw.assembly"] == 1
+    assert imported["crawlcw.crawl.crawl"] == imported["crawlcw.assembly"] == 1
     assert imported["aiohttp"] == 1
     others = {"motor", "pymongo", "bson", "playwright", "prometheus_client", "opentelemetry"}
     others |= {"pydantic", "parsel", "pyarrow", "warcio", "fsspec", "python_socks", "rich"}
