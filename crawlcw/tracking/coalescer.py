@@ -32,6 +32,11 @@ class Coalescer(Generic[Q, A]):
             self._asking = asyncio.create_task(self._ask_on())
         return answer
 
+    async def finish(self) -> None:
+        """Wait until all questions so far are answered."""
+        if self._asking is not None:
+            await asyncio.wait([self._asking])
+
     async def _ask_on(self) -> None:
         try:
             while self._waiting:

@@ -9,16 +9,19 @@ import asyncio
 import secrets
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
-from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
-from crawlcw.model.task import Lease, Payload, Record, Task, key_id
-from crawlcw.model.transitions import ended_since, is_quarantined, lease_of
+from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, Reason, UsageError
+from crawlcw.ledger.choosing import batches
+from crawlcw.ledger.protocol import TaskFilter
+from crawlcw.model.task import WAITING, Lease, Payload, Record, Status, Task, key_id
+from crawlcw.model.transitions import Settlement, ended_since, is_quarantined, lease_of
 from crawlcw.tracking import keys as names
-from crawlcw.tracking import rebuilding
-from crawlcw.tracking.blobs import Blobs
+from crawlcw.tracking.adding import NewTask
+from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.endings import (
     Ended,
     Ending,
@@ -32,13 +35,14 @@ from crawlcw.tracking.endings import (
     refusal_of,
     request_holder,
 )
-from crawlcw.tracking.rebuilding import Rebuilt
-from crawlcw.tracking.settling import Settler
+from crawlcw.tracking.session import committed
+from crawlcw.tracking.settling import Settlements
+from crawlcw.tracking.tasks import A_MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two looks at the use case's settings.
 _POLICY_CHECK = 15.0
-#: Tasks claimed by one write, and looked at beyond those while some have their grace.
+#: Tasks claimed or changed by one write, and looked at beyond those while some have their grace.
 _AT_ONCE = 500
 
 
@@ -53,6 +57,16 @@ class Assigned:
     fence: int  #: number of this claim, larger than that of any earlier claim
     attempt: int  #: number of this attempt at the stage; the first is 1
     until: datetime  #: end of the lease, unless the task is touched before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """What `rebuild` has changed."""
+
+    added: int = 0
+    reopened: int = 0
+    prioritised: int = 0  #: have another priority now
+    withdrawn: int = 0
 
 
 class Dispenser:
@@ -71,13 +85,15 @@ class Dispenser:
         """*ttl* is the duration of leases, by default the policy's lease."""
         self._tracker = tracker
         self._ledger = tracker.ledger
-        self._blobs = Blobs(tracker.ledger)
         self._ttl = ttl
         # Several dispensers count their claims each for itself.
         self._nonce = secrets.token_hex(6)
         self._policy_seen = time.monotonic()
         self._claiming = asyncio.Lock()
-        self._settler = Settler(tracker)
+        self._settlements = Settlements(tracker.session, tracker.use_case)
+        self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(
+            partial(committed, tracker.ledger)
+        )
 
     @property
     def ttl(self) -> timedelta:
@@ -190,13 +206,13 @@ class Dispenser:
         held, others = {}, []
         for key in endings:
             record = records[key]
-            if record is not None and holds(me, record, fences.get(key)):
+            if record is not None and holds(me, record.task, fences.get(key)):
                 held[key] = lease_of(record.task)
             else:
                 others.append(key)
         released = {key for key in held if isinstance(endings[key], Release)}
         await self._release([held[key] for key in released])
-        refused = await self._settler.commit(
+        refused = await self._commit(
             [(lease, endings[key]) for key, lease in held.items() if key not in released], me
         )
         lost = [key for key, why in refused.items() if why is Refusal.NOT_HELD]
@@ -217,7 +233,59 @@ class Dispenser:
         run beside other calls: each task follows the last call that changed it. Tasks that
         others add after its start are left alone.
         """
-        return await rebuilding.rebuild(self._tracker, mapping)
+        ledger = self._ledger
+        began = ledger.now() + A_MILLISECOND
+        priorities = {names.key(key): names.priority(each) for key, each in mapping.items()}
+        added = reopened = prioritised = 0
+        for keys in batches(priorities, _AT_ONCE):
+            new = [NewTask(key, priority=priorities[key]) for key in keys]
+            added += (await self._tracker.add_many(new)).new
+            by_id = {key_id(key): priorities[key] for key in keys}
+            withdrawn = TaskFilter(
+                statuses=(Status.IGNORED,), reason=Reason.WITHDRAWN, until=began, ids=list(by_id)
+            )
+            reopened += await ledger.admin.reopen(withdrawn)
+            prioritised += await ledger.admin.prioritise(by_id)
+        wanted = {key_id(key) for key in priorities}
+        gone = await self._withdraw_others(wanted, began)
+        self._tracker.added.set()
+        return Rebuilt(added=added, reopened=reopened, prioritised=prioritised, withdrawn=gone)
+
+    async def _withdraw_others(self, wanted: set[bytes], began: datetime) -> int:
+        waiting = TaskFilter(statuses=WAITING, until=began)
+        walk = self._ledger.queries.walk(waiting)
+        others = [record.task.id async for record in walk if record.task.id not in wanted]
+        count = 0
+        for ids in batches(others, _AT_ONCE):
+            chosen = replace(waiting, ids=ids)
+            count += await self._ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        return count
+
+    async def _commit(
+        self, endings: Collection[tuple[Lease, Ending]], me: str
+    ) -> dict[str, Refusal]:
+        """Record how the holder *me* ended tasks; return the keys of those that were not.
+
+        They are written together with those of other holders.
+        """
+        if not endings:
+            return {}
+        settlements = []
+        for lease, ending in endings:
+            assert lease.task.due is not None
+            settlements.append(
+                await self._settlements.of(lease, ending, worker=me, started_at=lease.task.due)
+            )
+        errors = await asyncio.gather(*(self._committing(each) for each in settlements))
+        self._tracker.added.set()
+        refused = {}
+        for settlement, error in zip(settlements, errors, strict=True):
+            await self._settlements.drop_replaced(settlement, recorded=error is None)
+            if error is not None:
+                lost = isinstance(error, LeaseLostError)
+                key = settlement.lease.task.url
+                refused[key] = Refusal.NOT_HELD if lost else Refusal.NOT_STORABLE
+        return refused
 
     async def _follow_policy(self) -> None:
         """Look now and then, at a request, whether the settings were changed elsewhere."""
@@ -294,8 +362,8 @@ class Dispenser:
         task = lease.task
         carried = task.carried or Payload()
         try:
-            data = await self._blobs.load(carried.data)
-            context = await self._blobs.load(task.context)
+            data = await self._tracker.session.load(carried.data)
+            context = await self._tracker.session.load(task.context)
         except LedgerUnavailableError:
             raise
         except LedgerError:

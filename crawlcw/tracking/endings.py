@@ -90,9 +90,17 @@ class Ended:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
-def holds(me: str, record: Record, fence: int | None) -> bool:
-    """Return whether a holder holds a task, by the claim of that *fence* if one is given."""
-    return is_held(record.task, me) and fence in (None, record.task.fence)
+def holds(me: str, task: Task, fence: int | None) -> bool:
+    """Return whether a holder holds a task, by the claim of that *fence* if one is given.
+
+    A lease that ran out holds until the task is taken over.
+    """
+    return (
+        task.status is Status.PROCESSING
+        and task.lock is not None
+        and task.lock.startswith(f"{me}:")
+        and fence in (None, task.fence)
+    )
 
 
 def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None) -> Refusal | None:
@@ -129,12 +137,3 @@ def _word(given: object, what: str) -> str:
     if not isinstance(given, str) or not _WORD.fullmatch(given):
         raise UsageError(f"{given!r} is no {what}: write 1 to 100 letters, digits, '.', '_' or '-'")
     return given
-
-
-def is_held(task: Task, by: str) -> bool:
-    """Return whether *by* holds the task; a lease that ran out holds until it is taken over."""
-    return (
-        task.status is Status.PROCESSING
-        and task.lock is not None
-        and task.lock.startswith(f"{by}:")
-    )

@@ -6,6 +6,7 @@ the block around it. Only `checkpoint` and a successful end record changes of `d
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,13 @@ from typing import Any
 import anyio
 
 from crawlcw.api.user_code import Called, EscapedError
-from crawlcw.errors import LeaseLostError, Reason, UsageError
-from crawlcw.model import values
+from crawlcw.errors import LeaseLostError, UsageError
 from crawlcw.model.task import Lease, Payload
 from crawlcw.model.tracebacks import describe_error, format_traceback
-from crawlcw.model.transitions import Advanced, Failed, Outcome, Progress, Succeeded
 from crawlcw.tracking import keys
-from crawlcw.tracking.blobs import Blobs
+from crawlcw.tracking.endings import Advance, Ending, Fail, Finish, Ignore
 from crawlcw.tracking.session import Session
+from crawlcw.tracking.settling import Settlements
 from crawlcw.tracking.use_case import UseCase
 
 
@@ -35,7 +35,6 @@ class Execution:
         results: Mapping[str, Any],
         context: Mapping[str, Any],
         session: Session,
-        blobs: Blobs,
         use_case: UseCase,
     ) -> None:
         self.lease = lease
@@ -45,11 +44,9 @@ class Execution:
         self.result: Any = None  #: of this stage
         self.ended = False
         self._session = session
-        self._blobs = blobs
         self._use_case = use_case
+        self._settlements = Settlements(session, use_case)
         self._began = session.ledger.now()
-        carried = lease.task.carried or Payload()
-        self._stored_data: Any = carried.data  #: the ledger's present data
 
     @property
     def key(self) -> str:
@@ -84,26 +81,23 @@ class Execution:
         Raises `LeaseLostError`, and records nothing, if another worker holds the task now.
         """
         self._check()
-        data = await self._stowed(keys.data(self.data))
-        session = self._session
+        session, task = self._session, self.lease.task
+        carried = task.carried or Payload()
+        data = await session.stow(task.id, keys.data(self.data))
         held = await session.ledger.leases.save(
             self.lease, data=data, duration=session.policy.lease
         )
         if not held:
-            await self._blobs.drop(data)
+            await session.drop(data)
             session.held.end([self.lease])
             self.ended = True
             raise LeaseLostError(f"another worker holds task {self.key!r} now")
-        await self._blobs.drop(self._stored_data)
-        self._stored_data = data
+        await session.drop(carried.data)
+        self.lease = replace(self.lease, task=replace(task, carried=replace(carried, data=data)))
 
     async def finish(self) -> None:
         """End successfully: the task is finished, or in the next stage of its chain."""
-        following = self._use_case.after(self.stage)
-        if following is None:
-            await self._succeed(Succeeded(progress=await self._progress()))
-        else:
-            await self.advance(following, context=self.context)
+        await self._end(Finish(result=self.result, data=self.data))
 
     async def advance(
         self,
@@ -117,12 +111,10 @@ class Execution:
         The next stage gets *context* in `Execution.context`, and is due after *delay*.
         Raises `UsageError` without ending the execution.
         """
-        self._check()
-        stage, delay = keys.stage(stage), keys.delay(delay)
-        passed = None if not context else await self._stowed(keys.data(context))
-        progress = await self._progress()
-        await self._succeed(Advanced(stage=stage, progress=progress, context=passed, delay=delay))
-        await self._blobs.drop(self.lease.task.context)
+        result, data = self.result, self.data
+        await self._end(
+            Advance(stage=stage, result=result, data=data, context=context, delay=delay)
+        )
 
     async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
         """End as a failed attempt; the last attempt gives the task up.
@@ -132,19 +124,13 @@ class Execution:
         raised = None if isinstance(error, str) else error
         if isinstance(raised, EscapedError):
             raised = raised.error
-        await self._end(
-            Failed(
-                reason=Reason.TASK_ERROR,
-                message=describe_error(raised) if raised else str(error),
-                traceback=format_traceback(raised, own=_OUR_FRAMES) if raised else None,
-                progress=self._trace(),
-                last=not again,
-            )
-        )
+        message = describe_error(raised) if raised else str(error)
+        traceback = format_traceback(raised, own=_OUR_FRAMES) if raised else None
+        await self._end(Fail(error=message, again=again), traceback=traceback)
 
     async def ignore(self, why: str) -> None:
         """End as unwanted, which is not a failure."""
-        await self._end(Failed(reason=Reason.UNWANTED, message=why, progress=self._trace()))
+        await self._end(Ignore(why=why))
 
     async def release(self) -> None:
         """Release the task unchanged; the attempt does not count."""
@@ -156,37 +142,23 @@ class Execution:
         if self.ended:
             raise UsageError(f"the execution of task {self.key!r} has ended")
 
-    async def _succeed(self, outcome: Outcome) -> None:
-        await self._end(outcome)
-        await self._blobs.drop(self._stored_data)
-
-    async def _end(self, outcome: Outcome) -> None:
+    async def _end(self, ending: Ending, *, traceback: str | None = None) -> None:
         self._check()
-        written = self._session.settle(self.lease, outcome)
-        # Only now: an ending that cannot be recorded leaves the execution open.
-        self.ended = True
-        await written
-
-    async def _progress(self) -> Progress:
-        self._check()
-        results = {}
-        if self.result is not None:
-            results[self.stage] = await self._stowed(values.clean(self.result))
-        data = await self._stowed(keys.data(self.data))
-        return Progress(
-            stage=self.stage,
+        settlement = await self._settlements.of(
+            self.lease,
+            ending,
             worker=self._session.worker,
             started_at=self._began,
-            data=data,
-            results=results,
+            traceback=traceback,
         )
-
-    def _trace(self) -> Progress:
-        return Progress(stage=self.stage, worker=self._session.worker, started_at=self._began)
-
-    async def _stowed(self, value: Any) -> Any:
-        limit = self._session.policy.inline_limit
-        return await self._blobs.offload(self.lease.task.id, value, limit=limit)
+        self._check()
+        committing = self._session.commit(settlement)
+        # Only now: an ending that cannot be recorded leaves the execution open.
+        self.ended = True
+        error = await committing
+        await self._settlements.drop_replaced(settlement, recorded=error is None)
+        if error is not None:
+            raise error
 
 
 #: The functions between the user's code and the block around it.

@@ -7,23 +7,22 @@ calls without a claim need no entry.
 
 import asyncio
 import logging
-import random
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import anyio
 
-from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LeaseLostError, LedgerError, LedgerUnavailableError, SettingsError
 from crawlcw.ledger.protocol import Claimed, Ledger
 from crawlcw.ledger.shielding import run_shielded
+from crawlcw.model import values
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import Outcome, Settlement, settle
+from crawlcw.model.task import BlobRef, Lease, Task
+from crawlcw.model.transitions import Settlement
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
 
@@ -35,14 +34,6 @@ _POLICY_CHECK = 30.0
 LAST_PATIENCE = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """An outcome on its way to the ledger, and who waits for it."""
-
-    settlement: Settlement
-    written: asyncio.Future[None]
-
-
 class Session(WorkerSession):
     """The leases of one process on one use case."""
 
@@ -51,7 +42,7 @@ class Session(WorkerSession):
         self.policy = policy
         super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)
         self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
-        self._outcomes: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(self._commit)
         self._upkeep: asyncio.Task[None] | None = None
         self._joining = anyio.Lock()
         self._broken: Exception | None = None
@@ -111,26 +102,50 @@ class Session(WorkerSession):
         if not claiming.cancelled() and claiming.exception() is None:
             self.held.orphans += claiming.result().leases
 
-    def settle(self, lease: Lease, outcome: Outcome) -> asyncio.Future[None]:
+    def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Let an outcome be recorded, together with others on their way, and the lease end.
 
-        The returned future is done when that has happened. It raises `LeaseLostError`
-        if another worker holds the task now, and `LedgerError` if the store
-        cannot hold the outcome: then the task is given up as `store-rejected`.
-        Raises `LedgerError` at once where nothing can be recorded any more.
+        The returned future says why it was not recorded, see `committed`; it raises
+        `LedgerError` if the ledger stays away. Raises `LedgerError` at once if nothing can be
+        recorded any more. If the waiter is cancelled, the outcome is recorded all the same.
         """
-        settlement = settle(
-            lease,
-            outcome,
-            now=self.ledger.now(),
-            policy=self.policy.retries,
-            chance=random.random(),
-        )
         self._check()
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # The waiter may be cancelled, and this with it: the outcome is recorded all the same.
-        self._outcomes.put_nowait(_Waiting(settlement, written))
-        return written
+        return self._committing(settlement)
+
+    async def _commit(self, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
+        self._check()
+        leases = [settlement.lease for settlement in settlements]
+        self.held.settling(leases)
+        try:
+            errors = await committed(self.ledger, settlements)
+        except LedgerError as error:
+            # First, since a session that breaks stops all work under the leases held.
+            self.held.end(leases)
+            self._break(error)
+            raise
+        finally:
+            self.held.end(leases)
+        for settlement, refusal in zip(settlements, errors, strict=True):
+            if refusal is None:
+                self.stats.record(settlement)
+            elif isinstance(refusal, LeaseLostError):
+                self.stats.leases_lost += 1
+        return errors
+
+    async def stow(self, task_id: bytes, value: Any) -> Any:
+        """Return a clean *value*, or a reference to its blob if it is too large for a task."""
+        if value is None or values.size(value) <= self.policy.inline_limit:
+            return value
+        return await self.ledger.blobs.put(task_id, value)
+
+    async def load(self, value: Any) -> Any:
+        """Return what `stow` was given; raises `LedgerError` if it is gone."""
+        return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
+
+    async def drop(self, *stowed: Any) -> None:
+        """Delete those of the values that are blobs; nothing may refer to them any more."""
+        if blobs := [value for value in stowed if isinstance(value, BlobRef)]:
+            await self.ledger.blobs.drop(blobs)
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
@@ -153,9 +168,8 @@ class Session(WorkerSession):
         """Write the outcomes on their way, give back the leases, and leave the list of workers."""
         if self._upkeep is None:
             return
-        if self._broken is None:
-            self.retry.shorten(LAST_PATIENCE)
-            await self._outcomes.join()
+        self.retry.shorten(LAST_PATIENCE)
+        await self._committing.finish()
         self._upkeep.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await self._upkeep
@@ -207,7 +221,6 @@ class Session(WorkerSession):
             async with anyio.create_task_group() as running:
                 running.start_soon(partial(self.keep_up, on_lost=self._count_lost))
                 running.start_soon(self._follow_policy)
-                running.start_soon(write_in_groups, self._outcomes, self._write_outcomes)
         except* Exception as errors:
             self._break(errors.exceptions[0])
 
@@ -218,11 +231,8 @@ class Session(WorkerSession):
         logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
         self._broken = error
         self.held.lose([lease.task.id for lease in self.held.all()])
-        while not self._outcomes.empty():
-            waiting = self._outcomes.get_nowait()
-            if not waiting.written.done():
-                waiting.written.set_exception(error)
-            self._outcomes.task_done()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
 
     async def _follow_policy(self) -> None:
         """Look now and then whether another process has changed the settings."""
@@ -234,40 +244,24 @@ class Session(WorkerSession):
     def _count_lost(self, task_ids: set[bytes]) -> None:
         self.stats.leases_lost += len(task_ids)
 
-    async def _write_outcomes(self, group: list[_Waiting]) -> None:
-        settlements = [waiting.settlement for waiting in group]
-        self.held.settling(settlement.lease for settlement in settlements)
-        try:
-            committed = await self.ledger.outcomes.commit(settlements)
-        except LedgerError as error:
-            for waiting in group:
-                _tell(waiting, error)
-                # The session's close waits for it no longer.
-                self._outcomes.task_done()
-            raise
-        finally:
-            self.held.end(settlement.lease for settlement in settlements)
-        lost = {lease.task.id for lease in committed.lost}
-        rejected = {lease.task.id: why for lease, why in committed.rejected}
-        self.stats.leases_lost += len(lost)
-        for waiting in group:
-            task = waiting.settlement.lease.task
-            if task.id in lost:
-                _tell(waiting, LeaseLostError(f"another worker holds task {task.url!r} now"))
-            elif task.id in rejected:
-                said = f"the outcome of task {task.url!r} cannot be stored: {rejected[task.id]}"
-                _tell(waiting, LedgerError(said))
-            else:
-                self.stats.record(waiting.settlement)
-                _tell(waiting, None)
+
+async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
+    """Record outcomes, and return why each was not, if it was not.
+
+    `LeaseLostError` if another worker holds the task now, and `LedgerError` if the store cannot
+    hold the outcome: then the task is given up as `store-rejected`.
+    """
+    result = await ledger.outcomes.commit(settlements)
+    errors: dict[tuple[bytes, str, int], LedgerError] = {}
+    for lease in result.lost:
+        message = f"another worker holds task {lease.task.url!r} now"
+        errors[_identity(lease)] = LeaseLostError(message)
+    for lease, why in result.rejected:
+        message = f"the outcome of task {lease.task.url!r} cannot be stored: {why}"
+        errors[_identity(lease)] = LedgerError(message)
+    return [errors.get(_identity(settlement.lease)) for settlement in settlements]
 
 
-def _tell(waiting: _Waiting, error: Exception | None) -> None:
-    if waiting.written.done():
-        return
-    if error is None:
-        waiting.written.set_result(None)
-    else:
-        waiting.written.set_exception(error)
-        # All callers may be gone, and asyncio would complain of an error unseen.
-        waiting.written.exception()
+def _identity(lease: Lease) -> tuple[bytes, str, int]:
+    # One who lost a task may end it together with the one who holds it now.
+    return lease.task.id, lease.token, lease.fence

@@ -7,15 +7,19 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
+    Generator,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import anyio
+from anyio.from_thread import start_blocking_portal
 
 from crawlcw.engine.batching import Gathering
 from crawlcw.errors import (
@@ -32,25 +36,25 @@ from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task
 from crawlcw.model.transitions import ended_since, is_quarantined
-from crawlcw.tracking import choices, keys, views
+from crawlcw.tracking import adding, choices, keys, views
 from crawlcw.tracking.adding import NewTask, check_many
-from crawlcw.tracking.changes import A_MILLISECOND, Changes
 from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
-from crawlcw.tracking.opening import Opening
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.sync_calls import SyncCalls
+from crawlcw.tracking.tasks import A_MILLISECOND, Tasks
 from crawlcw.tracking.use_case import UseCase
 
 T = TypeVar("T")
+TrackerT = TypeVar("TrackerT", bound="Tracker")
 
 _GIVE_UP = timedelta(minutes=5)
 #: Number of tasks in one write.
 CHUNK = 500
 
 
-class Tracker(Changes):
+class Tracker(Tasks):
     """The tasks of one use case."""
 
     @classmethod
@@ -62,7 +66,7 @@ class Tracker(Changes):
         driver: str = "pymongo",
         ledger_give_up: timedelta = _GIVE_UP,
         **policy: Any,
-    ) -> Opening[Self]:
+    ) -> "Opening[Self]":
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
@@ -168,7 +172,7 @@ class Tracker(Changes):
 
         async def add(chunk: Sequence[NewTask | str]) -> None:
             nonlocal added
-            added += await self._adder.add(chunk, inline_limit=self.policy.inline_limit)
+            added += await adding.add(self.session, self.use_case, chunk)
             self.added.set()
 
         if isinstance(tasks, AsyncIterable):
@@ -232,16 +236,14 @@ class Tracker(Changes):
 
     async def _execution(self, lease: Lease) -> Execution:
         carried = lease.task.carried or Payload()
-        context = await self._blobs.load(lease.task.context)
+        load = self.session.load
+        context = await load(lease.task.context)
         return Execution(
             lease,
-            data=await self._blobs.load(carried.data),
-            results={
-                stage: await self._blobs.load(result) for stage, result in carried.results.items()
-            },
+            data=await load(carried.data),
+            results={stage: await load(result) for stage, result in carried.results.items()},
             context=context or {},
             session=self.session,
-            blobs=self._blobs,
             use_case=self.use_case,
         )
 
@@ -307,3 +309,41 @@ class Tracker(Changes):
             return result
 
         return tracked
+
+
+class Opening(Generic[TrackerT]):
+    """A tracker about to be opened, by `await` or by `async with`, which closes it as well."""
+
+    def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
+        self._opening = opening
+
+    def __await__(self) -> Generator[Any, Any, TrackerT]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> TrackerT:
+        self._tracker = await self._opening
+        return self._tracker
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tracker.__aexit__()
+
+
+class SyncTracker(SyncCalls):
+    """The attributes and methods of `Tracker`, for code that is not asynchronous."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, url: str, use_case: str | UseCase, **options: Any) -> Iterator[Self]:
+        """Open a use case for the length of a `with` block, see `Tracker.open`.
+
+        Its event loop runs in a thread of its own.
+        """
+
+        async def opening() -> Any:
+            return Tracker.open(url, use_case, **options)
+
+        with (
+            start_blocking_portal() as portal,
+            portal.wrap_async_context_manager(portal.call(opening)) as tracker,
+        ):
+            yield cls(tracker, tracker.portal)

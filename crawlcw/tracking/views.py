@@ -13,6 +13,11 @@ from crawlcw.model.task import AttemptError, AttemptRecord, BlobRef, Payload, Re
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+#: Fields that a tracked task and the ledger's task have in common.
+_OF_TASK = (
+    *("status", "reason", "context", "priority", "retry", "lost", "due"),
+    *("create_time", "update_time"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +49,12 @@ class TrackedTask:
         return cls(
             key=task.url,
             stage=stage,
-            status=task.status,
-            reason=task.reason,
             data=carried.data,
             results=carried.results,
-            context=task.context,
-            priority=task.priority,
-            retry=task.retry,
-            lost=task.lost,
-            due=task.due,
             holder=holder(task),
-            create_time=task.create_time,
-            update_time=task.update_time,
             errors=record.errors,
             trace=record.trace,
+            **{name: getattr(task, name) for name in _OF_TASK},
         )
 
 

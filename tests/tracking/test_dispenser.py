@@ -17,11 +17,11 @@ from crawlcw.tracking import (
     Finish,
     Ignore,
     NewTask,
+    Rebuilt,
     Refusal,
     Release,
     Tracker,
 )
-from crawlcw.tracking.rebuilding import Rebuilt
 from tests.support.dispensers import TTL, dispenser_on, tracker_on
 from tests.support.ledgers import FakeClock, LedgerFactory, on_backend
 
@@ -423,7 +423,7 @@ async def test_a_rebuild_makes_exactly_the_mapping_wait(
 async def test_a_rebuild_goes_on_from_batch_to_batch(
     tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.rebuilding._AT_ONCE", 3)
+    monkeypatch.setattr("crawlcw.tracking.dispenser._AT_ONCE", 3)
     await tracker.add_many(str(n) for n in range(10))
 
     rebuilt = await dispenser.rebuild({str(n): 1 for n in range(5, 17)})

@@ -1,0 +1,236 @@
+"""The tasks of a use case: read, find and count them, and change those that no worker holds."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncGenerator, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from crawlcw.errors import Reason, TaskNotFoundError, UsageError
+from crawlcw.ledger.protocol import Counts, Ledger, TaskFilter
+from crawlcw.model.task import Record, Status, key_id
+from crawlcw.tracking import choices, keys, views
+from crawlcw.tracking.choices import Statuses
+from crawlcw.tracking.coalescer import Coalescer
+from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.session import Session
+from crawlcw.tracking.sync_calls import LoopPortal
+from crawlcw.tracking.use_case import UseCase
+from crawlcw.tracking.views import Page, TrackedTask
+
+#: The resolution of a ledger's time.
+A_MILLISECOND = timedelta(milliseconds=1)
+
+
+class Tasks:
+    """A use case with its session on a ledger: reads, counts and changes its tasks.
+
+    `retry`, `ignore`, `reset`, `enter` and `purge` change the tasks of some keys, those that
+    match the filters, or, with `all=True`, every one, and return their number. Each raises
+    `UsageError` if none of these is given, as for an empty list of keys.
+    """
+
+    def __init__(
+        self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
+    ) -> None:
+        """Wait up to *give_up* for an unavailable ledger."""
+        self.use_case = use_case
+        self.session = Session(ledger, policy, give_up=give_up)
+        self.ledger = self.session.ledger
+        #: Set after this process has made tasks due.
+        self.added = asyncio.Event()
+        self.portal = LoopPortal()
+        #: Reads tasks by id; concurrent reads share one query.
+        self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
+
+    async def get(self, key: str) -> TrackedTask:
+        """Return all that is known of a task; raises `TaskNotFoundError`."""
+        record = await self._record(keys.key(key))
+        return await self._whole(self._view(record))
+
+    async def _record(self, key: str) -> Record:
+        record = await self.records(key_id(key))
+        if record is None:
+            raise TaskNotFoundError(key)
+        return record
+
+    async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
+        if len(ids) == 1:
+            return [await self.ledger.tasks.get(ids[0])]
+        chosen = TaskFilter(ids=set(ids))
+        found = await self.ledger.queries.find(chosen, limit=len(ids))
+        records = {record.task.id: record for record in found}
+        return [records.get(each) for each in ids]
+
+    def _view(self, record: Record) -> TrackedTask:
+        return TrackedTask.of(record, stage=self.use_case.named(record.task.callback))
+
+    async def _whole(self, task: TrackedTask) -> TrackedTask:
+        return replace(
+            task,
+            data=await self.session.load(task.data),
+            context=await self.session.load(task.context),
+            results={k: await self.session.load(v) for k, v in task.results.items()},
+        )
+
+    async def find(
+        self,
+        *,
+        status: Statuses | None = None,
+        reason: Reason | str | None = None,
+        stage: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Page:
+        """Return the tasks that are as asked, the last changed first; *after* goes on.
+
+        *since* and *until* (aware) bound the last change of their status. Large
+        values are `BlobRef`s: `get` reads them. Raises `UsageError`.
+        """
+        chosen = choices.chosen(status=status, reason=reason, since=since, until=until)
+        limit = choices.limit(limit)
+        place = views.place(after) if after is not None else None
+        found: dict[bytes, Record] = {}
+        for host in choices.places(self.use_case, stage):
+            some = replace(chosen, host=host)
+            # One that moves meanwhile is in the later answer.
+            found |= {
+                each.task.id: each
+                for each in await self.ledger.queries.find(some, limit=limit + 1, after=place)
+            }
+        nearest = heapq.nlargest(limit + 1, found.values(), key=_place_of)
+        return Page(
+            tasks=tuple(self._view(record) for record in nearest[:limit]),
+            after=views.cursor(nearest[limit - 1]) if len(nearest) > limit else None,
+        )
+
+    async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
+        """Yield every task that is as asked, see `find`, in flat memory.
+
+        One that changes meanwhile may be missed: it is then among the first, which were
+        yielded before.
+        """
+        after = None
+        while True:
+            page = await self.find(**asked, after=after)
+            for task in page.tasks:
+                yield task
+            after = page.after
+            if after is None:
+                return
+
+    async def counts(self) -> Counts:
+        """Return how many tasks there are of each status."""
+        return await self.ledger.queries.counts()
+
+    async def reasons(self) -> dict[str, int]:
+        """Return how many failed and ignored tasks there are for each reason."""
+        return await self.ledger.queries.reasons()
+
+    async def retry(
+        self,
+        *chosen_keys: str,
+        reason: Reason | str | None = None,
+        stage: str | None = None,
+        since: datetime | None = None,
+        all: bool = False,  # noqa: A002  # the word for it
+    ) -> int:
+        """Bring back failures. Withdrawn tasks have not failed: `reset` brings them back."""
+        filters = {"reason": reason, "stage": stage, "since": since}
+        count = 0
+        for chosen in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.retry_failed(chosen)
+        self.added.set()
+        return count
+
+    async def ignore(
+        self,
+        *chosen_keys: str,
+        reason: Reason | str | None = None,
+        stage: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        all: bool = False,  # noqa: A002  # as in `retry`
+    ) -> int:
+        """Withdraw tasks that no worker holds. `reset` brings them back."""
+        filters = {"reason": reason, "stage": stage, "since": since, "until": until}
+        count = 0
+        for chosen in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        return count
+
+    async def reset(
+        self,
+        *chosen_keys: str,
+        stage: str | None = None,
+        all: bool = False,  # noqa: A002  # as in `retry`
+    ) -> int:
+        """Start tasks again, whatever their status, except those that a worker holds.
+
+        In *stage*, by default the use case's first. Their results are deleted; data and
+        context stay.
+        """
+        (chosen,) = self._chosen(chosen_keys, all)
+        first = keys.stage(self.use_case.first if stage is None else stage)
+        return await self._reopen(chosen, stage=first, anew=True)
+
+    async def enter(
+        self,
+        stage: str,
+        *chosen_keys: str,
+        enter_from: Statuses | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        all: bool = False,  # noqa: A002  # as in `retry`
+    ) -> int:
+        """Make a second pass: queue tasks of a status for *stage*.
+
+        *enter_from* is by default `Status.FINISHED`.
+        """
+        filters = {"enter_from": enter_from, "since": since, "until": until}
+        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        if enter_from is None:
+            chosen = chosen.among((Status.FINISHED,))
+        return await self._reopen(chosen, stage=keys.stage(stage))
+
+    async def purge(
+        self,
+        *chosen_keys: str,
+        status: Statuses | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        force: bool = False,
+        all: bool = False,  # noqa: A002  # as in `retry`
+    ) -> int:
+        """Delete tasks. Those that a worker holds only with *force*."""
+        filters = {"status": status, "since": since, "until": until}
+        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        if not force:
+            if status is not None and Status.PROCESSING in chosen.statuses:
+                raise UsageError("tasks that are processing are deleted by force=True only")
+            chosen = chosen.among([each for each in Status if each is not Status.PROCESSING])
+        return await self.ledger.admin.purge(chosen)
+
+    def _chosen(
+        self, chosen_keys: Collection[str], everything: bool, **filters: Any
+    ) -> list[TaskFilter]:
+        """Return the filter, one for each name of a stage; raises `UsageError`."""
+        ids = choices.ids(chosen_keys, everything=everything, filters=filters)
+        stage = filters.pop("stage", None)
+        filters["status"] = filters.pop("enter_from", filters.get("status"))
+        chosen = choices.chosen(ids=ids, **filters)
+        return [replace(chosen, host=place) for place in choices.places(self.use_case, stage)]
+
+    async def _reopen(self, chosen: TaskFilter, *, stage: str, anew: bool = False) -> int:
+        # What changes from now on is left alone, however often this is sent.
+        until = chosen.until or self.ledger.now() + A_MILLISECOND
+        count = await self.ledger.admin.reopen(replace(chosen, until=until), stage=stage, anew=anew)
+        self.added.set()
+        return count
+
+
+def _place_of(record: Record) -> tuple[datetime, bytes]:
+    return record.task.update_time, record.task.id
