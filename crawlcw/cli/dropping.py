@@ -1,11 +1,15 @@
 """Delete a spider or a use case from a ledger, for `drop` and `run --fresh`."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import click
 
 from crawlcw.api.settings import Settings
-from crawlcw.cli import confirming, kept_bodies
+from crawlcw.archive.bodies import folder_of
+from crawlcw.cli.ledger_option import closing
+from crawlcw.cli.numbers import counted
+from crawlcw.cli.options import confirm
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import LedgerFormatError, UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -28,7 +32,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
     items = await ledger.queries.items_among(scan_limit=_SCAN_LIMIT)
-    confirming.confirm(f"Drop {total:,} tasks and {items} items of {name}, for good?", yes=yes)
+    confirm(f"Drop {total:,} tasks and {items} items of {name}, for good?", yes=yes)
     await ledger.admin.drop()
     return total
 
@@ -38,7 +42,7 @@ async def drop_unread(name: str, ledger_url: str, *, settings: Settings, yes: bo
 
     It does not check for workers, which only their own version could find.
     """
-    confirming.confirm(
+    confirm(
         f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes
     )
     await discard(ledger_url, name, settings=settings)
@@ -47,16 +51,13 @@ async def drop_unread(name: str, ledger_url: str, *, settings: Settings, yes: bo
 async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete the recorded data of a spider, if there is any."""
     try:
-        ledger = await open_ledger(ledger_url, name, settings=settings)
+        async with closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
+            if await ledger.queries.has(tuple(Status)):
+                await drop(ledger, name, yes=yes)
+                if (left := files_left(name, settings)) is not None:
+                    click.echo(left, err=True)
     except LedgerFormatError:
-        return await drop_unread(name, ledger_url, settings=settings, yes=yes)
-    try:
-        if await ledger.queries.has(tuple(Status)):
-            await drop(ledger, name, yes=yes)
-            if (left := kept_bodies.left(name, settings)) is not None:
-                click.echo(left, err=True)
-    finally:
-        await ledger.close()
+        await drop_unread(name, ledger_url, settings=settings, yes=yes)
 
 
 async def check_idle(ledger: Ledger, name: str) -> None:
@@ -71,7 +72,24 @@ async def check_idle(ledger: Ledger, name: str) -> None:
         named = ", ".join(
             printable(f"process {each.pid} on {each.host}") for each in alive[:_MOST_NAMED]
         )
+        are = "is" if len(alive) == 1 else "are"
         raise UsageError(
-            f"{len(alive)} worker{'s' if len(alive) > 1 else ''} of {name} "
-            f"{'are' if len(alive) > 1 else 'is'} at work ({named}): stop them first"
+            f"{counted(len(alive), 'worker')} of {name} {are} at work ({named}): stop them first"
         )
+
+
+def files_left(name: str, settings: Settings) -> str | None:
+    """Return one sentence about the WARC files of a spider; None: it has none."""
+    folder = folder_of(name, settings)
+    sizes = _sizes(folder)
+    if not sizes:
+        return None
+    how_many = f"{counted(len(sizes), 'file')}, {counted(sum(sizes), 'byte')}"
+    return printable(f"the pages that it kept stay in {folder}: {how_many}", limit=400)
+
+
+def _sizes(folder: Path) -> list[int]:
+    try:
+        return [path.stat().st_size for path in folder.glob("*.warc.gz*")]
+    except OSError:
+        return []

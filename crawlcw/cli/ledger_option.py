@@ -1,27 +1,30 @@
-"""`--ledger`: the URL of a command's ledger, and opening it for commands that only read."""
+"""`--ledger`, the commands that have it, and the opening of a ledger to read."""
 
 import difflib
+import inspect
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
-from pathlib import Path
-from typing import ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import click
 
-from crawlcw.api.settings import Settings, layered, project_settings
-from crawlcw.api.spider import Spider
+from crawlcw.cli import loading, loop
+from crawlcw.cli.options import settings_of
+from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
+from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_to_search, recorded_names
 from crawlcw.model.task import Status
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound=Ledger)
 
 _PASSING = "sqlite:///:memory:"
 #: Environment variable with the URL of this command's temporary ledger, for its workers.
@@ -30,41 +33,80 @@ _MONGODB = ("mongodb", "mongodb+srv")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?")
 
 
-def ledger_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `--ledger` to a command."""
-    return click.option(
-        "--ledger",
-        "ledger_url",
-        metavar="URL",
-        envvar="CRAWLCW_LEDGER",
-        default=DEFAULT_LEDGER,
-        show_default=True,
-        show_envvar=True,
-        callback=_checked,
-        help="sqlite:///path, mongodb://host/database, postgresql://host/database, or "
-        "sqlite:///:memory: (not kept).",
-    )(command)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The spider or use case that a command names, and the URL of its ledger."""
+
+    name: str
+    said_as: str  #: as the user named it: also a file or a module
+    ledger_url: str
+
+    def opened(self, *, crawls_only: str = "") -> AbstractAsyncContextManager[CopiedLedger]:
+        """Open its ledger, see `opened`."""
+        return opened(self.ledger_url, self.name, crawls_only=crawls_only)
+
+    async def nothing(self) -> UsageError:
+        """Return the error of a name without tasks; raises the errors of `recorded_names`."""
+        return await nothing_of(self.name, self.ledger_url)
 
 
-def url_option(*names: str, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def ledger_command(
+    name: str, *, argument: str = "spider"
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return a decorator that makes the command *name* of a function, perhaps a coroutine's.
+
+    Its first parameter is the `Subject` that *argument* and `--ledger` name. `--log-level`
+    is the last option.
+    """
+
+    def made(function: Callable[..., Any]) -> click.Command:
+        @wraps(function)
+        def called(*, ledger_url: str, log_level: str | None, **given: Any) -> Any:
+            logs.set_up(log_level or "warning")
+            text = given.pop(argument)
+            # Outside of the event loop: a file of the user may run its own.
+            subject = Subject(name=loading.name_of(text), said_as=text, ledger_url=ledger_url)
+            result = function(subject, **given)
+            return loop.run(result) if inspect.iscoroutine(result) else result
+
+        command = click.command(name)(click.argument(argument)(ledger_option(called)))
+        return logs.level_option(command)
+
+    return made
+
+
+def url_option(*names: str, about: str) -> Callable[[F], F]:
     """Return a decorator that adds another option which names a ledger."""
     return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
 
 
 @asynccontextmanager
-async def opened(url: str, name: str) -> AsyncIterator[CopiedLedger]:
+async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
+    """Open a ledger, and close it after the block."""
+    ledger = await opening
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+@asynccontextmanager
+async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case that has tasks, and close it afterwards.
 
-    Raises `UsageError` if it has none: a misspelt name must not look like an empty crawl.
+    Raises `UsageError` if it has none: a misspelt name must not look like an empty crawl. If
+    *crawls_only* is given, raises for a use case as well; it ends that message.
     """
     try:
         # Settings are read for the driver only.
-        ledger = await open_to_search(url, name, settings=own_settings())
+        ledger = await open_to_search(url, name, settings=settings_of())
     except UnknownNameError:
-        raise UsageError(await nothing_of(name, url)) from None
+        raise await nothing_of(name, url) from None
     try:
         if not await ledger.queries.has(tuple(Status)):
-            raise UsageError(await nothing_of(name, url))
+            raise await nothing_of(name, url)
+        if crawls_only and ledger.kind.tracked:
+            raise UsageError(f"{name} is a use case{crawls_only}")
         yield ledger
     finally:
         await ledger.close()
@@ -79,25 +121,14 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
         raise UsageError(f"{name} is a spider, not a use case: {instead}") from None
 
 
-def own_settings() -> Settings:
-    """Return the settings of the project and the environment, without a spider's."""
-    return layered(Settings(), project=project_settings(Path.cwd()), environment=os.environ)
-
-
-def settings_of(spider: Spider) -> Settings:
-    """Return the settings of a crawl of *spider*: its own, the project's, the environment's."""
-    project = project_settings(Path.cwd())
-    return layered(spider.settings, project=project, environment=os.environ)
-
-
-async def nothing_of(name: str, url: str) -> str:
-    """Return the error message for a spider or use case without tasks in the ledger at *url*.
+async def nothing_of(name: str, url: str) -> UsageError:
+    """Return the error of a spider or use case without tasks in the ledger at *url*.
 
     Raises the errors of `recorded_names`.
     """
-    recorded = await recorded_names(url, settings=own_settings())
+    recorded = await recorded_names(url, settings=settings_of())
     near = difflib.get_close_matches(name, recorded, n=1)
-    return (
+    return UsageError(
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
         + (f"did you mean {near[0]}? " if near else "")
         + f"`crawlcw run {name}` starts a crawl, --ledger names another ledger"
@@ -137,3 +168,17 @@ def _passing(ctx: click.Context) -> str:
     ctx.call_on_close(partial(os.environ.pop, _PLACE))
     ctx.call_on_close(partial(shutil.rmtree, folder, ignore_errors=True))
     return url
+
+
+ledger_option = click.option(
+    "--ledger",
+    "ledger_url",
+    metavar="URL",
+    envvar="CRAWLCW_LEDGER",
+    default=DEFAULT_LEDGER,
+    show_default=True,
+    show_envvar=True,
+    callback=_checked,
+    help="sqlite:///path, mongodb://host/database, postgresql://host/database, or "
+    "sqlite:///:memory: (not kept).",
+)

@@ -1,4 +1,4 @@
-"""Load a spider: by name in ./spiders, by file, or by module.
+"""Load a spider: by name in ./spiders, by file, or by module; a use case by the latter two.
 
 Any error of the user's file becomes one sentence with the file, the line and the error.
 Only spiders that the user names on the command line are loaded.
@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING
 
 from crawlcw.api.spider import Spider, check, is_name
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.model.sanitize import printable
+
+if TYPE_CHECKING:
+    from crawlcw.tracking import UseCase
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +57,8 @@ def find(text: str) -> type[Spider]:
 
     Raises `SpiderError`, which lists the spiders there are.
     """
-    place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
-    if is_of_file(place):
-        return _in_module(load_file(Path(place)), class_name, place)
-    if colon:
-        return _in_module(load_module(place), class_name, place)
+    if (located := _located(text)) is not None:
+        return _in_module(*located)
     if is_name(text):
         return _by_name(text)
     raise SpiderError(
@@ -66,9 +67,44 @@ def find(text: str) -> type[Spider]:
     )
 
 
-def is_of_file(place: str) -> bool:
-    """Return whether *place* names a file, even a missing one; raises `SpiderError`."""
-    return place.endswith(".py") or "/" in place or _is_file(Path(place))
+def find_use_case(text: str) -> "UseCase":
+    """Return the use case that *text* names: `file.py`, `file.py:object`, `module:object`.
+
+    Raises `UsageError`, which lists the use cases there are.
+    """
+    from crawlcw.tracking import UseCase  # imported here: a crawl does not need it
+
+    if (located := _located(text)) is None:
+        raise UsageError(
+            f"{text!r} names no use case: give a file (orders.py or orders.py:orders), or "
+            "package.module:object"
+        )
+    module, name, place = located
+    declared = {n: each for n, each in vars(module).items() if isinstance(each, UseCase)}
+    names = ", ".join(declared)
+    if name:
+        if name in declared:
+            return declared[name]
+        has = f"its use cases: {names}" if names else "it has none"
+        raise UsageError(f"{place} has no use case {name!r}; {has}")
+    if not declared:
+        raise UsageError(f"{place} has no use case: write `orders = crawlcw.tracking.UseCase(...)`")
+    if len(declared) > 1:
+        raise UsageError(
+            f"{place} has several use cases ({names}): say which, as {place}:{next(iter(declared))}"
+        )
+    return next(iter(declared.values()))
+
+
+def _located(text: str) -> tuple[ModuleType, str, str] | None:
+    """Return the module that *text* names, the object's name or "", and the module's place.
+
+    None: *text* names neither a file, even a missing one, nor a module.
+    """
+    place, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
+    if place.endswith(".py") or "/" in place or _is_file(Path(place)):
+        return load_file(Path(place)), name, place
+    return (load_module(place), name, place) if colon else None
 
 
 def _is_file(path: Path) -> bool:

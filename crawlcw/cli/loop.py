@@ -1,8 +1,13 @@
-"""Event loop of the commands: uvloop if it is installed."""
+"""The event loop of a command: uvloop if installed, background loops, an end by signals."""
 
 import asyncio
-from collections.abc import Coroutine
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
+
+from crawlcw.cli.exit_codes import INTERRUPTED
 
 T = TypeVar("T")
 
@@ -17,3 +22,50 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+@asynccontextmanager
+async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run *loops* during the block; an error in one ends only that one."""
+    # Not a task group: a closed terminal must not cancel the crawl.
+    tasks = [asyncio.create_task(loop) for loop in loops]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def stopped_by_signals() -> asyncio.Event:
+    """Return an event that the first SIGINT or SIGTERM sets; the next one exits the process."""
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        if stopped.is_set():
+            # Clients keep their tasks until the leases run out.
+            os._exit(INTERRUPTED)
+        stopped.set()
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(each, stop)
+    return stopped
+
+
+async def until_stopped(work: Coroutine[None, None, None]) -> None:
+    """Run *work* until it ends or the first signal cancels it; raises its errors.
+
+    A shell starts background jobs with SIGINT ignored, and Python then installs no
+    handler: this function installs one.
+    """
+    stopped = asyncio.ensure_future(stopped_by_signals().wait())
+    working = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopped.cancel()
+        if not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+    if not working.cancelled():
+        working.result()

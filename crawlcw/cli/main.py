@@ -31,8 +31,8 @@ from crawlcw.cli.exit_codes import (
     OK,
     UNAVAILABLE,
     USAGE,
+    end_process,
 )
-from crawlcw.cli.process_exit import end_process
 from crawlcw.errors import (
     CrawlcwError,
     LedgerConfigurationError,
@@ -89,6 +89,15 @@ _COMMANDS = {
     "settings": "List every setting.",
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
+}
+#: Modules of `cli.commands` that have several commands, or another name than theirs.
+_MODULES = {
+    **dict.fromkeys(("new", "check", "list"), "spider_files"),
+    **dict.fromkeys(("serve", "dashboard"), "serving"),
+    **dict.fromkeys(("pause", "resume", "stop", "set"), "steering"),
+    **dict.fromkeys(("tasks", "show"), "tasks"),
+    **dict.fromkeys(("retry-failed", "recrawl", "ignore", "purge", "reset"), "changing"),
+    **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
 #: Errors of a full output. On stdout they have no file name.
@@ -163,10 +172,13 @@ class _Commands(click.Group):
     ) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        name = {"list": "listing"}.get(cmd_name, cmd_name.replace("-", "_"))
-        command = importlib.import_module(f"crawlcw.cli.commands.{name}").command
+        module = importlib.import_module(f"crawlcw.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
         gc.enable()
-        assert isinstance(command, click.Command)
+        (command,) = (
+            each
+            for each in vars(module).values()
+            if isinstance(each, click.Command) and each.name == cmd_name
+        )
         command.epilog = epilog(cmd_name)
         offer(command)
         return command

@@ -1,28 +1,43 @@
-"""Options of several commands: `--json`, whole numbers, durations, an address to listen on."""
+"""Options of several commands, and the values that they stand for."""
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
-from crawlcw.errors import SettingsError
+from crawlcw.api.settings import Settings, layered, project_settings
+from crawlcw.api.spider import Spider
+from crawlcw.errors import SettingsError, UsageError
 from crawlcw.model.durations import duration
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
-
-def json_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `--json` to a command that then prints one object."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")(
-        command
-    )
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+settings_option = click.option(
+    "-s",
+    "assignments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting; `crawlcw settings` lists them. May be repeated.",
+)
+arguments_option = click.option(
+    "-a",
+    "arguments",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An argument for the spider's constructor. May be repeated.",
+)
 
 
 def number_option(
     name: str, *, least: int, about: str, default: int | None = None
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+) -> Callable[[F], F]:
     """Return a decorator that adds a whole number of at least *least*."""
     kind = click.IntRange(min=least)
     return click.option(
@@ -30,27 +45,11 @@ def number_option(
     )
 
 
-def duration_option(
-    name: str, *, default: str, about: str
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def duration_option(*names: str, default: str, about: str) -> Callable[[F], F]:
     """Return a decorator that adds a duration, which the command gets as a `timedelta`."""
     return click.option(
-        name, default=default, show_default=True, metavar="DURATION", callback=_read, help=about
+        *names, default=default, show_default=True, metavar="DURATION", callback=_read, help=about
     )
-
-
-def address_options(*, port: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that adds `--host` and `--port`, by default *port* on loopback."""
-
-    def add(command: Callable[P, R]) -> Callable[P, R]:
-        command = click.option(
-            "--port", type=click.IntRange(0, 65535), default=port, show_default=True
-        )(command)
-        return click.option(
-            "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
-        )(command)
-
-    return add
 
 
 def _read(_: click.Context, param: click.Parameter, text: str) -> timedelta:
@@ -58,3 +57,42 @@ def _read(_: click.Context, param: click.Parameter, text: str) -> timedelta:
         return duration(text)
     except SettingsError as error:
         raise click.BadParameter(str(error), param_hint=param.opts[0]) from None
+
+
+def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
+    """Return the settings of a crawl of *spider*; None: those of the project alone.
+
+    Precedence: *assignments*, the environment, the project, the spider. Raises
+    `SettingsError`.
+    """
+    return layered(
+        Settings() if spider is None else spider.settings,
+        project=project_settings(Path.cwd()),
+        environment=os.environ,
+        assignments=assignments,
+    )
+
+
+def pairs(assignments: Sequence[str]) -> dict[str, str]:
+    """Return the values by name of NAME=VALUE arguments; raises `UsageError`."""
+    values = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"write NAME=VALUE, not {text!r}")
+        values[name.strip()] = value.strip()
+    return values
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless *yes*; raises `click.Abort` for a no, `UsageError` without a terminal."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} No terminal to confirm on: add --yes")
+    # An event loop's handler of the first Ctrl-C would let the prompt wait on.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        click.confirm(question, abort=True, err=True)
+    finally:
+        signal.signal(signal.SIGINT, handler)

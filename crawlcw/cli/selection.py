@@ -1,5 +1,6 @@
 """Options that select tasks, and their translation to a filter."""
 
+import difflib
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -10,13 +11,13 @@ from urllib.parse import quote
 
 import click
 
-from crawlcw.cli import selecting
-from crawlcw.errors import FetchError, Reason, UsageError
+from crawlcw.api.request import Request
+from crawlcw.errors import FetchError, Reason, SettingsError, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls
-from crawlcw.model.durations import format_duration
+from crawlcw.model.durations import duration, format_duration
 from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Status
+from crawlcw.model.task import Status, key_id
 
 R = TypeVar("R")
 
@@ -26,6 +27,44 @@ UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "One JSON object, for programs: `tasks`, their number."
 _DRY_RUN = "Change nothing: only count the tasks."
+
+
+def task_of(ledger: Ledger, key: str) -> bytes:
+    """Return the id of the task with this key, or in a crawl this URL; raises `UsageError`."""
+    if ledger.kind.tracked:
+        from crawlcw.tracking import keys  # imports all of tracking, which a crawl does not need
+
+        return key_id(keys.key(key))
+    try:
+        return Request(key).identity()[1]
+    except FetchError as error:
+        # The error shows the URL without its password.
+        raise UsageError(f"not a URL: {error.message}") from None
+
+
+def age(text: str, *, option: str = "--since") -> timedelta:
+    """Return the duration that *option* was given; raises `UsageError`."""
+    try:
+        return duration(text)
+    except SettingsError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def host_of(text: str) -> str:
+    """Return the host of a host name, `host:port` or URL, as tasks store it."""
+    try:
+        return urls.locate(text if "://" in text else f"http://{text}/").host
+    except FetchError:
+        raise UsageError(f"{text!r} is not a host: write host or host:port") from None
+
+
+def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
+    """Return the reason named *text*, one of *known*; raises `UsageError`."""
+    if text in known:
+        return Reason(text)
+    near = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(known))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +108,7 @@ class Selection:
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
             # A use case has stages and keys in these fields, which need no normalization.
-            host=self.host if tracked or self.host is None else selecting.host(self.host),
+            host=self.host if tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if tracked else _prefix(self.url_prefix),
             callback=self.callback,
             since=None if self.since is None else ledger.now() - self.since,
@@ -80,7 +119,7 @@ class Selection:
 def selection_options(
     *,
     statuses: Collection[Status] = UNHELD,
-    reason: Callable[[str], Reason] = selecting.any_reason,
+    reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Return a decorator that adds the options to a command, which gets them as `selection`.
@@ -109,15 +148,15 @@ def selection_options(
 
     def add(command: Callable[..., R]) -> Callable[..., R]:
         @wraps(command)
-        def chosen(**given: Any) -> R:
+        def chosen(*args: Any, **given: Any) -> R:
             why, since = given.pop("reason"), given.pop("since")
             selection = Selection(
                 statuses=tuple(Status[name.upper()] for name in given.pop("statuses")),
                 reason=None if why is None else reason(why),
-                since=None if since is None else selecting.age(since),
+                since=None if since is None else age(since),
                 **{name: given.pop(name) for name in ("host", "url_prefix", "callback")},
             )
-            return command(selection=selection, **given)
+            return command(*args, selection=selection, **given)
 
         for option in reversed(added):
             option(chosen)

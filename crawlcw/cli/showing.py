@@ -5,19 +5,24 @@ Not in `crawling`: the supervisor shows a crawl too, and does not load the crawl
 
 import logging
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from itertools import islice
 
 import click
 
 from crawlcw.api.settings import Settings
+from crawlcw.api.settings_fields import tolerance
 from crawlcw.cli import exposing
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
-from crawlcw.cli.faults import faults_of, last_word
 from crawlcw.cli.terminal import progress, tables
-from crawlcw.model.counters import Report
+from crawlcw.model.counters import FINISH_RULES, Report
+from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
+
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +69,83 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         # With --quiet this line is the only sign that the crawl is incomplete.
         logger.warning("%s", last_word(report, faults), extra={"event": "stopped"})
     return code
+
+
+def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
+    """Return the faults, as parts of one sentence; any means exit code 3. Empty: no fault.
+
+    *max_failures* is the number, or as a float the share, of pages that may fail.
+    """
+    rule = FINISH_RULES[report.finish_reason]
+    if rule.fault:
+        return (printable(report.detail) or rule.fault,)
+    faults = []
+    if report.internal_errors:
+        errors = "1 error" if report.internal_errors == 1 else f"{report.internal_errors:,} errors"
+        faults.append(f"crawlcw itself has raised {errors} (the log names the place)")
+    if not rule.is_complete:
+        return tuple(faults)
+    if report.any_finished is False:
+        faults.append("nothing was finished")
+    if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:
+        were = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
+        faults.append(f"{were} given up ({_named(report)})")
+    if max_failures is not None and _too_many(report, max_failures):
+        faults.append(
+            f"{report.given_up:,} of {report.pages + report.given_up:,} pages failed, "
+            f"more than max_failures={tolerance(max_failures)}"
+        )
+    return tuple(faults)
+
+
+def _named(report: Report) -> str:
+    hosts = [
+        f"{printable(origin)}: {printable(reason)}"
+        for origin, reason in islice(report.hosts_given_up.items(), _NAMED)
+    ]
+    more = len(report.hosts_given_up) - len(hosts) + report.more_hosts_given_up
+    return "; ".join([*hosts, f"{more:,} more"] if more else hosts)
+
+
+def _too_many(report: Report, most: int | float) -> bool:
+    if isinstance(most, float):
+        return report.given_up > most * (report.pages + report.given_up)
+    return report.given_up > most
+
+
+def last_word(report: Report, faults: Sequence[str]) -> str:
+    """Return the last line of a crawl: the reason of its end, and its faults."""
+    wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
+    if report.drained and report.counts is not None and report.counts.total == 0:
+        return (
+            f"Drained: the ledger has no page of {report.spider} yet; "
+            f"`crawlcw add {report.spider} URL` gives it some."
+        )
+    if report.drained and faults:
+        return (
+            f"Drained, but {wrong}: `crawlcw tasks {report.spider}` shows what failed, "
+            f"`crawlcw retry-failed {report.spider}` brings it back."
+        )
+    if report.drained:
+        return f"Drained: nothing is left to do.{_failed_before(report)}"
+    rule = FINISH_RULES[report.finish_reason]
+    why = rule.opening
+    if report.detail and not faults:
+        why = f"{why} ({printable(report.detail)})"
+    but = f", and {wrong}" if faults else ""
+    on = "The same command goes on from here."
+    if rule.fault:
+        on += _failed_before(report)
+    return f"{why}: {report.released:,} tasks were released{but}. {on}"
+
+
+def _failed_before(report: Report) -> str:
+    """Return the sentence about failed pages, with the command that reopens them."""
+    if not report.failed_before:
+        return ""
+    one = report.failed_before == 1
+    return (
+        f" {report.failed_before:,} {'page' if one else 'pages'} failed in this run or before: "
+        f"`crawlcw tasks {report.spider}` shows what failed, "
+        f"`crawlcw retry-failed {report.spider}` brings {'it' if one else 'them'} back."
+    )

@@ -10,10 +10,11 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, callback_named, settled
 from crawlcw.archive.bodies import FileMissingError, folder_of
 from crawlcw.archive.records import DamagedRecordError
-from crawlcw.cli import confirming, ledger_option, parsed_pages, selecting
+from crawlcw.cli import ledger_option, options, parsed_pages
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.reparsing import Reparser, Saving, reparser_of, saving_to, stored
+from crawlcw.cli.selection import task_of
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
@@ -64,7 +65,7 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
         chosen = await _chosen(ledger, spider, wish)
         if wish.save and not wish.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
-            confirming.confirm(question, yes=wish.yes)
+            options.confirm(question, yes=wish.yes)
         saving = saving_to(ledger, settings) if wish.save else None
         numbers = _Numbers()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
@@ -85,7 +86,7 @@ async def _chosen(ledger: Ledger, spider: Spider, wish: Wish) -> AsyncIterator[R
     if wish.urls:
         ids = set()
         for url in wish.urls:
-            task_id = selecting.task_of(ledger, url)
+            task_id = task_of(ledger, url)
             record = await ledger.tasks.get(task_id)
             if record is None:
                 raise UsageError(f"{spider.name} has no page {url!r} in this ledger")

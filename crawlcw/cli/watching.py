@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import click
 
-from crawlcw.cli import ledger_option
+from crawlcw.cli.ledger_option import Subject
 from crawlcw.dashboard.observer import Look, Observer
 from crawlcw.errors import LedgerUnavailableError
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _PATIENCE = 0.5
 
 
-async def watch(name: str, ledger_url: str, *, every: timedelta, as_json: bool) -> None:
-    """Show the ledger of *name* until cancelled; raises `LedgerError`.
+async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
+    """Show the ledger of *subject* until cancelled; raises `LedgerError`.
 
     On a terminal that can move its cursor as a live table, elsewhere as one line a poll.
     """
@@ -30,8 +30,8 @@ async def watch(name: str, ledger_url: str, *, every: timedelta, as_json: bool) 
 
     console = Console(markup=False, emoji=False, highlight=False)
     async with (
-        ledger_option.opened(ledger_url, name) as ledger,
-        Observer(ledger, name) as observer,
+        subject.opened() as ledger,
+        Observer(ledger, subject.name) as observer,
     ):
         if as_json or not sys.stdout.isatty() or console.is_dumb_terminal:
             await _tell(observer, every=every, as_json=as_json)

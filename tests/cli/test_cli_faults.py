@@ -6,8 +6,7 @@ import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
-from crawlcw.cli.faults import faults_of, last_word
-from crawlcw.cli.showing import Output, sum_up
+from crawlcw.cli.showing import Output, faults_of, last_word, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.counters import FINISH_RULES, FinishReason, Report

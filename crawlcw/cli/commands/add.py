@@ -117,15 +117,13 @@ def _is_bare(name: str) -> bool:
 
 async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
     """Return the kind of data recorded under a name; None: no data."""
-    settings = ledger_option.own_settings()
+    settings = options.settings_of()
+    opening = open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
     try:
-        ledger = await open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
+        async with ledger_option.closing(opening) as ledger:
+            return ledger.kind if await ledger.queries.has(tuple(Status)) else None
     except UsageError:
         return None  # there is no such ledger yet
-    try:
-        return ledger.kind if await ledger.queries.has(tuple(Status)) else None
-    finally:
-        await ledger.close()
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
@@ -179,18 +177,13 @@ def _file(source: str) -> IO[bytes]:
 async def _feed(
     name: str, spider: Spider | None, ledger_url: str, requests: Iterator[Request]
 ) -> Fed:
-    settings = ledger_option.own_settings()
-    if spider is not None:
-        settings = ledger_option.settings_of(spider)
-    ledger = await open_ledger(ledger_url, name, settings=settings)
-    try:
+    settings = options.settings_of(spider)
+    async with ledger_option.closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
         state = await ledger.notes.state()
         checks = None if spider is None else LinkChecks(spider, settings, state)
         adder = PageAdder(ledger, spider, checks)
         await adder.add_all(requests)
         return adder.fed
-    finally:
-        await ledger.close()
 
 
 def _tell_fed(fed: Fed, options: _Options) -> None:

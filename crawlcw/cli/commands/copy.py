@@ -2,17 +2,15 @@
 
 import json
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import click
 
-from crawlcw.cli import dropping, kept_bodies, ledger_option, loading, loop, options
+from crawlcw.cli import dropping, loading, loop, options
+from crawlcw.cli.ledger_option import closing, opened, url_option
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Digest, Part, copy
-from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.copying import UNFINISHED, Digest, Part, copy
 from crawlcw.ledger_opening import open_to_copy
 from crawlcw.model.task import Status
 
@@ -21,8 +19,8 @@ logger = logging.getLogger(__name__)
 
 @click.command("copy")
 @click.argument("name")
-@ledger_option.url_option("--from", "source_url", about="Ledger to copy.")
-@ledger_option.url_option("--to", "target_url", about="Target ledger, without tasks of NAME.")
+@url_option("--from", "source_url", about="Ledger to copy.")
+@url_option("--to", "target_url", about="Target ledger, without tasks of NAME.")
 @options.json_option
 @logs.level_option
 def command(
@@ -50,17 +48,17 @@ def command(
             f"{counted(tasks.number, 'task')} of {name} with {counted(tasks.items, 'item')} and "
             f"{counted(hosts, 'host')} were copied and verified"
         )
-    if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
+    if (left := dropping.files_left(name, options.settings_of())) is not None:
         click.echo(f"{left}; both ledgers refer to them", err=True)
 
 
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:
-    async with ledger_option.opened(source_url, name) as source:
+    async with opened(source_url, name) as source:
         if (await source.notes.state()).get(UNFINISHED):
             raise UsageError("the ledger to copy is itself an interrupted copy")
         await dropping.check_idle(source, name)
         kind = source.kind
-        async with _target(target_url, name, kind) as target:
+        async with closing(open_to_copy(target_url, name, kind=kind)) as target:
             if not (await target.notes.state()).get(UNFINISHED):
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
@@ -69,17 +67,8 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                     )
                 return await copy(source, target, told=_tell)
             await target.admin.drop()
-        async with _target(target_url, name, kind) as target:
+        async with closing(open_to_copy(target_url, name, kind=kind)) as target:
             return await copy(source, target, told=_tell)
-
-
-@asynccontextmanager
-async def _target(url: str, name: str, kind: LedgerKind) -> AsyncIterator[CopiedLedger]:
-    ledger = await open_to_copy(url, name, kind=kind)
-    try:
-        yield ledger
-    finally:
-        await ledger.close()
 
 
 def _tell(part: Part, number: int) -> None:

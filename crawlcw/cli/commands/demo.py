@@ -8,7 +8,6 @@ import click
 
 from crawlcw.cli import loop
 from crawlcw.cli.exit_codes import OK
-from crawlcw.cli.stopping import stopped_by_signals
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
@@ -22,7 +21,7 @@ _PORT = 8000
 @click.command("demo")
 @logs.level_option
 @logs.format_option
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+@logs.quiet_option
 @click.option("--serve", is_flag=True, help="Only keep the bookshop open, for spiders of your own.")
 @click.option(
     "--port",
@@ -61,7 +60,7 @@ def command(
                     f"{os.strerror(error.errno or 0)}; --port names another"
                 ) from None
             if serve:
-                stopped = stopped_by_signals()
+                stopped = loop.stopped_by_signals()
                 click.echo(f"The bookshop is open at {shop.url} until Ctrl-C")
                 await stopped.wait()
                 return OK

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 import click
 
 from crawlcw import doctor
-from crawlcw.cli import ledger_option, loading, loop, options
+from crawlcw.cli import options
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
+from crawlcw.cli.ledger_option import Subject, closing, ledger_command
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.terminal import logs
 from crawlcw.doctor import ADVICE, Finding, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger_opening import open_for_inspection
 
 
-@click.command("doctor")
-@click.argument("spider")
-@ledger_option.ledger_option
+@ledger_command("doctor")
 @click.option(
     "--ready",
     is_flag=True,
@@ -31,15 +29,8 @@ from crawlcw.ledger_opening import open_for_inspection
     about="Number of findings shown of each kind; all are counted.",
 )
 @options.json_option
-@logs.log_option
-def command(
-    *,
-    spider: str,
-    ledger_url: str,
-    ready: bool,
-    repair: bool,
-    examples: int,
-    as_json: bool,
+async def command(
+    subject: Subject, *, ready: bool, repair: bool, examples: int, as_json: bool
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
@@ -51,42 +42,24 @@ def command(
     reached, 78 if it does not accept writes. Reads no task; on MongoDB the ledger may
     be empty.
     """
-    name = loading.name_of(spider)
-    if ready:
-        if repair:
-            raise UsageError("--ready repairs nothing: give it without --repair")
-        loop.run(_check_ready(name, ledger_url))
-        click.echo(json.dumps({"ready": True}) if as_json else "ready")
-        return OK
-    report = loop.run(_examined(name, ledger_url, repair=repair, examples=examples))
+    if ready and repair:
+        raise UsageError("--ready repairs nothing: give it without --repair")
+    name, url, settings = subject.name, subject.ledger_url, options.settings_of()
+    async with closing(open_for_inspection(url, name, settings=settings)) as ledger:
+        if ready:
+            if (refusal := await ledger.inspection.write_refusal()) is not None:
+                raise LedgerConfigurationError(refusal)
+            click.echo(json.dumps({"ready": True}) if as_json else "ready")
+            return OK
+        report = await doctor.examine(ledger, repair=repair, examples=examples)
+    if report is None:
+        raise await subject.nothing()
     if as_json:
         click.echo(_json(name, report))
     else:
         for line in _lines(name, report):
             click.echo(line)
     return OK if report.clean else VIOLATIONS
-
-
-async def _check_ready(name: str, url: str) -> None:
-    ledger = await open_for_inspection(url, name, settings=ledger_option.own_settings())
-    try:
-        refusal = await ledger.inspection.write_refusal()
-    finally:
-        await ledger.close()
-    if refusal is not None:
-        raise LedgerConfigurationError(refusal)
-
-
-async def _examined(name: str, url: str, *, repair: bool, examples: int) -> Report:
-    settings = ledger_option.own_settings()
-    ledger = await open_for_inspection(url, name, settings=settings)
-    try:
-        report = await doctor.examine(ledger, repair=repair, examples=examples)
-    finally:
-        await ledger.close()
-    if report is None:
-        raise UsageError(await ledger_option.nothing_of(name, url))
-    return report
 
 
 def _json(name: str, report: Report) -> str:

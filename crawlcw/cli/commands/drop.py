@@ -4,41 +4,32 @@ import json
 
 import click
 
-from crawlcw.cli import confirming, dropping, kept_bodies, ledger_option, loading, loop, options
-from crawlcw.cli.terminal import logs
+from crawlcw.cli import dropping, options
+from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.errors import LedgerFormatError
 
 
-@click.command("drop")
-@click.argument("name")
-@ledger_option.ledger_option
-@confirming.yes_option
+@ledger_command("drop", argument="name")
+@options.yes_option
 @options.json_option
-@logs.log_option
-def command(*, name: str, ledger_url: str, yes: bool, as_json: bool) -> None:
+async def command(subject: Subject, *, yes: bool, as_json: bool) -> None:
     """Delete all data of NAME, a spider or a use case.
 
     Deletes its tasks, items, hosts and notes. Refused while workers are at work on
     it. An SQLite file keeps its size and reuses the space. Files of `keep_bodies` or
     `save_to` stay.
     """
-    name = loading.name_of(name)
-    count = loop.run(_drop(name, ledger_url, yes=yes))
+    name, settings = subject.name, options.settings_of()
+    try:
+        async with subject.opened() as ledger:
+            count: int | None = await dropping.drop(ledger, name, yes=yes)
+    except LedgerFormatError:
+        await dropping.drop_unread(name, subject.ledger_url, settings=settings, yes=yes)
+        count = None
     if as_json:
         click.echo(json.dumps({"name": name, "tasks": count}))
     else:
         tasks = "" if count is None else f", with {count:,} tasks"
         click.echo(f"{name} was deleted from the ledger{tasks}")
-    if (left := kept_bodies.left(name, ledger_option.own_settings())) is not None:
+    if (left := dropping.files_left(name, settings)) is not None:
         click.echo(left, err=True)
-
-
-async def _drop(name: str, ledger_url: str, *, yes: bool) -> int | None:
-    """Return how many tasks it had; None: they cannot be counted."""
-    try:
-        async with ledger_option.opened(ledger_url, name) as ledger:
-            return await dropping.drop(ledger, name, yes=yes)
-    except LedgerFormatError:
-        settings = ledger_option.own_settings()
-        await dropping.drop_unread(name, ledger_url, settings=settings, yes=yes)
-        return None

@@ -1,23 +1,19 @@
 """`crawlcw export`: write the recorded items to files or stdout."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Sequence
 
 import click
 
-from crawlcw.cli import exporting, ledger_option, loading, loop, selecting
-from crawlcw.cli.terminal import logs
+from crawlcw.cli import exporting
+from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.selection import age
 from crawlcw.errors import UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.export import follow as follow_items
 from crawlcw.feeds.target import Target
-from crawlcw.ledger.protocol import Ledger
 
 
-@click.command("export")
-@click.argument("spider")
-@ledger_option.ledger_option
+@ledger_command("export")
 @exporting.outputs_option(required=True, about="Write to FILE, which appears when it is complete:")
 @click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
 @click.option(
@@ -41,11 +37,9 @@ from crawlcw.ledger.protocol import Ledger
     is_flag=True,
     help="Keep writing new items until the crawl is drained; with -o - only.",
 )
-@logs.log_option
-def command(
+async def command(
+    subject: Subject,
     *,
-    spider: str,
-    ledger_url: str,
     outputs: list[Target],
     fields: str | None,
     since: str | None,
@@ -63,15 +57,24 @@ def command(
     SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
     items: `crawlcw tasks` shows them.
     """
-    age = None if since is None else selecting.age(since)
+    newest = None if since is None else age(since)
     names = None if fields is None else _names(fields)
     wanted = Wanted(fields=names, with_meta=with_meta, versions=versions, defuse=not formulas)
     if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
         raise UsageError("--follow writes new items only: leave out --versions")
-    name = loading.name_of(spider)
-    loop.run(_write(name, ledger_url, outputs, wanted, age, follow=follow))
+    instead = f"`crawlcw tasks {subject.name} --json --limit 0` prints them"
+    no_items = f": its tasks have results, not items: {instead}"
+    async with subject.opened(crawls_only=no_items) as ledger:
+        if newest is not None:
+            wanted = wanted.newer_than(ledger.now() - newest)
+        if follow:
+            await follow_items(ledger, wanted, stdout=exporting.stdout())
+            return
+        count = await export(ledger, outputs, wanted, stdout=exporting.stdout())
+    if files := [target.place for target in outputs if not target.is_stdout]:
+        click.echo(f"{count:,} items in {', '.join(files)}", err=True)
 
 
 def _names(fields: str) -> Sequence[str]:
@@ -79,33 +82,3 @@ def _names(fields: str) -> Sequence[str]:
     if not all(names):
         raise UsageError(f"--fields takes names with commas between them, not {fields!r}")
     return list(dict.fromkeys(names))
-
-
-async def _write(
-    name: str,
-    ledger_url: str,
-    outputs: list[Target],
-    wanted: Wanted,
-    age: timedelta | None,
-    *,
-    follow: bool,
-) -> None:
-    async with _opened(name, ledger_url) as ledger:
-        newer = wanted if age is None else wanted.newer_than(ledger.now() - age)
-        if follow:
-            await follow_items(ledger, newer, stdout=exporting.stdout())
-            return
-        count = await export(ledger, outputs, newer, stdout=exporting.stdout())
-    if files := [target.place for target in outputs if not target.is_stdout]:
-        click.echo(f"{count:,} items in {', '.join(files)}", err=True)
-
-
-@asynccontextmanager
-async def _opened(name: str, ledger_url: str) -> AsyncIterator[Ledger]:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        if ledger.kind.tracked:
-            raise UsageError(
-                f"{name} is a use case: its tasks have results, not items: "
-                f"`crawlcw tasks {name} --json --limit 0` prints them"
-            )
-        yield ledger

@@ -7,7 +7,7 @@ import click
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.cli import loop, spider_options, trying
+from crawlcw.cli import loop, options, trying
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import FetchError
@@ -17,8 +17,8 @@ from crawlcw.model.sanitize import printable, printable_block
 @click.command("fetch")
 @click.argument("url")
 @click.option("--spider", metavar="SPIDER", help="Use the settings of this spider.")
-@spider_options.arguments_option
-@spider_options.settings_option
+@options.arguments_option
+@options.settings_option
 @click.option("--headers", is_flag=True, help="Print the response headers instead of the body.")
 @logs.log_option
 def command(
@@ -48,7 +48,7 @@ async def _fetch(
     headers: bool,
 ) -> int:
     made = trying.made(spider, arguments)
-    async with trying.trying(made, url, spider_options.settings_of(made, assignments)) as trial:
+    async with trying.trying(made, url, options.settings_of(made, assignments)) as trial:
         try:
             response = await trial.fetch(Request(url))
         except FetchError as error:

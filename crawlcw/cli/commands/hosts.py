@@ -8,8 +8,9 @@ from datetime import datetime
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, options, steering
-from crawlcw.cli.terminal import logs
+from crawlcw.cli import options
+from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.crawl.control import Control
 from crawlcw.dashboard.observer import given_up_for, owner_of, unfinished_of, waiting_of, why
 from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -37,35 +38,24 @@ class Row:
     why: str
 
 
-@click.command("hosts")
-@click.argument("spider")
-@ledger_option.ledger_option
+@ledger_command("hosts")
 @options.number_option(
     "--limit", least=0, default=50, about="Number of hosts in the table; 0: all."
 )
 @click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
-@logs.log_option
-def command(*, spider: str, ledger_url: str, limit: int, as_json: bool) -> None:
+async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why it waits.
 
     The hosts with the most waiting tasks come first; with --json the order is by
     name. SPIDER is as for `crawlcw run`, or the name of a use case, with its stages
     instead of hosts. A name without recorded tasks is an error (exit code 2).
     """
-    name = loading.name_of(spider)
-    loop.run(_write_json(name, ledger_url) if as_json else _write(name, ledger_url, limit=limit))
-
-
-async def _write_json(name: str, ledger_url: str) -> None:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        async for row in _rows(ledger, now=ledger.now()):
-            line = _json(row, called=_called(ledger))
-            click.echo(escaping.visible(line), nl=False)
-
-
-async def _write(name: str, ledger_url: str, *, limit: int) -> None:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        now, called = ledger.now(), _called(ledger)
+    async with subject.opened() as ledger:
+        now, called = ledger.now(), "stage" if ledger.kind.tracked else "host"
+        if as_json:
+            async for row in _rows(ledger, now=now):
+                click.echo(escaping.visible(_json(row, called=called)), nl=False)
+            return
         rows = [row async for row in _rows(ledger, now=now)]
     for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=called):
         click.echo(line)
@@ -73,13 +63,10 @@ async def _write(name: str, ledger_url: str, *, limit: int) -> None:
         click.echo(f"{limit:,} of {len(rows):,} {called}s; --limit 0 shows all")
 
 
-def _called(ledger: Ledger) -> str:
-    return "stage" if ledger.kind.tracked else "host"
-
-
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
     """Yield the known hosts by name, and then those that only have tasks so far."""
-    paused = await steering.is_paused(ledger)
+    tracked = ledger.kind.tracked
+    paused = not tracked and Control.of(await ledger.notes.control()).paused is not None
     counts = await ledger.hosts.counts()
     async for host in ledger.hosts.all():
         yield _row(host, counts.pop(host.name, Counts()), now=now, paused=paused)

@@ -9,12 +9,10 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.spider import callback_named
 from crawlcw.cli import (
-    confirming,
     ledger_option,
     loop,
     options,
     parsed_pages,
-    spider_options,
     stored_pages,
     trying,
 )
@@ -32,14 +30,14 @@ from crawlcw.model.transitions import Failed
     "--callback", "-c", metavar="NAME", help="Default: `parse`, or a stored page's own callback."
 )
 @click.option("--context", metavar="JSON", help="Context of the request, a JSON object.")
-@spider_options.arguments_option
-@spider_options.settings_option
+@options.arguments_option
+@options.settings_option
 @click.option("--stored", is_flag=True, help="Parse pages kept by `keep_bodies`; no requests.")
 @click.option(
     "--save", is_flag=True, help="Replace the recorded items of stored pages with the new ones."
 )
 @ledger_option.ledger_option
-@confirming.yes_option
+@options.yes_option
 @options.json_option
 @logs.log_option
 def command(
@@ -79,7 +77,7 @@ def command(
         wish = stored_pages.Wish(
             urls=urls, callback=callback, save=save, yes=yes, as_json=as_json, said_as=spider
         )
-        settings = spider_options.settings_of(made, assignments)
+        settings = options.settings_of(made, assignments)
         return loop.run(stored_pages.parse(made, settings, ledger_url, wish))
     if save:
         raise UsageError("--save is for stored pages: add --stored")
@@ -111,9 +109,7 @@ async def _parse(
 ) -> int:
     made = trying.made(spider, arguments)
     callback_named(made, request.callback)  # checked before the first request
-    async with trying.trying(
-        made, request.url, spider_options.settings_of(made, assignments)
-    ) as trial:
+    async with trying.trying(made, request.url, options.settings_of(made, assignments)) as trial:
         try:
             response = await trial.fetch(request)
         except FetchError as error:

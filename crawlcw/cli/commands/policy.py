@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from crawlcw.cli import ledger_option, loop
+from crawlcw.cli import ledger_option, loop, options
 from crawlcw.cli.terminal import logs
-from crawlcw.errors import UnknownNameError, UsageError
+from crawlcw.errors import UnknownNameError
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.durations import format_duration
 from crawlcw.tracking import Policy, Tracker, keys
@@ -26,12 +26,7 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
     They are in the ledger, for all processes on it.
     """
-    given = {}
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise UsageError(f"write NAME=VALUE, not {text!r}")
-        given[name.strip()] = value.strip()
+    given = options.pairs(assignments)
     name = keys.use_case(use_case)
     instead = f"its settings are in its code, and `crawlcw set {name}` changes those of its crawls"
     with ledger_option.for_use_cases(name, instead=instead):
@@ -46,22 +41,15 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
 
 async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
-    if not given:
-        return await _written(name, ledger_url)
-    async with Tracker.open(ledger_url, name) as tracker:
-        return await tracker.configure(**given)
-
-
-async def _written(name: str, ledger_url: str) -> Policy:
-    """Return the recorded policy without writing: read access is enough."""
+    """Change the recorded policy, and return it; without changes, read access is enough."""
+    if given:
+        async with Tracker.open(ledger_url, name) as tracker:
+            return await tracker.configure(**given)
     try:
-        ledger = await open_tracked(ledger_url, name, create=False)
+        async with ledger_option.closing(open_tracked(ledger_url, name, create=False)) as ledger:
+            return Policy.of(await ledger.notes.policy())
     except UnknownNameError:
         return Policy()
-    try:
-        return Policy.of(await ledger.notes.policy())
-    finally:
-        await ledger.close()
 
 
 def _shown(value: Any) -> str:

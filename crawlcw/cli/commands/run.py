@@ -12,14 +12,12 @@ import click
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import (
-    confirming,
     exporting,
     exposing,
     ledger_option,
     loading,
     loop,
     options,
-    spider_options,
 )
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.starting import Process
@@ -39,8 +37,8 @@ from crawlcw.ledger.protocol import Ledger
     about="Worker processes; 0: crawl in this process, for a debugger or stdin.",
 )
 @options.number_option("--concurrency", least=1, about="Fetchers in each process.")
-@spider_options.settings_option
-@spider_options.arguments_option
+@options.settings_option
+@options.arguments_option
 @options.number_option(
     "--max-pages",
     least=1,
@@ -58,12 +56,12 @@ from crawlcw.ledger.protocol import Ledger
     help="Claim tasks one by one, or many in a round trip.",
 )
 @click.option("--fresh", is_flag=True, help="Delete the data of SPIDER, and start again.")
-@confirming.yes_option
+@options.yes_option
 @exposing.options
 @logs.level_option
 @logs.format_option
 @logs.file_option
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings.")
+@logs.quiet_option
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--share", multiple=True, hidden=True)
 @click.pass_obj
@@ -128,7 +126,7 @@ def command(
         gc.freeze()
         gc.enable()
         made = loading.make(loading.find(spider), arguments)
-        settings = spider_options.settings_of(made, [*assignments, *shorthands, *share])
+        settings = options.settings_of(made, [*assignments, *shorthands, *share])
         secure_descriptors(settings.concurrency)
         return made, settings
 

@@ -12,7 +12,7 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
-from crawlcw.cli import spider_options, trying
+from crawlcw.cli import options, trying
 from crawlcw.cli.terminal import logs
 from crawlcw.cli.trial import Trial
 from crawlcw.errors import FetchError, SpiderError, UsageError
@@ -31,8 +31,8 @@ request, spider   the page's request, and the spider
 @click.command("shell")
 @click.argument("url", required=False)
 @click.option("--spider", metavar="SPIDER", help="Use the settings and callbacks of this spider.")
-@spider_options.arguments_option
-@spider_options.settings_option
+@options.arguments_option
+@options.settings_option
 @logs.log_option
 def command(
     *,
@@ -59,7 +59,7 @@ class _Session:
     def __init__(self, runner: asyncio.Runner, spider: Spider, assignments: Sequence[str]) -> None:
         self._runner = runner
         self._spider = spider
-        self._settings = spider_options.settings_of(spider, assignments)
+        self._settings = options.settings_of(spider, assignments)
         self._open = AsyncExitStack()
         self._open_sessions = AsyncExitStack()
         self._sessions: Ledger | None = None

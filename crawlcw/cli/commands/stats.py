@@ -8,10 +8,11 @@ from datetime import datetime, timedelta
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, options, selecting, watching
-from crawlcw.cli.exit_codes import OK
-from crawlcw.cli.stopping import until_stopped
-from crawlcw.cli.terminal import logs, tables
+from crawlcw.cli import options, watching
+from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.loop import until_stopped
+from crawlcw.cli.selection import age
+from crawlcw.cli.terminal import tables
 from crawlcw.cli.terminal.tables import two_columns
 from crawlcw.crawl.control import Control
 from crawlcw.engine.workers import is_dead
@@ -19,7 +20,7 @@ from crawlcw.errors import POLICY_REASONS, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Count, Counts, Dimension, Group, Ledger, Worker
-from crawlcw.model.counters import Examples
+from crawlcw.model.counters import Counters
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
@@ -28,31 +29,25 @@ _SHORTEST_PAUSE = timedelta(seconds=1)
 _SCAN_LIMIT = 10_000
 _MOST_ROWS = 50
 _LONGEST_VALUE = 80
+#: Fields of a worker's vitals in its JSON object.
+_VITALS = ("rate", "processing", "memory", "lag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
     name: str
     kind: LedgerKind
+    counters: Counters
     counts: Counts
     items: Count
-    items_by_callback: dict[str, int]
-    items_dropped: dict[str, int]
     reasons: dict[str, int]
-    links_dropped: dict[str, int]
-    unchanged: int
-    stalls: int
-    longest_stall: float  #: seconds
-    link_examples: Examples
     workers: list[Worker]
     next_due: datetime | None
     control: Control
     now: datetime
 
 
-@click.command("stats")
-@click.argument("spider")
-@ledger_option.ledger_option
+@ledger_command("stats")
 @options.json_option
 @click.option(
     "--by",
@@ -71,17 +66,15 @@ class _Numbers:
     metavar="DURATION",
     help="Interval of --watch. Default: 2s on a terminal, else 10s.",
 )
-@logs.log_option
-def command(
+async def command(
+    subject: Subject,
     *,
-    spider: str,
-    ledger_url: str,
     as_json: bool,
     dimension: str | None,
     all_items: bool,
     watched: bool,
     every: str | None,
-) -> int:
+) -> None:
     """Show the tasks of SPIDER by status and reason, and the workers.
 
     SPIDER is as for `crawlcw run`, or the name of a use case. A name without recorded
@@ -95,27 +88,24 @@ def command(
         raise UsageError("--every needs --watch: add it, or leave --every out")
     if all_items and (dimension is not None or watched):
         raise UsageError("--all-items does not go with --by or --watch: leave them out")
-    if dimension is not None:
-        if watched:
-            raise UsageError("--by does not go with --watch: leave one of them out")
-        loop.run(_write_groups(loading.name_of(spider), ledger_url, dimension, as_json=as_json))
-        return OK
+    if dimension is not None and watched:
+        raise UsageError("--by does not go with --watch: leave one of them out")
     if watched:
-        name, pause = loading.name_of(spider), _pause(every)
-        loop.run(until_stopped(watching.watch(name, ledger_url, every=pause, as_json=as_json)))
-        return OK
-    numbers = loop.run(_numbers(loading.name_of(spider), ledger_url, count_all=all_items))
+        await until_stopped(watching.watch(subject, every=_pause(every), as_json=as_json))
+        return
+    async with subject.opened() as ledger:
+        if dimension is not None:
+            await _write_groups(ledger, dimension, as_json=as_json)
+            return
+        numbers = await _numbers(ledger, subject.name, count_all=all_items)
     if as_json:
         click.echo(_json(numbers))
     else:
         _print(numbers)
-    return OK
 
 
-async def _write_groups(name: str, ledger_url: str, by: str, *, as_json: bool) -> None:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        groups = await ledger.groups.by(Dimension(by))
-        tracked = ledger.kind.tracked
+async def _write_groups(ledger: Ledger, by: str, *, as_json: bool) -> None:
+    groups = await ledger.groups.by(Dimension(by))
     if as_json:
         # One object a line: there may be a million hosts.
         for group in groups:
@@ -123,7 +113,8 @@ async def _write_groups(name: str, ledger_url: str, by: str, *, as_json: bool) -
     elif not groups:
         click.echo("no task has a value for this yet")
     else:
-        _print_groups(groups, "stage" if tracked and by == Dimension.HOST else by)
+        tracked_by_host = ledger.kind.tracked and by == Dimension.HOST
+        _print_groups(groups, "stage" if tracked_by_host else by)
 
 
 def _group_json(group: Group, by: str) -> str:
@@ -147,33 +138,25 @@ def _print_groups(groups: list[Group], called: str) -> None:
 def _pause(every: str | None) -> timedelta:
     if every is None:
         return timedelta(seconds=2 if sys.stdout.isatty() else 10)
-    pause = selecting.age(every, option="--every")
+    pause = age(every, option="--every")
     if pause < _SHORTEST_PAUSE:
         raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
     return pause
 
 
-async def _numbers(name: str, ledger_url: str, *, count_all: bool) -> _Numbers:
-    async with ledger_option.opened(ledger_url, name) as ledger:
-        counters = await ledger.workers.counters()
-        return _Numbers(
-            name=name,
-            kind=ledger.kind,
-            counts=await ledger.queries.counts(),
-            items=await _items(ledger, count_all=count_all),
-            items_by_callback=_largest_first(counters.items_by_callback),
-            items_dropped=_largest_first(counters.items_dropped),
-            reasons=await ledger.queries.reasons(),
-            links_dropped=_largest_first(counters.links_dropped),
-            unchanged=counters.unchanged,
-            stalls=counters.stalls,
-            longest_stall=counters.longest_stall,
-            link_examples=counters.link_examples,
-            workers=_at_work(await ledger.workers.all()),
-            next_due=await ledger.queries.horizon(),
-            control=Control.of(await ledger.notes.control()),
-            now=ledger.now(),
-        )
+async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
+    return _Numbers(
+        name=name,
+        kind=ledger.kind,
+        counters=await ledger.workers.counters(),
+        counts=await ledger.queries.counts(),
+        items=await _items(ledger, count_all=count_all),
+        reasons=await ledger.queries.reasons(),
+        workers=_at_work(await ledger.workers.all()),
+        next_due=await ledger.queries.horizon(),
+        control=Control.of(await ledger.notes.control()),
+        now=ledger.now(),
+    )
 
 
 async def _items(ledger: Ledger, *, count_all: bool) -> Count:
@@ -192,6 +175,7 @@ def _at_work(workers: list[Worker]) -> list[Worker]:
 
 
 def _json(numbers: _Numbers) -> str:
+    counters = numbers.counters
     return json.dumps(
         {
             numbers.kind.value: numbers.name,
@@ -200,14 +184,14 @@ def _json(numbers: _Numbers) -> str:
             "total": numbers.counts.known,
             "items": numbers.items.number,
             "items_all_counted": numbers.items.whole,
-            "items_by_callback": numbers.items_by_callback,
-            "items_dropped": numbers.items_dropped,
+            "items_by_callback": _largest_first(counters.items_by_callback),
+            "items_dropped": _largest_first(counters.items_dropped),
             "reasons": numbers.reasons,
-            "links_dropped": numbers.links_dropped,
-            "unchanged": numbers.unchanged,
-            "stalls": numbers.stalls,
-            "longest_stall": numbers.longest_stall,
-            "link_examples": {reason: list(some) for reason, some in numbers.link_examples.items()},
+            "links_dropped": _largest_first(counters.links_dropped),
+            "unchanged": counters.unchanged,
+            "stalls": counters.stalls,
+            "longest_stall": counters.longest_stall,
+            "link_examples": {name: list(some) for name, some in counters.link_examples.items()},
             "workers": [
                 {
                     "host": worker.host,
@@ -215,10 +199,7 @@ def _json(numbers: _Numbers) -> str:
                     "started": iso_time(worker.started),
                     "heartbeat": iso_time(worker.heartbeat),
                     "pages": worker.counters.pages,
-                    "rate": worker.vitals and worker.vitals.rate,
-                    "processing": worker.vitals and worker.vitals.processing,
-                    "memory": worker.vitals and worker.vitals.memory,
-                    "lag": worker.vitals and worker.vitals.lag,
+                    **{name: worker.vitals and getattr(worker.vitals, name) for name in _VITALS},
                 }
                 for worker in numbers.workers
             ],
@@ -239,24 +220,22 @@ def _print(numbers: _Numbers) -> None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"
     for name, value in numbers.control.settings.items():
         rows[f"set: {name}"] = printable(value)
-    if numbers.unchanged:
-        rows["visited again, unchanged"] = f"{numbers.unchanged:,}"
-    if numbers.stalls:
-        longest = format_duration(timedelta(seconds=numbers.longest_stall))
-        rows["event loop blocked"] = f"{numbers.stalls:,} times, {longest} at most"
+    counters = numbers.counters
+    if counters.unchanged:
+        rows["visited again, unchanged"] = f"{counters.unchanged:,}"
+    rows |= tables.stalls(counters)
     tables.show(two_columns(numbers.name, rows))
-    if len(numbers.items_by_callback) > 1:
-        tables.show(two_columns("items by callback", _shown(numbers.items_by_callback)))
-    if numbers.items_dropped:
-        tables.show(two_columns("items not recorded by reason", _shown(numbers.items_dropped)))
+    if len(counters.items_by_callback) > 1:
+        tables.show(two_columns("items by callback", _shown(counters.items_by_callback)))
+    if counters.items_dropped:
+        tables.show(two_columns("items not recorded by reason", _shown(counters.items_dropped)))
     if numbers.reasons:
         reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
         tables.show(two_columns("failed and ignored by reason", reasons))
-    if numbers.links_dropped:
-        dropped = _shown(numbers.links_dropped)
-        tables.show(two_columns("links not followed by reason", dropped))
-        for name in numbers.links_dropped:
-            for link in numbers.link_examples.get(name, ()):
+    if counters.links_dropped:
+        tables.show(two_columns("links not followed by reason", _shown(counters.links_dropped)))
+        for name in _largest_first(counters.links_dropped):
+            for link in counters.link_examples.get(name, ()):
                 click.echo(f"  {printable(name)}: {printable(link)}")
 
 
@@ -265,7 +244,7 @@ def _item_number(items: Count) -> str:
 
 
 def _shown(numbers: Mapping[str, int]) -> dict[str, str]:
-    return {printable(name): f"{number:,}" for name, number in numbers.items()}
+    return {printable(name): f"{number:,}" for name, number in _largest_first(numbers).items()}
 
 
 def _reason(name: str) -> str:

@@ -1,39 +1,41 @@
-"""`crawlcw tasks`: list tasks by status, time or reason."""
+"""`crawlcw tasks` and `show`: a list of tasks, and the history of one."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from crawlcw.cli import ledger_option, loading, loop, options, selecting, task_objects
-from crawlcw.cli.selection import Selection, selection_options
-from crawlcw.cli.terminal import logs
-from crawlcw.errors import UsageError
+from crawlcw.cli import loading, options
+from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.selection import Selection, selection_options, task_of
+from crawlcw.dashboard.stories import pages_above, pages_ahead
+from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
+from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
-from crawlcw.model.sanitize import printable
-from crawlcw.model.task import Record, Status, Task
+from crawlcw.model.sanitize import printable, printable_block
+from crawlcw.model.task import BlobRef, Record, Status, Task
 
-#: Formats a task for output.
-Shown = Callable[[Ledger, Record], Awaitable[str]]
+if TYPE_CHECKING:
+    from crawlcw.crawl.link_checks import Refusal
+
 _LONGEST_KEY = 70
 
 
-@click.command("tasks")
-@click.argument("name")
-@ledger_option.ledger_option
+@ledger_command("tasks", argument="name")
 @click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @options.number_option("--limit", least=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
 @click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
-@logs.log_option
-def command(
+async def tasks(
+    subject: Subject,
     *,
-    name: str,
-    ledger_url: str,
     key: str | None,
     selection: Selection,
     limit: int,
@@ -43,51 +45,31 @@ def command(
     """List tasks of NAME, a use case or a spider, the last changed first."""
     if items and not as_json:
         raise UsageError("--items goes with --json")
-    shown = _with_items if items else _object if as_json else _row
-    loop.run(_list(loading.name_of(name), ledger_url, selection, shown, key=key, limit=limit))
-
-
-async def _list(
-    name: str,
-    ledger_url: str,
-    selection: Selection,
-    shown: Shown,
-    *,
-    key: str | None,
-    limit: int,
-) -> None:
-    async with ledger_option.opened(ledger_url, name) as ledger:
+    async with subject.opened() as ledger:
         chosen = selection.filter(ledger)
         if key is not None:
-            chosen = replace(chosen, ids=(selecting.task_of(ledger, key),))
+            chosen = replace(chosen, ids=(task_of(ledger, key),))
         number = 0
         async with aclosing(ledger.queries.walk(chosen)) as records:
             async for record in records:
-                click.echo(await shown(ledger, record), nl=False)
+                click.echo(await _object(ledger, record, items) if as_json else _row(record))
                 number += 1
                 if number == limit:
                     break
         if key is not None and not number:
-            raise UsageError(f"{name} has no task {key!r} that matches the other options")
+            raise UsageError(f"{subject.name} has no task {key!r} that matches the other options")
 
 
-async def _object(_: Ledger, record: Record) -> str:
-    return escaping.visible(values.to_json(task_objects.whole(record)) + "\n")
+async def _object(ledger: Ledger, record: Record, items: bool) -> str:
+    """Return a task as JSON; with its *items*, which queries do not read."""
+    found = _fields(record)
+    if items:
+        whole = await ledger.tasks.get(record.task.id)
+        found["items"] = list(record.items if whole is None else whole.items)
+    return escaping.visible(values.to_json(found))
 
 
-async def _with_items(ledger: Ledger, record: Record) -> str:
-    """Return a task with its items, which queries do not read."""
-    whole = await ledger.tasks.get(record.task.id)
-    items = list(record.items if whole is None else whole.items)
-    found = task_objects.whole(record) | {"items": items}
-    return escaping.visible(values.to_json(found) + "\n")
-
-
-async def _row(_: Ledger, record: Record) -> str:
-    return _line(record) + "\n"
-
-
-def _line(record: Record) -> str:
+def _row(record: Record) -> str:
     task = record.task
     made = "" if task.carried else f" {_request(task)}"
     why = f" {task.reason}" if task.reason else ""
@@ -104,3 +86,177 @@ def _request(task: Task) -> str:
     method = "" if task.method == "GET" else f"{task.method} "
     body = f"{len(task.body):,} bytes " if task.body else ""
     return f"{method}{body}{task.callback}() depth {task.depth}"
+
+
+@ledger_command("show", argument="name")
+@click.argument("key", metavar="URL")
+@options.json_option
+async def show(subject: Subject, *, key: str, as_json: bool) -> None:
+    """Show the history of one URL of NAME: its discovery, attempts and items.
+
+    NAME is a spider, or a use case, whose tasks have keys instead of URLs. For an
+    unknown URL it shows whether a crawl would follow a link to it, as far as the
+    spider's code and the ledger tell: out of scope, a trap, refused by robots.txt,
+    its host given up, dropped (exit code 2).
+    """
+    async with subject.opened() as ledger:
+        record = await ledger.tasks.get(task_of(ledger, key))
+        if record is None:
+            await _tell_why_not(subject.said_as, key, ledger, as_json=as_json)
+        chain = [task.url async for task in pages_above(ledger, record.task)]
+        ahead = [found async for found in pages_ahead(ledger, record)]
+    if as_json:
+        found = _fields(record) | {"items": list(record.items)}
+        if not record.task.carried:
+            found["found_on"] = chain
+            found["leads_to"] = [
+                {"url": each.task.url, "status": each.task.status.name.lower()}
+                | ({"reason": each.task.reason} if each.task.reason else {})
+                for each in ahead
+            ]
+        click.echo(escaping.visible(values.to_json(found)))
+        return
+    for line in _lines(record, chain, ahead):
+        click.echo(line)
+
+
+def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[str]:
+    task = record.task
+    why = f" ({task.reason})" if task.reason else ""
+    yield printable(task.url, limit=2000)
+    yield f"  {task.status.name.lower()}{why} since {_moment(task.update_time)}"
+    yield f"  known since {_moment(task.create_time)}, priority {task.priority}"
+    if task.due is not None:
+        yield f"  due {_moment(task.due)}"
+    if task.lock:
+        yield printable(f"  held by {task.lock.partition(':')[0]}")
+    if task.carried:
+        yield printable(f"  stage {task.host}")
+    else:
+        body = f", a body of {len(task.body):,} bytes" if task.body else ""
+        yield printable(f"  {task.method}{body}, for {task.callback}(), depth {task.depth}")
+    for url in chain:
+        yield printable(f"  found on {url}", limit=2000)
+    for each in ahead:
+        yield printable(f"  leads to {each.task.url}: {_came_to(each)}", limit=2000)
+    if task.context and not isinstance(task.context, BlobRef):
+        yield printable(f"  context {values.to_json(task.context)}", limit=2000)
+    yield from _attempts(record)
+    for item in record.items:
+        yield f"  item {escaping.visible(values.to_json(item))}"
+
+
+def _came_to(record: Record) -> str:
+    """Return the status of a page that a redirect leads to, in words."""
+    task = record.task
+    if record.leads_to is not None:
+        return "a redirect as well"
+    status = task.status.name.lower()
+    return f"{status} ({task.reason})" if task.reason else status
+
+
+def _attempts(record: Record) -> Iterator[str]:
+    for error in record.errors:
+        at = _moment(error.time)
+        yield printable(
+            f"  attempt {error.attempt}, {at}: {error.kind}: {error.message}", limit=700
+        )
+        if error.traceback:
+            # Indented: the exception's text could imitate a line of crawlcw.
+            yield indent(printable_block(error.traceback), "    ", lambda _: True)
+    response = record.response
+    if response is not None:
+        cut = f", cut: {response.truncated}" if response.truncated else ""
+        kind = response.content_type or "no content type"
+        yield printable(
+            f"  answered {response.status}, {response.bytes:,} bytes{cut}, {kind}, "
+            f"{response.elapsed:.3f} s"
+        )
+        if response.final_url != record.task.url and record.leads_to is None:
+            yield printable(f"  it was at {response.final_url}", limit=2000)
+    if (stored := record.task.stored) is not None:
+        yield printable(
+            f"  its body is in {stored.file}, {stored.length:,} bytes at {stored.offset:,}"
+        )
+    for each in record.trace:
+        fields = {k: v for k, v in trace_document(each).items() if v is not None}
+        yield printable(f"  claim {values.to_json(values.clean(fields))}", limit=700)
+
+
+def _moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}Z"
+
+
+async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
+    """Raise a `UsageError` with the reason why a URL is unknown; print it as JSON as well."""
+    refusal, why = (
+        (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
+    )
+    if as_json:
+        reason = None if refusal is None else str(refusal.reason)
+        found = {"url": key, "recorded": False, "refused": reason, "why": why}
+        click.echo(escaping.visible(values.to_json(found)))
+    raise UsageError(f"{key!r} is not recorded: {why}")
+
+
+async def _why_not(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
+    """Return a crawl's refusal of a link to a URL, if any, and the reason in words."""
+    from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
+
+    try:
+        spider = loading.make(loading.find(name), ())
+    except SpiderError:
+        return None, "no parsed page links to it (the spider's code is not here to say more)"
+    checks = LinkChecks(spider, options.settings_of(spider), await ledger.notes.state())
+    refusal = await checks.refusal_now(key, ledger)
+    if refusal is not None:
+        return refusal, f"a link to it is not followed, {refusal.reason}: {refusal.why}"
+    deep = ""
+    if checks.max_depth is not None:
+        deep = f" (up to depth {checks.max_depth:,}; deeper ones are kept as refused-depth)"
+    return None, f"no parsed page links to it, but a link would be followed{deep}"
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    """Return all fields of a task, ready for JSON."""
+    task = record.task
+    carried = task.carried
+    found: dict[str, Any] = {
+        "id": task.id.hex(),
+        "key" if carried else "url": task.url,
+        "stage" if carried else "host": task.host,
+        "status": task.status.name.lower(),
+        "reason": task.reason,
+        "priority": task.priority,
+        "retry": task.retry,
+        "lost": task.lost,
+        "due": task.due,
+        "lock": task.lock,
+        "update_time": task.update_time,
+        "create_time": task.create_time,
+        "context": _shown(task.context),
+        "errors": [error_document(error) for error in record.errors],
+    }
+    if carried:
+        found["data"] = _shown(carried.data)
+        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
+        found["trace"] = [trace_document(trace) for trace in record.trace]
+        return found
+    found |= {
+        "method": task.method,
+        "body_bytes": len(task.body or b""),
+        "callback": task.callback,
+        "errback": task.errback,
+        "depth": task.depth,
+        "hops": task.hops,
+        "parent": None if task.parent is None else task.parent.hex(),
+    }
+    if record.response:
+        found["response"] = known(record.response)
+    if task.stored is not None:
+        found["stored"] = asdict(task.stored)
+    return found
+
+
+def _shown(value: Any) -> Any:
+    return {"blob": value.id, "size": value.size} if isinstance(value, BlobRef) else value

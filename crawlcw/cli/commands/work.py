@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from crawlcw.cli import exposing, ledger_option, loading_use_case, loop, options, signals
+from crawlcw.cli import exposing, ledger_option, loading, loop, options, signals
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.model.counters import FinishReason
@@ -69,7 +69,7 @@ def command(
         stall_timeout=stall_timeout,
     )
     metrics = exposing.address(host=metrics_host, port=metrics_port)
-    found = loading_use_case.find(use_case)
+    found = loading.find_use_case(use_case)
     return loop.run(_work(found, ledger_url, worker, grace=grace, metrics=metrics, quiet=quiet))
 
 

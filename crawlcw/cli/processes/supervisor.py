@@ -18,9 +18,9 @@ import anyio
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import exposing, signals
-from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
+from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess

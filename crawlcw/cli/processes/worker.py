@@ -20,8 +20,8 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
-from crawlcw.cli.background_tasks import background_tasks
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
+from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.model.counters import FinishReason

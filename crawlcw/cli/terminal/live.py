@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from crawlcw.cli.background_tasks import background_tasks
+from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.terminal.progress import Progress, Watched, format_eta
 from crawlcw.model.durations import format_duration
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from textwrap import indent
-from typing import IO, Any, ParamSpec, TextIO, TypeVar, cast
+from typing import IO, Any, TextIO, TypeVar, cast
 
 import click
 
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 LEVELS = ("debug", "info", "warning", "error")
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Limit of a whole message, whose parts have lower limits.
@@ -52,13 +51,27 @@ _ALWAYS_SHOWN = frozenset(
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def level_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `--log-level` to a command."""
-    return click.option(
-        "--log-level",
-        type=click.Choice(LEVELS, case_sensitive=False),
-        help="Lowest level to log; debug shows every page, and tracebacks.",
-    )(command)
+level_option = click.option(
+    "--log-level",
+    type=click.Choice(LEVELS, case_sensitive=False),
+    help="Lowest level to log; debug shows every page, and tracebacks.",
+)
+format_option = click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    default="text",
+    show_default=True,
+    help="Log format on stderr; with json, progress and report are records as well.",
+)
+file_option = click.option(
+    "--log-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Append the log of all processes to FILE instead of stderr.",
+)
+quiet_option = click.option(
+    "--quiet", "-q", is_flag=True, help="No progress, no tables; only warnings."
+)
 
 
 def log_option(command: Callable[..., R]) -> Callable[..., R]:
@@ -71,27 +84,6 @@ def log_option(command: Callable[..., R]) -> Callable[..., R]:
         return command(**options)
 
     return logged
-
-
-def format_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `--log-format` to a command."""
-    return click.option(
-        "--log-format",
-        type=click.Choice(("text", "json")),
-        default="text",
-        show_default=True,
-        help="Log format on stderr; with json, progress and report are records as well.",
-    )(command)
-
-
-def file_option(command: Callable[P, R]) -> Callable[P, R]:
-    """Add `--log-file` to a command."""
-    return click.option(
-        "--log-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="Append the log of all processes to FILE instead of stderr.",
-    )(command)
 
 
 def set_up(

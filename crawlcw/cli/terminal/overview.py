@@ -23,6 +23,8 @@ _LONGEST_NAME = 50
 _MOST_REASONS = 6
 #: Event loop lag in seconds that is shown in red.
 _LATE = 1.0
+#: Fields of a worker's vitals in its JSON object.
+_VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
 #: Older counts are shown with their age.
 _FRESH = timedelta(seconds=5)
 _STYLES = {
@@ -92,21 +94,13 @@ def _paused(since: str) -> str:
 
 
 def _worker_fields(worker: Worker) -> dict[str, Any]:
-    vitals = worker.vitals
     return {
         "name": worker.name,
         "host": worker.host,
         "pid": worker.pid,
         "started": iso_time(worker.started),
         "heartbeat": iso_time(worker.heartbeat),
-        "rate": vitals and vitals.rate,
-        "processing": vitals and vitals.processing,
-        "memory": vitals and vitals.memory,
-        "lag": vitals and vitals.lag,
-        "finished": vitals and vitals.finished,
-        "failed": vitals and vitals.failed,
-        "ignored": vitals and vitals.ignored,
-        "items": vitals and vitals.items,
+        **{name: worker.vitals and getattr(worker.vitals, name) for name in _VITALS},
     }
 
 

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from crawlcw.api.spider import Spider
-from crawlcw.cli.background_tasks import background_tasks
-from crawlcw.cli.terminal.tables import two_columns
+from crawlcw.cli.loop import background_tasks
+from crawlcw.cli.terminal import tables
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.counters import Report
@@ -31,6 +31,14 @@ _LINE_EVERY = 10.0
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8
+#: Fields of a report for programs.
+_FIELDS = (
+    *("finish_reason", "detail", "elapsed", "pages", "items", "items_by_callback"),
+    *("items_dropped", "unchanged", "released", "counts", "redirects", "given_up"),
+    *("failed_before", "over_full", "failures", "host_failures", "hosts_given_up"),
+    *("more_hosts_given_up", "links_dropped", "leases_lost", "stalls", "longest_stall"),
+    *("forgiven", "truncated", "internal_errors"),
+)
 
 
 class Achieved(Protocol):
@@ -186,64 +194,34 @@ def summary(report: Report) -> str:
         run["redirects"] = f"{report.redirects:,}"
     if report.unchanged:
         run["unchanged since the last visit"] = f"{report.unchanged:,}"
-    if report.stalls:
-        run["event loop blocked"] = (
-            f"{report.stalls:,} times, "
-            f"{format_duration(timedelta(seconds=report.longest_stall))} at most"
-        )
+    run |= tables.stalls(report)
     if report.truncated:
         run["bodies cut"] = f"{report.truncated:,}"
     if report.over_full:
         run["pages ignored by max_pages_per_host"] = f"{report.over_full:,}"
-    tables = [
-        two_columns(f"{report.spider}: the ledger", _counted(report)),
-        two_columns("this run", run),
-    ]
-    if len(report.items_by_callback) > 1:
-        tables.append(two_columns("items by callback", _numbers(report.items_by_callback)))
-    if report.items_dropped:
-        tables.append(two_columns("items not recorded by reason", _numbers(report.items_dropped)))
-    if report.failures:
-        tables.append(two_columns("failed attempts by reason", _numbers(report.failures)))
-    if report.host_failures:
-        tables.append(two_columns("failures of hosts by reason", _numbers(report.host_failures)))
-    if report.hosts_given_up:
-        tables.append(two_columns("hosts given up", _named(report)))
-    if report.links_dropped:
-        tables.append(two_columns("links not followed by reason", _numbers(report.links_dropped)))
-    return "\n".join(tables)
+    by_callback = report.items_by_callback if len(report.items_by_callback) > 1 else {}
+    parts = {
+        f"{report.spider}: the ledger": _counted(report),
+        "this run": run,
+        "items by callback": _numbers(by_callback),
+        "items not recorded by reason": _numbers(report.items_dropped),
+        "failed attempts by reason": _numbers(report.failures),
+        "failures of hosts by reason": _numbers(report.host_failures),
+        "hosts given up": _named(report),
+        "links not followed by reason": _numbers(report.links_dropped),
+    }
+    return "\n".join(tables.two_columns(title, rows) for title, rows in parts.items() if rows)
 
 
 def summary_fields(report: Report) -> dict[str, object]:
     """Return the report as fields, for programs."""
-    return {
-        "event": "report",
-        "finish_reason": report.finish_reason,
-        "detail": report.detail,
-        "elapsed": round(report.elapsed, 3),
-        "pages": report.pages,
-        "items": report.items,
-        "items_by_callback": dict(report.items_by_callback),
-        "items_dropped": dict(report.items_dropped),
-        "unchanged": report.unchanged,
-        "released": report.released,
-        "counts": report.counts and report.counts.by_name(),
-        "redirects": report.redirects,
-        "given_up": report.given_up,
-        "failed_before": report.failed_before,
-        "over_full": report.over_full,
-        "failures": dict(report.failures),
-        "host_failures": dict(report.host_failures),
-        "hosts_given_up": dict(report.hosts_given_up),
-        "more_hosts_given_up": report.more_hosts_given_up,
-        "links_dropped": dict(report.links_dropped),
-        "leases_lost": report.leases_lost,
-        "stalls": report.stalls,
-        "longest_stall": round(report.longest_stall, 3),
-        "forgiven": report.forgiven,
-        "truncated": report.truncated,
-        "internal_errors": report.internal_errors,
-    }
+    found: dict[str, object] = {"event": "report"}
+    for name in _FIELDS:
+        value = getattr(report, name)
+        if isinstance(value, float):
+            value = round(value, 3)
+        found[name] = dict(value) if isinstance(value, Mapping) else value
+    return found | {"counts": report.counts and report.counts.by_name()}
 
 
 def _counted(report: Report) -> dict[str, str]:

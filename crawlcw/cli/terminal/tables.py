@@ -6,8 +6,12 @@ Without rich, which takes 20 ms to load and draws the live displays only.
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 import click
+
+from crawlcw.model.counters import Counters
+from crawlcw.model.durations import format_duration
 
 _LEAST_NAME, _LEAST_NUMBER = 32, 8
 _GAP = "   "
@@ -22,6 +26,13 @@ def two_columns(title: str, rows: Mapping[str, str]) -> str:
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of a name and numbers."""
     return _table(headers, rows, least=[0] * len(headers))
+
+
+def stalls(counters: Counters) -> dict[str, str]:
+    """Return the row about an event loop that stood still; empty: none did."""
+    longest = format_duration(timedelta(seconds=counters.longest_stall))
+    said = f"{counters.stalls:,} times, {longest} at most"
+    return {"event loop blocked": said} if counters.stalls else {}
 
 
 def show(text: str, *, err: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`crawlcw guide`: the manual in the terminal."""
+"""`crawlcw guide`, `settings` and `completion`: the manual in the terminal."""
 
 import io
 import json
@@ -6,7 +6,10 @@ import re
 import sys
 
 import click
+from click.shell_completion import get_completion_class
 
+from crawlcw.cli.main import COMPLETE_VARIABLE, cli
+from crawlcw.errors import UsageError
 from crawlcw.guide.pages import Page, all_pages, page
 
 #: Longer lines are hard to read, however wide the terminal is.
@@ -18,7 +21,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?:(\w+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 @click.command("guide")
 @click.argument("name", metavar="[PAGE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a page, for programs.")
-def command(*, name: str | None, as_json: bool) -> None:
+def guide(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
     On a terminal the page is formatted to its width and shown by a pager ($PAGER).
@@ -65,3 +68,44 @@ def _command(link: re.Match[str]) -> str:
     """Return the replacement of a link: the command that shows its page."""
     text, name = link.groups()
     return text if name is None else f"{text} (`crawlcw guide {name}`)"
+
+
+@click.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+def settings(*, as_json: bool) -> None:
+    """List every setting.
+
+    Shows its default, unit and purpose.
+
+    A setting is given on the spider's class, in pyproject.toml under
+    [tool.crawlcw], as CRAWLCW_NAME in the environment, or as -s NAME=VALUE; the
+    last one wins.
+    """
+    from crawlcw.api.settings import described  # slow to load, and the guide does not need it
+
+    rows = [(name, field.shown(), field.unit, field.doc) for name, field in described()]
+    if as_json:
+        for row in rows:
+            click.echo(
+                json.dumps(dict(zip(("name", "default", "unit", "about"), row, strict=True)))
+            )
+        return
+    name_width = max(len(name) for name, *_ in rows)
+    for name, default, unit, doc in rows:
+        click.echo(f"{name:{name_width}}  {default}" + (f"  ({unit})" if unit else ""))
+        click.echo(f"{'':{name_width}}  {doc}")
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(*, shell: str) -> None:
+    """Print a script for SHELL that completes commands, options, spiders and settings.
+
+    Load it in the shell's start-up file. Bash must be 4.4 or later.
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None, "click knows all of the choices"
+    try:
+        click.echo(kind(cli, {}, "crawlcw", COMPLETE_VARIABLE).source())
+    except RuntimeError as error:
+        raise UsageError(str(error)) from None

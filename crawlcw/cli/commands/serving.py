@@ -1,0 +1,179 @@
+"""`crawlcw serve` and `dashboard`: tasks for workers in any language, and crawls, over HTTP."""
+
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from crawlcw.cli import extras, ledger_option, loading, loop, options
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import UsageError
+from crawlcw.ledger_opening import open_to_search, recorded_names
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Short: clients retry by themselves and should not wait for an unavailable ledger.
+_GIVE_UP = timedelta(seconds=3)
+#: Syntax of a bearer token (RFC 6750, b64token).
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+
+
+def _access_options(*, port: int) -> Callable[[F], F]:
+    """Return a decorator that adds `--host`, `--port` and `--token-file`; see `_access_token`."""
+
+    def add(command: F) -> F:
+        for option in (
+            click.option(
+                "--token-file",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="File with the token that clients must send. "
+                "Default: CRAWLCW_TOKEN, or no token.",
+            ),
+            click.option("--port", type=click.IntRange(0, 65535), default=port, show_default=True),
+            click.option(
+                "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _access_token(path: Path | None) -> str | None:
+    """Return the token from a file, or else from the environment; raises `UsageError`."""
+    try:
+        place = "CRAWLCW_TOKEN" if path is None else str(path)
+        token = os.environ.get(place) if path is None else path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"the token cannot be read from {path}: {error}") from None
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise UsageError(
+            f"{place} holds no token: write one or more letters, digits or any of ._~+/- into it"
+        )
+    return token
+
+
+@click.command("serve")
+@click.argument("use_case")
+@ledger_option.ledger_option
+@_access_options(port=8700)
+@options.number_option(
+    "--max-connections",
+    least=1,
+    default=256,
+    about="Limit of open connections; one more closes the one that waited longest.",
+)
+@logs.level_option
+@logs.format_option
+def serve(
+    *,
+    use_case: str,
+    ledger_url: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    max_connections: int,
+    log_level: str | None,
+    log_format: str,
+) -> None:
+    """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
+
+    USE_CASE is a name, or a declaration: package.module:object, file.py:object or
+    file.py. The order of stages is known from a declaration only.
+
+    /openapi.json describes the API. A token is required, except on loopback. Any
+    number of servers may work on one ledger. SIGTERM and SIGINT stop gracefully:
+    requests under way are answered.
+    """
+    from crawlcw.tracking import Tracker, UseCase  # imported here: the dashboard does not need it
+
+    logs.set_up(log_level or "warning", style=log_format)
+    token = _access_token(token_file)
+    is_declaration = ":" in use_case or "/" in use_case or use_case.endswith(".py")
+    declared = loading.find_use_case(use_case) if is_declaration else UseCase(use_case)
+
+    async def serve_tasks() -> None:
+        with extras.needed("pydantic", by="the server needs", extra="serve"):
+            from crawlcw.server.listening import check_reach
+            from crawlcw.server.serving import serving
+
+        check_reach(host, token)
+        async with Tracker.open(ledger_url, declared, ledger_give_up=_GIVE_UP) as tracker:
+            stopped = loop.stopped_by_signals()
+            async with serving(
+                tracker, host=host, port=port, token=token, max_connections=max_connections
+            ) as address:
+                click.echo(f"serving {declared.name} at {address} (see {address}/openapi.json)")
+                await stopped.wait()
+
+    instead = f"`crawlcw run {declared.name}` crawls it"
+    with ledger_option.for_use_cases(declared.name, instead=instead):
+        loop.run(serve_tasks())
+
+
+@click.command("dashboard")
+@click.argument("spiders", nargs=-1, metavar="[SPIDER...]")
+@ledger_option.ledger_option
+@_access_options(port=8765)
+@click.option(
+    "--allow-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Accepted host name, such as a reverse proxy's. May be repeated.",
+)
+@logs.level_option
+@logs.format_option
+def dashboard(
+    *,
+    spiders: tuple[str, ...],
+    ledger_url: str,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allowed_hosts: tuple[str, ...],
+    log_level: str | None,
+    log_format: str,
+) -> None:
+    """Serve a web page to watch each SPIDER, or all in the ledger, while they run.
+
+    SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing
+    from other servers. A token is required, except on loopback. SIGTERM and SIGINT
+    end the dashboard, not the crawls.
+    """
+    logs.set_up(log_level or "warning", style=log_format)
+    token = _access_token(token_file)
+    names = [loading.name_of(spider) for spider in spiders]
+
+    async def serve_page() -> None:
+        with extras.needed("pydantic", by="the dashboard needs", extra="dashboard"):
+            from crawlcw.dashboard.crawls import Crawls
+            from crawlcw.dashboard.serving import serving
+            from crawlcw.server.listening import check_reach
+
+        check_reach(host, token)
+        settings = options.settings_of()
+        recorded = partial(recorded_names, ledger_url, settings=settings)
+        there = await recorded()
+        for name in names:
+            if name not in there:
+                raise await ledger_option.nothing_of(name, ledger_url)
+        stopped = loop.stopped_by_signals()
+        open_one = partial(open_to_search, ledger_url, settings=settings)
+        async with (
+            Crawls(open_one=open_one, recorded=recorded, only=names) as crawls,
+            serving(
+                crawls, host=host, port=port, token=token, allowed_hosts=allowed_hosts
+            ) as address,
+        ):
+            click.echo(f"the dashboard is at {address}")
+            await stopped.wait()
+
+    loop.run(serve_page())

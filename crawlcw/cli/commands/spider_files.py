@@ -1,0 +1,200 @@
+"""`crawlcw new`, `check` and `list`: the spiders in ./spiders, without a request."""
+
+import inspect
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from crawlcw.api.attempt import loaded_layers
+from crawlcw.api.spider import Spider, is_name
+from crawlcw.checking import reading
+from crawlcw.checking.source import UNREADABLE, Finding
+from crawlcw.cli import loading, options
+from crawlcw.cli.exit_codes import OK, USAGE
+from crawlcw.cli.loading import Broken, Listed
+from crawlcw.cli.terminal import logs
+from crawlcw.errors import FetchError, SettingsError, SpiderError, UsageError
+from crawlcw.model import urls
+from crawlcw.model.sanitize import printable
+
+_TEMPLATE = '''\
+"""{title}: its pages, and the items from them.
+
+    crawlcw parse {name} {url}
+    crawlcw run {name} -o {name}.jsonl
+"""
+
+from crawlcw import Settings, Spider
+
+
+class {title}(Spider):
+    name = "{name}"
+    start_urls = [{quoted}]
+    settings = Settings()  # `crawlcw settings` lists them
+
+    def parse(self, response):
+        title = response.css_first("title")
+        yield {{"url": response.url, "title": title.text(strip=True) if title else None}}
+        yield from response.follow_all("a[href]")
+'''
+
+
+@click.command("new")
+@click.argument("name")
+@click.argument("url", default="https://example.com/")
+def new(*, name: str, url: str) -> None:
+    """Write ./spiders/NAME.py, a spider that starts at URL and follows every link of its site."""
+    if not is_name(name):
+        raise UsageError(
+            f"{name!r} is not a spider name: a letter, then up to 59 letters, digits, - and _"
+        )
+    try:
+        address = urls.locate(url).url
+    except FetchError as error:
+        # The error shows the URL without its password.
+        raise UsageError(f"not a URL to fetch: {error.message}") from None
+    path = Path(loading.FOLDER) / f"{name.replace('-', '_')}.py"
+    title = "".join(word.capitalize() for word in name.replace("-", "_").split("_"))
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with path.open("x", encoding="utf-8") as stream:
+            text = _TEMPLATE.format(name=name, title=title, url=address, quoted=json.dumps(address))
+            stream.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already and was not changed") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+    click.echo(f"Wrote {path}. `crawlcw parse {name} {address}` shows its items and requests.")
+
+
+@click.command("check")
+@click.argument("spider")
+@options.arguments_option
+@options.settings_option
+@options.json_option
+@logs.log_option
+def check(
+    *,
+    spider: str,
+    arguments: tuple[str, ...],
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Check SPIDER for mistakes, without a request.
+
+    SPIDER is as for `run`, or a folder of Python files, such as a Scrapy project. The
+    source is read first, and executed only if it has no fatal mistake. Each finding
+    has its line, the correct word and the section of the manual. Exit code 2 if there
+    is one.
+    """
+    name, place, found = (
+        (spider, spider, [*_in_folder(Path(spider))])
+        if Path(spider).is_dir()
+        else _in_spider(spider, arguments, assignments)
+    )
+    if as_json:
+        click.echo(json.dumps({"spider": name, "file": place, "findings": [*map(_shown, found)]}))
+        return USAGE if found else OK
+    for each in found:
+        where = f"{each.path}:{each.line}" if each.line else each.path
+        click.echo(printable(f"{where}: {each.message}", limit=500))
+    if not found:
+        click.echo(f"{name}: no mistake found")
+    return USAGE if found else OK
+
+
+def _shown(finding: Finding) -> dict[str, str | int | None]:
+    return {
+        "file": finding.path,
+        "line": finding.line or None,
+        "message": finding.message,
+        "what": finding.what,
+        "instead": finding.instead or None,
+        "guide": finding.guide or None,
+    }
+
+
+def _in_folder(folder: Path) -> Iterator[Finding]:
+    for path in sorted(folder.rglob("*.py")):
+        try:
+            yield from reading.check(path)
+        except UNREADABLE as error:
+            yield Finding(path=str(path), line=0, what=str(error))
+
+
+def _in_spider(
+    spider: str, arguments: tuple[str, ...], assignments: tuple[str, ...]
+) -> tuple[str, str, list[Finding]]:
+    """Return the spider's name, its file, and the findings."""
+    at = reading.located(spider, loading.FOLDER)
+    found: list[Finding] = []
+    if at is not None:
+        try:
+            found = reading.check(at[0])
+        except UNREADABLE:
+            at = None  # loading it gives a better error
+    if at is not None and any(each.stops for each in found):
+        return spider, str(at[0]), found
+    if at is not None and found and not reading.has_spider(at[0]):
+        return spider, str(at[0]), found
+    kind = loading.find(spider)
+    place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
+    if at is None:
+        with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
+            found = reading.check(Path(place))
+    try:
+        made = loading.make(kind, arguments)
+        loaded_layers(options.settings_of(made, assignments).layers)
+        if _has_no_parse(made):
+            what = f"{kind.__name__} has no parse(), the callback of its start URLs"
+            found.append(Finding(path=place, line=0, what=what))
+    except (SettingsError, SpiderError) as error:
+        found.append(Finding(path=place, line=0, what=str(error)))
+    return kind.name, place, found
+
+
+def _has_no_parse(spider: Spider) -> bool:
+    kind = type(spider)
+    return kind.parse is Spider.parse and kind.start is Spider.start and not spider.rules
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+@logs.log_option
+def listing(*, as_json: bool) -> None:
+    """List the spiders in ./spiders.
+
+    A line for each: its name, its file and class, the first line of its docstring.
+    """
+    found = list(loading.listed())
+    spiders = sorted((s for s in found if isinstance(s, Listed)), key=lambda s: s.name)
+    if as_json:
+        _print_objects(spiders, [each for each in found if isinstance(each, Broken)])
+        return
+    width = max((len(spider.name) for spider in spiders), default=0)
+    place = max((len(spider.place) for spider in spiders), default=0)
+    for spider in spiders:
+        line = f"{spider.name:{width}}  {spider.place:{place}}  {_about(spider)}"
+        click.echo(printable(line.rstrip(), limit=500))
+    for broken in found:
+        if not isinstance(broken, Listed):
+            click.echo(printable(f"cannot be loaded: {broken.error}", limit=500))
+    if not found:
+        click.echo(f"There are no spiders in ./{loading.FOLDER}.")
+
+
+def _print_objects(spiders: list[Listed], broken: list[Broken]) -> None:
+    for each in spiders:
+        about = {"name": each.name, "place": each.place, "about": _about(each)}
+        click.echo(json.dumps(about))
+    for file in broken:
+        click.echo(json.dumps({"file": str(file.path), "error": str(file.error)}))
+
+
+def _about(spider: Listed) -> str:
+    """Return the first line of the class's docstring, or else of its file's."""
+    own = spider.kind.__doc__ or getattr(inspect.getmodule(spider.kind), "__doc__", None)
+    return (own or "").strip().partition("\n")[0]

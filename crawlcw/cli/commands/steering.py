@@ -1,0 +1,178 @@
+"""`crawlcw pause`, `resume`, `set` and `stop`: control a spider's crawls through its ledger."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import anyio
+import click
+
+from crawlcw.cli import options
+from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
+from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.numbers import counted
+from crawlcw.crawl.control import ADJUSTABLE, FOLLOWED_WITHIN, Control, check, secure_descriptors
+from crawlcw.engine.workers import is_dead
+from crawlcw.errors import UsageError
+from crawlcw.ledger.protocol import Ledger
+from crawlcw.model.durations import format_duration, iso_time
+from crawlcw.model.sanitize import printable
+
+#: A worker counts as dead after this silence; its heartbeat is every 5 s.
+_SILENT = timedelta(seconds=30)
+_LOOK_EVERY = 0.25
+_NO_CRAWL = ", not a crawl: "
+
+
+@ledger_command("pause")
+@options.json_option
+async def pause(subject: Subject, *, as_json: bool) -> None:
+    """Pause the crawls of SPIDER, on all machines, until `crawlcw resume`.
+
+    Requests under way finish, all other tasks are released, and the processes wait.
+    A crawl that starts during the pause waits as well.
+    """
+    instead = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work` resumes"
+    async with subject.opened(crawls_only=instead) as ledger:
+        before = Control.of(await ledger.notes.control()).paused
+        paused = iso_time(before or ledger.now())
+        if before is None:
+            await ledger.notes.set_control({"paused": paused})
+        workers = await _at_work(ledger)
+    if as_json:
+        click.echo(json.dumps({"spider": subject.name, "paused": paused, "workers": workers}))
+        return
+    already = "" if before is None else " already"
+    click.echo(f"{subject.name} is paused{already}: {_followed_by(workers)}")
+
+
+@ledger_command("resume")
+@options.json_option
+async def resume(subject: Subject, *, as_json: bool) -> None:
+    """Resume the crawls of SPIDER after `crawlcw pause`."""
+    name = subject.name
+    instead = f"{_NO_CRAWL}`crawlcw work` works on its tasks"
+    async with subject.opened(crawls_only=instead) as ledger:
+        was_paused = Control.of(await ledger.notes.control()).paused is not None
+        workers = await _tell(ledger, {"paused": None})
+    if as_json:
+        told = {"spider": name, "paused": None, "was_paused": was_paused, "workers": workers}
+        click.echo(json.dumps(told))
+    elif not was_paused:
+        click.echo(f"{name} is not paused")
+    elif workers:
+        click.echo(f"{name} is resumed: {_followed_by(workers)}")
+    else:
+        run = f"crawlcw run {subject.said_as}"
+        click.echo(f"{name} is no longer paused: `{run}` continues the crawl")
+
+
+@ledger_command("set")
+@click.argument("assignments", nargs=-1, metavar="[NAME=VALUE]...")
+@click.option("--reset", is_flag=True, help="Undo all changes.")
+@options.json_option
+async def set_(
+    subject: Subject, *, assignments: tuple[str, ...], reset: bool, as_json: bool
+) -> None:
+    """Change settings of the crawls of SPIDER while they run, or show the changes.
+
+    NAME is concurrency, delay or per_host_concurrency; NAME= undoes its change. All
+    running workers follow, and crawls that start later. The spider's `limits` of
+    single hosts stay.
+    """
+    changes = _changes(assignments)
+    if reset:
+        if changes:
+            raise UsageError("--reset undoes all changes: give it alone")
+        changes = dict.fromkeys(ADJUSTABLE)
+    instead = f"{_NO_CRAWL}`crawlcw policy {subject.name}` shows and changes its settings"
+    async with subject.opened(crawls_only=instead) as ledger:
+        workers = await _tell(ledger, changes) if changes else 0
+        control = Control.of(await ledger.notes.control())
+    if as_json:
+        click.echo(json.dumps({"spider": subject.name, **control.fields()}))
+        return
+    said = " ".join(f"{each}={value}" for each, value in control.settings.items())
+    followed = f": {_followed_by(workers)}" if changes else ""
+    click.echo(f"{subject.name}: {printable(said) or 'no changes; crawls use their own'}{followed}")
+
+
+def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
+    """Return the settings by name; None: undo its change."""
+    changes = {name: value or None for name, value in options.pairs(assignments).items()}
+    check({name: "1" if value is None else value for name, value in changes.items()})
+    if concurrency := changes.get("concurrency"):
+        secure_descriptors(int(concurrency))
+    return changes
+
+
+@ledger_command("stop")
+@click.option("--wait", is_flag=True, help="Return after they have ended.")
+@options.duration_option(
+    "--timeout",
+    "limit",
+    default="60s",
+    about="Limit of --wait; exit code 75 if a worker is still at work then.",
+)
+@options.json_option
+async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool) -> int:
+    """End the running crawls of SPIDER, on all machines, as by one SIGTERM.
+
+    The workers read the request in the ledger. Requests under way finish within the
+    crawl's `grace`, all other tasks are released. Crawls that start later are not
+    affected. A killed worker on another machine counts as at work for 30 s.
+    """
+    name = subject.name
+    async with subject.opened(crawls_only=f"{_NO_CRAWL}SIGTERM ends its workers") as ledger:
+        stopped = ledger.now()
+        workers = left = await _tell(ledger, {"stopped": iso_time(stopped)})
+        if wait:
+            left = await _left(ledger, stopped, limit)
+    if as_json:
+        told = {"spider": name, "stopped": iso_time(stopped), "workers": workers}
+        click.echo(json.dumps({**told, "left": left} if wait else told))
+    elif not workers:
+        click.echo(f"no worker of {name} is at work")
+    elif not wait:
+        takes = f"{FOLLOWED_WITHIN:g} s and what their pages take"
+        click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {takes}")
+    elif left:
+        late = f"{counted(left, 'worker')} still at work after {format_duration(limit)}"
+        click.echo(f"{name} was asked to stop, and has {late}: `crawlcw stats {name}` lists them")
+    else:
+        click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
+    return STILL_AT_WORK if wait and left else OK
+
+
+async def _left(ledger: Ledger, stopped: datetime, limit: timedelta) -> int:
+    """Wait for the end of the workers started by then, at most *limit*; return the rest."""
+    with anyio.move_on_after(limit.total_seconds()):
+        while await _at_work(ledger, began_by=stopped):  # noqa: ASYNC110  # others end
+            await anyio.sleep(_LOOK_EVERY)
+    return await _at_work(ledger, began_by=stopped)
+
+
+async def _tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
+    """Record *control* for the crawls of a ledger; return the number of live workers."""
+    await ledger.notes.set_control(control)
+    return await _at_work(ledger)
+
+
+async def _at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
+    """Return the number of live workers on a ledger; with *began_by*, of those started by then."""
+    now = ledger.now()
+    return sum(
+        not is_dead(worker)
+        and now - worker.heartbeat < _SILENT
+        and (began_by is None or worker.started <= began_by)
+        for worker in await ledger.workers.all()
+    )
+
+
+def _followed_by(workers: int) -> str:
+    """Return the text that says how many workers follow a change, and how soon."""
+    if not workers:
+        return "no worker is at work"
+    follow = "follows" if workers == 1 else "follow"
+    return f"{counted(workers, 'worker')} {follow} within {FOLLOWED_WITHIN:g} s"
