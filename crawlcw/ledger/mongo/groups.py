@@ -1,11 +1,12 @@
 """Numbers of tasks by host, reason, callback, depth or status code, from indexes alone.
 
-The server counts a stretch of an index four times as fast as it groups one, so what there are
-few values of is counted value by value. Hosts, which may be many, are grouped.
+The server counts a stretch of an index four times as fast as it groups one, so of each value only
+the first tasks are grouped.
 """
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.ledger.mongo.store import (
@@ -19,32 +20,27 @@ from crawlcw.ledger.mongo.store import (
     DONE_BY_HOST,
     FAILED_BY_HOST,
     HAS_FAILED,
-    IS_DONE,
     LONG_AGO,
     MongoStore,
 )
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
-#: So many commands are under way at once.
-_AT_ONCE = 8
-#: Values that one command finds.
-_NAMED = 50_000
 #: Keys of an index that one command groups.
-_KEYS = 50_000
+_KEYS = 10_000
 _NOTHING = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
 #: An open task has a `due`; with these bounds the index alone answers.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
+_NO_TESTS: Mapping[str, Any] = {}
 
 
 class Groups:
-    """Counts stretches of indexes; the open tasks are the rest of all."""
+    """Counts stretches of indexes."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
-        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def by(self, dimension: Dimension) -> list[Group]:
         """See `port.Groups.by`."""
@@ -52,18 +48,22 @@ class Groups:
             case Dimension.HOST:
                 return await self._by_host()
             case Dimension.CALLBACK:
-                return await self._by_callback()
+                return await self._of_all("callback")
             case Dimension.DEPTH:
                 return await self._by_depth()
             case Dimension.REASON:
-                return await self._by_reason()
+                failed, ignored = await asyncio.gather(
+                    self._numbers("reason", HAS_FAILED, BY_REASON),
+                    self._numbers("reason", _IS_IGNORED, BY_REASON),
+                )
+                return _groups(failed, Counter(), ignored)
             case Dimension.STATUS_CODE:
                 return await self._by_status_code()
 
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed wait."""
         groups, failed, leased = await asyncio.gather(
-            self._by_host(), self._of_each_host(HAS_FAILED, FAILED_BY_HOST), self._leased()
+            self._by_host(), self._numbers("host", HAS_FAILED, FAILED_BY_HOST), self._leased()
         )
         found = {str(group.value): group for group in groups}
         # A host that came while they were counted may be among some of them alone.
@@ -80,89 +80,62 @@ class Groups:
                 {"$match": {"status": int(Status.PROCESSING)}},
                 {"$group": {"_id": "$host", "n": {"$sum": 1}}},
             ],
-            most=_NAMED,
+            most=_KEYS,
         )
         return Counter({group["_id"]: group["n"] for group in groups})
 
-    async def _by_callback(self) -> list[Group]:
-        names = await self._values(BY_CALLBACK, "callback", {}, above="")
-        return await asyncio.gather(
-            *(self._of_callback(name, {"callback": name}) for name in names)
-        )
-
-    async def _by_depth(self) -> list[Group]:
-        pairs = [
-            {"callback": name, "depth": depth}
-            for name in await self._values(BY_CALLBACK, "callback", {}, above="")
-            for depth in await self._values(BY_CALLBACK, "depth", {"callback": name}, above=-1)
-        ]
-        found = await asyncio.gather(*(self._of_callback(pair["depth"], pair) for pair in pairs))
-        sums: dict[Any, Group] = {}
-        for group in found:
-            sums[group.value] = sums.get(group.value, Group(value=group.value)) + group
-        return list(sums.values())
-
-    async def _of_callback(self, value: Any, where: dict[str, Any]) -> Group:
-        total, done = await asyncio.gather(
-            self._count(where, BY_CALLBACK), self._done(value, where, DONE_BY_CALLBACK)
-        )
-        return _of_total(value, total, done.finished, done.ignored)
-
-    async def _by_reason(self) -> list[Group]:
-        names = await self._values(BY_REASON, "reason", {}, above="")
-        return await asyncio.gather(*map(self._of_reason, names))
-
-    async def _of_reason(self, reason: str) -> Group:
-        failed, ignored = await asyncio.gather(
-            *(
-                self._count({"reason": reason, "status": int(status)}, BY_REASON)
-                for status in (Status.FAILED, Status.IGNORED)
-            )
-        )
-        return Group(value=reason, open=failed, ignored=ignored)
-
-    async def _by_status_code(self) -> list[Group]:
-        field = "response.status"
-        codes = await self._values(BY_ANSWER, field, IS_DONE, above=0)
-        every, *known = await asyncio.gather(
-            self._done(None, {}, BY_STATUS),
-            *(self._done(code, {field: code}, BY_ANSWER) for code in codes),
-        )
-        without = Group(
-            value=None,
-            finished=every.finished - sum(group.finished for group in known),
-            ignored=every.ignored - sum(group.ignored for group in known),
-        )
-        return [*known, without]
-
-    async def _done(self, value: Any, where: dict[str, Any], index: str) -> Group:
-        finished, ignored = await asyncio.gather(
-            *(self._count(where | status, index) for status in (_IS_FINISHED, _IS_IGNORED))
-        )
-        return Group(value=value, finished=finished, ignored=ignored)
-
     async def _by_host(self) -> list[Group]:
         # A task that ends in between is in two of them, or in none.
-        opened, finished, ignored = await asyncio.gather(
-            self._of_each_host(_IS_OPEN, BY_HOST),
-            self._of_each_host(_IS_FINISHED, DONE_BY_HOST),
-            self._of_each_host(_IS_IGNORED, DONE_BY_HOST),
+        opened, done = await asyncio.gather(
+            self._numbers("host", _IS_OPEN, BY_HOST), self._done("host", DONE_BY_HOST)
         )
-        return [
-            Group(value=n, open=opened[n], finished=finished[n], ignored=ignored[n])
-            for n in opened.keys() | finished.keys() | ignored.keys()
-        ]
+        return _groups(opened, *done)
 
-    async def _of_each_host(self, where: dict[str, Any], index: str) -> Counter[str]:
-        """Group the tasks of an index that begins with the host, some of its keys at a time."""
-        numbers: Counter[str] = Counter()
-        after = ""
+    async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
+        """Return the groups of tasks with a callback, of which the open ones are the rest."""
+        total, done = await asyncio.gather(
+            self._numbers(field, where, BY_CALLBACK), self._done(field, DONE_BY_CALLBACK, where)
+        )
+        # Counted one after the other: what ended in between is not counted twice.
+        return _groups(total - done[0] - done[1], *done)
+
+    async def _by_depth(self) -> list[Group]:
+        sums: dict[Any, Group] = {}
+        for callback in await self._numbers("callback", {}, BY_CALLBACK):
+            for group in await self._of_all("depth", {"callback": callback}):
+                sums[group.value] = sums.get(group.value, Group(value=group.value)) + group
+        return list(sums.values())
+
+    async def _by_status_code(self) -> list[Group]:
+        finished, ignored = await self._done("response.status", BY_ANSWER)
+        done = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
+        without = Group(
+            value=None, finished=done[0] - finished.total(), ignored=done[1] - ignored.total()
+        )
+        return [*_groups(Counter(), finished, ignored), without]
+
+    async def _done(
+        self, field: str, index: str, where: Mapping[str, Any] = _NO_TESTS
+    ) -> tuple[Counter[Any], Counter[Any]]:
+        """Return how many tasks of each value are finished, and how many ignored."""
+        return await asyncio.gather(
+            self._numbers(field, {**where, **_IS_FINISHED}, index),
+            self._numbers(field, {**where, **_IS_IGNORED}, index),
+        )
+
+    async def _numbers(self, field: str, where: Mapping[str, Any], index: str) -> Counter[Any]:
+        """Return how many tasks of an index have each value of a field, some keys at a time.
+
+        Behind what *where* has one value of, the index is in the order of the field.
+        """
+        numbers: Counter[Any] = Counter()
+        above: Any = -1 if field in ("depth", "response.status") else ""
         while True:
             pipeline: list[dict[str, Any]] = [
-                {"$match": {"host": {"$gt": after}, **where}},
-                {"$sort": {"host": 1}},
+                {"$match": {**where, field: {"$gt": above}}},
+                {"$sort": {field: 1}},
                 {"$limit": _KEYS},
-                {"$group": {"_id": "$host", "n": {"$sum": 1}}},
+                {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
             ]
             groups = await self._store.aggregate(pipeline, hint=index, most=_KEYS + 1)
             found = {group["_id"]: group["n"] for group in groups}
@@ -170,35 +143,15 @@ class Groups:
             if sum(found.values()) < _KEYS:
                 return numbers
             # The last one may have more than were grouped.
-            after = max(found)
-            numbers[after] = await self._count({"host": after, **where}, index)
-
-    async def _values(
-        self, index: str, field: str, where: dict[str, Any], *, above: Any
-    ) -> list[Any]:
-        """Return the values of a field that are above another one, in order: one seek each."""
-        values: list[Any] = []
-        while True:
-            pipeline: list[dict[str, Any]] = [
-                {"$match": {**where, field: {"$gt": values[-1] if values else above}}},
-                {"$group": {"_id": f"${field}"}},
-                {"$sort": {"_id": 1}},
-                {"$limit": _NAMED},
-            ]
-            found = await self._store.aggregate(pipeline, hint=index, most=_NAMED + 1)
-            values += [group["_id"] for group in found]
-            if len(found) < _NAMED:
-                return values
-
-    async def _count(self, where: dict[str, Any], index: str) -> int:
-        async with self._slots:
-            return await self._store.count(where, hint=index)
+            above = max(found)
+            numbers[above] = await self._store.count({**where, field: above}, hint=index)
 
 
-def _of_total(value: Any, total: int, finished: int, ignored: int) -> Group:
-    # Counted one after the other: what ended in between is not counted twice.
-    rest = max(total - finished - ignored, 0)
-    return Group(value=value, open=rest, finished=finished, ignored=ignored)
+def _groups(opened: Counter[Any], finished: Counter[Any], ignored: Counter[Any]) -> list[Group]:
+    return [
+        Group(value=v, open=opened[v], finished=finished[v], ignored=ignored[v])
+        for v in opened.keys() | finished.keys() | ignored.keys()
+    ]
 
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:
