@@ -207,8 +207,6 @@ class _Examination:
         change: dict[str, Any] = {}
         for violation in violations:
             change |= violation.mend or {}
-        if "url" not in found:
-            return await self._ledger.admin.mend_host(found, change)
         mended = await self._ledger.admin.mend(found, change)
         due = change.get("due")
         if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:

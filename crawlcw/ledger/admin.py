@@ -5,9 +5,11 @@ is read first, and its tasks change only if they still match: other processes wr
 and their claims are left alone.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal
+from itertools import product
+from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.choosing import batches, edit_of, until, walk, where_of
@@ -19,7 +21,6 @@ from crawlcw.ledger.port import (
     Among,
     AsFound,
     AtMost,
-    Documents,
     Edit,
     Not,
     Path,
@@ -66,32 +67,11 @@ class Admin:
         scope), as far as *selection* matches them. Leased tasks never change. The hosts are
         woken as by `Hosts.wake_all`.
         """
-        now = self._store.now()
-        total = 0
-        for where in self._failures(until(selection, now)):
-            total += await self._change_all(where, edit_of(RETRY, now), selection)
-        if RETRY.wakes_hosts:
-            await self._hosts.wake_all()
-        return total
+        return await self._change(RETRY, _failures(selection))
 
     async def count_failed(self, selection: TaskFilter) -> Count:
         """Return how many tasks `retry_failed` would change, or at least how many."""
-        chosen = selection.counted_at(self._store.now())
-        return await counted(self._store, list(self._failures(chosen)), selection.ids)
-
-    def _failures(self, selection: TaskFilter) -> Iterator[Where]:
-        """Yield the filters for each status that can be retried."""
-        for status in RETRY.from_statuses:
-            chosen = selection.among([status])
-            reasons = [r for r in Reason if transitions.retries(status, r)]
-            given = [r for r in reasons if selection.reason in (None, r)]
-            if not chosen.statuses or not given:
-                continue
-            where = where_of(chosen, self._store.kind)
-            # All reasons: no filter, so that tasks without one, or with a newer version's, match.
-            if len(reasons) < len(Reason):
-                where["reason"] = Among([str(r) for r in given])
-            yield where
+        return await counted(self._store, _failures(selection))
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
         """Ignore tasks that are neither done nor held; return their number.
@@ -99,7 +79,7 @@ class Admin:
         Tasks with an expired lease count as not held: their fences rise by one, so that a
         late holder's write is refused.
         """
-        return await self._change(WITHDRAW, chosen, {"reason": str(reason)})
+        return await self._change(WITHDRAW, [chosen], {"reason": str(reason)})
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
@@ -117,7 +97,7 @@ class Admin:
         if self._store.kind.tracked:
             also = {} if stage is None else {"host": stage, "callback": stage}
             also |= {"results": None} if anew else {}
-        return await self._change(REOPEN, chosen, also)
+        return await self._change(REOPEN, [chosen], also)
 
     async def revisit(self, chosen: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
@@ -125,7 +105,7 @@ class Admin:
         The record of their last visit stays, and so do their items until another visit has
         ended. Fences, hosts and later changes are as for `reopen`.
         """
-        return await self._change(REVISIT, chosen, {})
+        return await self._change(REVISIT, [chosen])
 
     async def revisit_due(self) -> int:
         """Do the same for the pages whose next visit is due; return their number.
@@ -145,22 +125,22 @@ class Admin:
             self._unwoken = False
         return total
 
-    async def _change(self, change: BulkChange, chosen: TaskFilter, also: dict[str, Any]) -> int:
+    async def _change(
+        self,
+        change: BulkChange,
+        choices: Iterable[TaskFilter],
+        also: Mapping[str, Any] | None = None,
+    ) -> int:
         """Apply a bulk change to the chosen tasks, and set the fields *also*."""
         now = self._store.now()
         total = 0
-        for part in change.parts:
+        for chosen, part in product(choices, change.parts):
             freed = until(chosen.freed(part, now=now), now)
-            where = where_of(freed, self._store.kind)
-            total += await self._change_all(where, edit_of(part, now, also), chosen)
+            where, edit = where_of(freed, self._store.kind), edit_of(part, now, also)
+            async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
+                total += await self._store.writing(_change_all, ids, where, edit)
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
-        return total
-
-    async def _change_all(self, where: Where, edit: Edit, chosen: TaskFilter) -> int:
-        total = 0
-        async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
-            total += await self._store.writing(_change_all, ids, where, edit)
         return total
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
@@ -201,15 +181,11 @@ class Admin:
         await self._store.drop()
 
     async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task if it still is as *found*; return whether it was.
+        """Set fields of a task or host if it still is as *found*; return whether it was.
 
-        *change* has fields of `TASK_STATE`; None removes a field.
+        *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """
-        return await self._store.writing(_mend, "tasks", TASK_STATE, found, change)
-
-    async def mend_host(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a host if it still is as *found*; return whether it was."""
-        return await self._store.writing(_mend, "hosts", HOST_STATE, found, change)
+        return await self._store.writing(_mend, found, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Set `refused-depth` tasks up to that depth to `todo`, due now; None: of any depth.
@@ -276,6 +252,15 @@ class Reopening:
         return await self._port.writing(_write, writes)
 
 
+def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
+    """Yield the choice for each status that can be retried."""
+    for status in RETRY.from_statuses:
+        chosen = selection.among([status])
+        reasons = [r for r in Reason if transitions.retries(status, r)]
+        # All reasons: no filter, so that tasks without one, or with a newer version's, match.
+        yield chosen if len(reasons) == len(Reason) else replace(chosen, reasons=reasons)
+
+
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
     return await unit.tasks.change_all(ids, where, edit)
 
@@ -288,16 +273,11 @@ async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
     return await unit.tasks.delete_all(ids, where)
 
 
-async def _mend(
-    unit: Unit,
-    table: Literal["tasks", "hosts"],
-    state: Sequence[str],
-    found: Mapping[str, Any],
-    change: Mapping[str, Any],
-) -> bool:
-    as_found = {name: AsFound(found.get(name)) for name in state}
-    documents: Documents = unit.tasks if table == "tasks" else unit.hosts
-    return await documents.change([Write(found["_id"], as_found, Edit(set=change))]) == 1
+async def _mend(unit: Unit, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+    is_task = "url" in found
+    as_found = {n: AsFound(found.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
+    write = Write(found["_id"], as_found, Edit(set=change))
+    return await (unit.tasks if is_task else unit.hosts).change([write]) == 1
 
 
 async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:

@@ -11,10 +11,11 @@ from collections.abc import (
     Callable,
     Collection,
     Coroutine,
+    Iterable,
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -87,8 +88,7 @@ class Queries:
         ordered by id. It reads as many pages as that takes, see `page`.
         """
         found: list[Record] = []
-        while len(found) < limit and chosen.statuses:
-            left = limit - len(found)
+        while (left := limit - len(found)) > 0 and chosen.statuses:
             page = await self.page(chosen, limit=left, scan_limit=SCAN_LIMIT, after=after)
             found += page.records
             if (after := page.after) is None:
@@ -133,10 +133,7 @@ class Queries:
         reach. One index counts times, a reason, or a callback or host, the last two on MongoDB
         only of all tasks or of the done ones. Otherwise it examines 500,000 tasks.
         """
-        if not chosen.statuses:
-            return Count(number=0)
-        where = where_of(chosen.counted_at(self._store.now()), self._store.kind)
-        return await counted(self._store, [where], chosen.ids)
+        return await counted(self._store, [chosen])
 
     async def horizon(self, *, enough: datetime | None = None) -> datetime | None:
         """Return when the next task is due, live leases included; None when nothing ever will be.
@@ -225,14 +222,15 @@ class Queries:
                 yield row
 
 
-async def counted(
-    store: Store, wheres: Sequence[Where], ids: Collection[bytes] | None = None
-) -> Count:
-    """Return how many tasks pass one of the tests, each of which is of other statuses."""
+async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
+    """Return how many tasks pass one of the filters, each of which is of other statuses."""
     total = Count(number=0)
-    for where in wheres:
-        if ids is not None:
-            total += Count(number=len(await store.reading(_among, where, ids)))
+    for chosen in choices:
+        # Only the index of statuses has times, and before one in the future are all.
+        to_come = chosen.until is not None and chosen.until > store.now()
+        where = where_of(replace(chosen, until=None) if to_come else chosen, store.kind)
+        if chosen.ids is not None:
+            total += Count(number=len(await store.reading(_among, where, chosen.ids)))
         elif (number := await store.reading(_counted_by_index, where)) is not None:
             total += Count(number=number)
         else:

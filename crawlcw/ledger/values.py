@@ -93,14 +93,6 @@ class TaskFilter:
         chosen = self.among(change.from_statuses)
         return replace(chosen, due_by=now) if change.ends_leases else chosen
 
-    def counted_at(self, now: datetime) -> "TaskFilter":
-        """Return the filter without an *until* in the future, which matches all tasks.
-
-        Only the index of statuses has times.
-        """
-        to_come = self.until is not None and self.until > now
-        return replace(self, until=None) if to_come else self
-
 
 class Dimension(StrEnum):
     """Properties to group tasks by."""
