@@ -26,12 +26,12 @@ from crawlcw.api.response import Response
 from crawlcw.api.rules import Rule
 from crawlcw.api.sessions import LoginSession, condition
 from crawlcw.api.settings import Settings
-from crawlcw.api.state import State
 from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
 from crawlcw.model.counters import Report
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
 from crawlcw.model.sanitize import redacted
+from crawlcw.model.spider_state import State
 from crawlcw.model.standstill import Standstill
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,11 +13,10 @@ from types import CodeType
 from typing import Any
 
 from crawlcw.api.spider import Spider
-from crawlcw.api.state import State
 from crawlcw.errors import SpiderError
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
-from crawlcw.model.spider_state import History, Page, StoredState
+from crawlcw.model.spider_state import History, Page, State
 from crawlcw.model.task import DONE, Lease, Task
 from crawlcw.model.transitions import Settlement
 
@@ -85,36 +84,30 @@ class KeptState:
 
     async def keep(self) -> None:
         """Write what ended callbacks have changed, and the running one so far, durably."""
-        page = _RUNNING.get()
-        if not self._history.unwritten(page):
-            return
-        async with self._writing:
-            # The write that this has waited for may have been of all that.
-            while pages := self._history.unwritten(page):
-                if await self._write(self._history.next(pages)):
-                    return
+        if self._history.unwritten(_RUNNING.get()):
+            await self._write()
 
     async def close(self) -> None:
         """Write the rest, with the settled changes among the values."""
-        if not self._is_used:
-            return
-        await self._settle_others()
-        async with self._writing:
-            while True:
-                pages = self._history.unwritten()
-                after = self._history.next(pages)
-                is_new = pages or after.pending != self._history.stored.pending
-                if not is_new or await self._write(after):
-                    return
+        if self._is_used:
+            await self._settle_others()
+            await self._write(is_last=True)
 
-    async def _write(self, after: StoredState) -> bool:
-        """Write the state; return whether no other process has written meanwhile."""
+    async def _write(self, *, is_last: bool = False) -> None:
+        """Write what is not written yet; if it is the *last* write, what is settled as well."""
         assert self._ledger is not None
-        if await self._ledger.spider_state.change(self._history.stored, after):
-            self._history.wrote(after)
-            return True
-        await self._read()
-        return False
+        page, history = _RUNNING.get(), self._history
+        async with self._writing:
+            # The write that this has waited for may have been of all that.
+            while (pages := history.unwritten(page)) or is_last:
+                after = history.next(pages)
+                if not pages and after.pending == history.stored.pending:
+                    return
+                if await self._ledger.spider_state.change(history.stored, after):
+                    history.wrote(after)
+                    return
+                # Another process has written meanwhile.
+                await self._read()
 
     async def _read(self) -> None:
         assert self._ledger is not None

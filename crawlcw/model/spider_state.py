@@ -1,4 +1,4 @@
-"""The state that a spider keeps between its pages. No I/O.
+"""The state that a spider keeps between its pages, `self.state`. No I/O.
 
 A page's changes are written before its outcome, so it may run again after they are. An
 assignment is then made again, and the later one wins. The numbers that a page adds stay
@@ -6,17 +6,20 @@ apart from the values, as pending, until its outcome is recorded: a page that ru
 replaces its earlier numbers, so it counts once.
 """
 
-from collections.abc import Collection, Container, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crawlcw.errors import SpiderError
-from crawlcw.model.values import size
+from crawlcw.errors import InvalidItemError, SpiderError
+from crawlcw.model.sanitize import printable
+from crawlcw.model.values import check, clean, frozen, size, text
 
 #: The most that all names and values of a state may amount to, in bytes.
 LARGEST = 1 << 20
 #: Stands for a page where something else changes the state: it is recorded at once.
 NO_PAGE = bytes(16)
+_LARGEST_INTEGER = (1 << 63) - 1
 _ABSENT = object()
 
 #: One run of a page: the id of its task, and the fence of its lease.
@@ -79,10 +82,8 @@ class Page:
         """The names that the run has changed."""
         return self.values.keys() | self.sums.keys()
 
-    def write_to(
-        self, values: dict[str, Any], pending: dict[bytes, PageSums], *, counted: Container[str]
-    ) -> None:
-        """Make the changes in a state; *counted* are the names that pages add to."""
+    def write_to(self, values: dict[str, Any], pending: dict[bytes, PageSums]) -> None:
+        """Make the changes in a state."""
         task_id, fence = self.run
         earlier = pending.get(task_id)
         if earlier is not None and earlier.fence > fence:
@@ -91,11 +92,10 @@ class Page:
             _add(values, earlier.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
-            if name in counted:
-                # The assignment replaces all earlier additions.
-                for other, added in [*pending.items()]:
-                    kept = {n: number for n, number in added.sums.items() if n != name}
-                    pending[other] = PageSums(added.fence, kept)
+            # The assignment replaces all earlier additions.
+            for other in [other for other, added in pending.items() if name in added.sums]:
+                kept = {n: number for n, number in pending[other].sums.items() if n != name}
+                pending[other] = PageSums(pending[other].fence, kept)
             if value is _ABSENT:
                 values.pop(name, None)
             else:
@@ -238,10 +238,8 @@ class History:
                 added = pending.pop(run[0])
                 if counts:
                     _add(values, added.sums)
-        sums = [*(added.sums for added in pending.values()), *(page.sums for page in pages)]
-        counted = {name for each in sums for name in each}
         for page in pages:
-            page.write_to(values, pending, counted=counted)
+            page.write_to(values, pending)
         return StoredState(revision=revision, values=values, pending=pending)
 
     # The view.
@@ -274,3 +272,72 @@ class History:
             self._outside = Page((NO_PAGE, self._changes), 0, has_ended=True)
             self._pages[self._outside.run] = self._outside
         return self._outside
+
+
+class State(MutableMapping[str, Any]):
+    """The values that a spider keeps between its pages, by name; each is one that an item may have.
+
+    A callback's change is durable before its page counts as done; a callback that raises changes
+    nothing. All processes of a crawl share one state. If two pages assign one name, the later
+    commit wins; what `add` counts is exact, however often a crash has a page run again. Lists and
+    dictionaries that are read cannot be changed: assign another one. Without a crawl, as in a test
+    of a callback, it is a mapping in memory.
+    """
+
+    def __init__(self) -> None:
+        self.keep_in(History(), page=lambda: None)
+
+    def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
+        """Have the state of a crawl from here on; *page* returns the page whose callback runs."""
+        self._history = history
+        self._page = page
+
+    def __getitem__(self, name: str) -> Any:
+        self._page()
+        return self._history.view[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        try:
+            check({name: value})
+        except InvalidItemError as error:
+            raise TypeError(f"self.state cannot keep it: {error}") from None
+        self._history.assign(self._page(), _checked(name), frozen(clean(value)))
+
+    def __delitem__(self, name: str) -> None:
+        page = self._page()
+        if name not in self._history.view:
+            raise KeyError(name)
+        self._history.delete(page, name)
+
+    def __iter__(self) -> Iterator[str]:
+        self._page()
+        return iter([*self._history.view])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def add(self, name: str, number: float = 1) -> None:
+        """Add *number* to a value, 0 where there is none: exact in any number of processes.
+
+        Raises `TypeError` for another type than a number, and `OverflowError` beyond 64 bits.
+        """
+        if not is_number(number) or not math.isfinite(number):
+            raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")
+        page, value = self._page(), self.get(name, 0)
+        if not is_number(value):
+            kind = type(value).__name__
+            raise TypeError(f"self.state[{printable(repr(name))}] is no number but {kind}")
+        total = value + number
+        if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
+            raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")
+        self._history.add(page, _checked(name), number)
+
+    def __repr__(self) -> str:
+        return f"State({dict(self)!r})"
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str):
+        kind = printable(type(name).__name__)
+        raise TypeError(f"a name in self.state is text, and {printable(repr(name))} is {kind}")
+    return text(name)

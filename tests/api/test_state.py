@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from crawlcw import Request, Spider
-from crawlcw.api.state import State
 from crawlcw.errors import SpiderError
+from crawlcw.model.spider_state import State
 
 pytestmark = pytest.mark.quick
 
