@@ -117,7 +117,7 @@ def locate(url: str) -> Location:
     address by RFC 3986 section 6.2 (case and percent-encoding), its host without the dot of the
     root, its query's parameters sorted as Scrapy's fingerprint does. Raises `FetchError`.
     """
-    found = _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
+    found = located(url)
     if isinstance(found, Refusal):
         raise found.error()
     return found
@@ -179,21 +179,16 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 
     *encoding* is Python's name of the page's encoding, see `resolver`.
     """
-    return resolved(base, href, encoding=encoding).url
-
-
-def resolved(base: str, href: str, *, encoding: str = "utf-8") -> Location:
-    """Return where *href* leads on the page *base*, as `locate` does; raises `FetchError`."""
     found = resolver(base, encoding=encoding)(href)
     if isinstance(found, Refusal):
         raise found.error()
-    return found
+    return found.url
 
 
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
-    """Return what `resolved` is for the many links of one page, which is at *base*, an address.
+    """Return what `resolve` is for the many links of one page, which is at *base*, an address.
 
-    It returns a `Refusal` where that raises: of most pages some links are none to fetch.
+    It returns locations, and a `Refusal` where that raises: most pages have links to refuse.
 
     A query's other characters than ASCII are sent in the page's *encoding*, by Python's name,
     as the WHATWG URL standard has it; in a path it is UTF-8 always.

@@ -15,21 +15,9 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
-from ipaddress import (
-    IPv4Address,
-    IPv4Interface,
-    IPv4Network,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-)
-from pathlib import PurePath
 from types import NoneType
 from typing import Any, Never
-from uuid import UUID
 
 from crawlcw.errors import InvalidItemError
 from crawlcw.model.sanitize import printable
@@ -40,11 +28,9 @@ _INT64 = 1 << 63
 #: Most values are of these, and need no further look.
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
 #: Those that are stored as they are, or as their text, which says all of them.
-_KNOWN = (
-    *(str, bool, int, float, bytes, bytearray, memoryview, date, time, timedelta, Enum),
-    *(Decimal, Fraction, complex, PurePath, UUID, IPv4Address, IPv4Interface, IPv4Network),
-    *(IPv6Address, IPv6Interface, IPv6Network),
-)
+_KNOWN = (str, int, float, complex, bytes, bytearray, memoryview, date, time, timedelta, Enum)
+#: Modules of the standard library whose types, and those derived from them, have such a text.
+_WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values (URLs, secrets, colours) have a text that is meant to be read.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTIONS = (list, tuple, set, frozenset)
@@ -134,8 +120,6 @@ def _clean_other(value: object, depth: int) -> Any:
         return value.isoformat()
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    if isinstance(value, Decimal):
-        return str(value)
     fields = parts(value)
     if fields is None and not isinstance(value, list | tuple | set | frozenset):
         return _str(value)
@@ -263,7 +247,9 @@ def _check(value: object, place: str, *, depth: int) -> None:
             if type(each) not in _PLAIN:
                 _check(each, f"{place}[{number}]", depth=depth + 1)
         return
-    if isinstance(value, _KNOWN) or kind.__module__.partition(".")[0] in _READABLE:
+    if isinstance(value, _KNOWN) or _module(kind) in _READABLE:
+        return
+    if any(_module(base) in _WITH_TEXT for base in kind.__mro__):
         return
     fields = parts(value)
     if fields is None:
@@ -271,6 +257,10 @@ def _check(value: object, place: str, *, depth: int) -> None:
     for name, each in fields.items():
         if type(each) not in _PLAIN:
             _check(each, f"{place}.{printable(name)}", depth=depth + 1)
+
+
+def _module(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
 
 
 def _sentence(kind: type, place: str) -> str:
