@@ -187,7 +187,7 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
     for span in spans:
         # A span that began earlier counts in part.
         part = (span.until - max(span.since, since)).total_seconds() / span.seconds
-        finished += part * span.finished
+        finished += part * span.vitals.finished
     began = max(min(span.since for span in spans), since)
     return finished / max((spans[-1].until - began).total_seconds(), 1.0)
 

@@ -5,8 +5,8 @@ count from the worker's start on: if one is missing or was deleted with age, the
 longer, and no count is lost.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
@@ -20,6 +20,8 @@ COARSE = timedelta(minutes=10)
 KEPT_DAYS, FINE_DAYS = 7, 1
 #: A worker that leaves no point for longer was not at work, or its ledger was away.
 _LONGEST_STEP = COARSE + 5 * EVERY
+#: The numbers of `Vitals` that grow from a worker's start on.
+_COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +79,7 @@ class Span:
     worker: str
     since: datetime
     until: datetime
-    finished: int
-    failed: int
-    ignored: int
-    processing: int  #: at the end, as the other two
-    memory: int
-    lag: float
+    vitals: Vitals  #: those at its end, and what was counted since its beginning
 
     @property
     def seconds(self) -> float:
@@ -103,6 +100,15 @@ class Slot:
     processing: int = 0  #: tasks that they held, by the last that each showed
     memory: int = 0  #: bytes of all of them
     lag: float = 0.0  #: the worst one of all
+
+    def add(self, span: Span) -> None:
+        """Count the part of a span that lies in the stretch."""
+        common = min(self.until, span.until) - max(self.since, span.since)
+        part, vitals = common.total_seconds() / span.seconds, span.vitals
+        self.finished += part * vitals.finished
+        self.failed += part * vitals.failed
+        self.ignored += part * vitals.ignored
+        self.lag = max(self.lag, vitals.lag)
 
 
 def minute_of(moment: datetime) -> datetime:
@@ -139,17 +145,9 @@ def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[
 
 def _span(before: Point, after: Point) -> Span:
     first, last = before.vitals, after.vitals
-    return Span(
-        worker=after.worker,
-        since=before.time,
-        until=after.time,
-        finished=max(last.finished - first.finished, 0),
-        failed=max(last.failed - first.failed, 0),
-        ignored=max(last.ignored - first.ignored, 0),
-        processing=last.processing,
-        memory=last.memory,
-        lag=last.lag,
-    )
+    counted = {name: max(getattr(last, name) - getattr(first, name), 0) for name in _COUNTERS}
+    vitals = replace(last, **counted)
+    return Span(worker=after.worker, since=before.time, until=after.time, vitals=vitals)
 
 
 def slots(
@@ -166,29 +164,16 @@ def slots(
     ]
     latest: list[dict[str, Span]] = [{} for _ in row]
     for span in found:
-        for n in _touched(span, since=since, step=step, number=number):
-            _share(row[n], span)
+        first = max((span.since - since) // step, 0)
+        # What ends where a stretch begins has no part in that one.
+        last = min(-((since - span.until) // step), number)
+        for n in range(first, last):
+            row[n].add(span)
             held = latest[n].get(span.worker)
             if held is None or held.until < span.until:
                 latest[n][span.worker] = span
     for slot, workers in zip(row, latest, strict=True):
         slot.workers = len(workers)
-        slot.processing = sum(span.processing for span in workers.values())
-        slot.memory = sum(span.memory for span in workers.values())
+        slot.processing = sum(span.vitals.processing for span in workers.values())
+        slot.memory = sum(span.vitals.memory for span in workers.values())
     return row
-
-
-def _touched(span: Span, *, since: datetime, step: timedelta, number: int) -> Iterator[int]:
-    first = max((span.since - since) // step, 0)
-    # What ends where a stretch begins has no part in that one.
-    last = min(-((since - span.until) // step), number)
-    yield from range(first, last)
-
-
-def _share(slot: Slot, span: Span) -> None:
-    common = min(slot.until, span.until) - max(slot.since, span.since)
-    part = common.total_seconds() / span.seconds
-    slot.finished += part * span.finished
-    slot.failed += part * span.failed
-    slot.ignored += part * span.ignored
-    slot.lag = max(slot.lag, span.lag)

@@ -98,12 +98,7 @@ def span(began: float, ended: float, finished: int) -> Span:
         worker="w",
         since=START + began * MINUTE,
         until=START + ended * MINUTE,
-        finished=finished,
-        failed=0,
-        ignored=0,
-        processing=0,
-        memory=0,
-        lag=0.0,
+        vitals=Vitals(finished=finished),
     )
 
 

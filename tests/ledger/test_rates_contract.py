@@ -44,10 +44,10 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerF
 
     first, second = await two.rates.between(START, START + DAY)
 
-    assert (first.since, first.until, first.finished) == (START, START + MINUTE, 9)
-    assert (first.failed, first.ignored) == (2, 1)
-    assert (first.processing, first.memory, first.lag) == (7, 1 << 33, 0.125)
-    assert (second.since, second.finished) == (START + MINUTE, 21)
+    assert (first.since, first.until, first.vitals.finished) == (START, START + MINUTE, 9)
+    assert (first.vitals.failed, first.vitals.ignored) == (2, 1)
+    assert (first.vitals.processing, first.vitals.memory, first.vitals.lag) == (7, 1 << 33, 0.125)
+    assert (second.since, second.vitals.finished) == (START + MINUTE, 21)
 
 
 async def test_many_points_are_read_some_at_a_time(
@@ -72,7 +72,7 @@ async def test_a_worker_has_one_point_a_minute_the_latest(store: LedgerFactory):
 
     found = await ledger.rates.between(START, START + DAY)
 
-    assert [(span.worker, span.until, span.finished) for span in found] == [
+    assert [(span.worker, span.until, span.vitals.finished) for span in found] == [
         ("b", START + MINUTE, 5),
         ("a", late, 8),
     ]
@@ -110,7 +110,7 @@ async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(
 
     found = await ledger.rates.between(START, START + DAY, step=10 * MINUTE)
 
-    assert [(span.seconds, span.finished) for span in found] == [(600, 10)] * 3
+    assert [(span.seconds, span.vitals.finished) for span in found] == [(600, 10)] * 3
 
 
 async def test_a_worker_shows_its_vitals_with_its_heartbeat_until_it_leaves(store: LedgerFactory):

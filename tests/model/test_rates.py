@@ -24,26 +24,31 @@ def point(minutes: float, finished: int, *, worker: str = "a", started: float = 
 def test_a_span_is_what_was_counted_from_one_point_to_the_next():
     (span,) = spans([point(1, 30), point(0, 10)], since=at(0), until=at(60))
 
-    assert (span.since, span.until, span.finished) == (at(0), at(1), 20)
-    assert (span.seconds, span.processing, span.memory, span.lag) == (60, 5, 100, 0.5)
+    assert (span.since, span.until, span.vitals.finished) == (at(0), at(1), 20)
+    assert (span.seconds, span.vitals.processing, span.vitals.memory, span.vitals.lag) == (
+        60,
+        5,
+        100,
+        0.5,
+    )
 
 
 def test_the_first_span_begins_with_its_worker():
     found = spans([point(1, 30, started=0.5)], since=at(0), until=at(60))
 
-    assert [(span.since, span.finished) for span in found] == [(at(0.5), 30)]
+    assert [(span.since, span.vitals.finished) for span in found] == [(at(0.5), 30)]
 
 
 def test_what_was_counted_before_the_first_point_that_is_known_is_no_part_of_the_time_asked_for():
     found = spans([point(-1, 1000), point(1, 1030)], since=at(0), until=at(60))
 
-    assert [(span.since, span.finished) for span in found] == [(at(-1), 30)]
+    assert [(span.since, span.vitals.finished) for span in found] == [(at(-1), 30)]
 
 
 def test_a_point_that_is_missing_makes_the_next_span_longer_and_loses_nothing():
     found = spans([point(0, 0), point(1, 10), point(5, 50)], since=at(0), until=at(60))
 
-    assert [(span.seconds, span.finished) for span in found] == [(60, 10), (240, 40)]
+    assert [(span.seconds, span.vitals.finished) for span in found] == [(60, 10), (240, 40)]
 
 
 def test_workers_are_told_apart_and_their_spans_are_in_order():
@@ -51,7 +56,7 @@ def test_workers_are_told_apart_and_their_spans_are_in_order():
 
     found = spans(points, since=at(0), until=at(60))
 
-    assert [(span.worker, span.finished) for span in found] == [("b", 7), ("a", 4)]
+    assert [(span.worker, span.vitals.finished) for span in found] == [("b", 7), ("a", 4)]
 
 
 def test_a_chart_shares_a_span_among_the_stretches_that_it_touches():
