@@ -233,9 +233,7 @@ class XmlError(ParseRefusedError):
     """A sitemap or a feed cannot be read to its end; not a mistake of the spider."""
 
     def __init__(self, reason: Reason, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.args = (f"{reason}: {message}",)
+        super().__init__(message, reason=reason)
 
 
 class LedgerError(CrawlcwError):

@@ -30,6 +30,7 @@ from crawlcw.ledger.port import (
 )
 from crawlcw.ledger.values import Cursor, TaskFilter
 from crawlcw.model import urls
+from crawlcw.model.task import WAITING
 from crawlcw.model.transitions import BulkChange
 
 #: Tasks that one read examines.
@@ -78,7 +79,7 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
     return Edit(
         set={
             "status": int(change.to),
-            "due": now if change.is_due else None,
+            "due": now if change.to in WAITING else None,
             "update_time": now,
             "reason": None,
             **dict.fromkeys(change.resets, 0),

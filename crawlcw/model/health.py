@@ -62,11 +62,13 @@ _HASTE = 20
 _JITTER = 0.1
 
 
-def remember(known: OrderedDict[Any, Any], key: object, value: object) -> None:
+def remember(
+    known: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _REMEMBERED
+) -> None:
     """Keep a value by its key, as the last one of a bounded number."""
     known[key] = value
     known.move_to_end(key)
-    if len(known) > _REMEMBERED:
+    if len(known) > limit:
         known.popitem(last=False)
 
 
@@ -410,10 +412,7 @@ class Uplink(Breaker):
 
     def learned(self, host: str, url: str) -> None:
         """Note a page that was answered well in this crawl, if by another process."""
-        self.good_pages[host] = url
-        self.good_pages.move_to_end(host)
-        if len(self.good_pages) > _GOOD_PAGES:
-            self.good_pages.popitem(last=False)
+        remember(self.good_pages, host, url, limit=_GOOD_PAGES)
 
     def answered(self, *, now: float) -> bool:
         """Note that any host answered, whatever it said; return whether tasks waited for that."""

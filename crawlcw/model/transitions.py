@@ -240,11 +240,6 @@ class BulkChange:
         """The change, and that of held tasks if there is one: each has other statuses."""
         return (self,) if self.of_held is None else (self, self.of_held)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the tasks are due as soon as they are changed, for no reason any more."""
-        return self.to in WAITING
-
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
     """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
@@ -313,10 +308,9 @@ def claim(
     if lost > task.lost:
         return _lost(task, lost=lost, now=now, is_last=lost >= max_lost)
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
-    (status,) = TABLE[task.status, event]
     return Change(
         event=event,
-        status=status,
+        status=_after(task.status, event),
         due=now + lease,
         update_time=now,
         lock=token,
@@ -364,24 +358,21 @@ def _quarantine_fence(task: Task) -> int | None:
 
 def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     """Return the change of a task that is not claimed, for it has cost another worker."""
-    due: datetime | None = None
-    reason: Reason | None = Reason.CRASHED_WORKER
+    rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
-        event = Event.ABANDON
-        status = _after(task.status, event)
+        status = _after(task.status, Event.ABANDON)
         message = f"{lost} workers were lost while they worked on nothing else, "
         message += f"the last was {task.lock}"
     else:
-        event, reason, status = Event.LOSE, task.reason, _waiting(task)
-        assert status in TABLE[Status.PROCESSING, event]
-        due = now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
+        status = _waiting(task)
+        assert status in TABLE[Status.PROCESSING, Event.LOSE]
         message = f"{task.lock} was lost while it worked on nothing else"
     attempt = task.retry + lost
     error = AttemptError(time=now, kind=Reason.CRASHED_WORKER, message=message, attempt=attempt)
     return Change(
-        event=event,
+        event=Event.ABANDON if is_last else Event.LOSE,
         status=status,
-        due=due,
+        due=None if is_last else now + rest,
         update_time=now,
         # As at a claim: whatever the last holder still sends must not match.
         fence=task.fence + 1,
@@ -389,7 +380,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
         retry=task.retry,
         lost=lost,
         quarantine_fence=_quarantine_fence(task),
-        reason=reason,
+        reason=Reason.CRASHED_WORKER if is_last else task.reason,
         error=error,
     )
 
@@ -415,10 +406,9 @@ def settle(
 
 
 def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
-    (status,) = TABLE[Status.PROCESSING, Event.FINISH]
     return Change(
         event=Event.FINISH,
-        status=status,
+        status=_after(Status.PROCESSING, Event.FINISH),
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -517,8 +507,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     A later `due` of the lease's task counts, see `put_off`.
     """
     before = lease.task
-    status = before.status
-    due = before.due
+    status, due = before.status, before.due
     if status is Status.PROCESSING:
         # It was taken over, and its status before that is not known.
         status = _waiting(before)

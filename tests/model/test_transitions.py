@@ -14,7 +14,7 @@ import crawlcw
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason
 from crawlcw.model import transitions
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.task import DONE, Lease, Status, Task
+from crawlcw.model.task import DONE, WAITING, Lease, Status, Task
 from crawlcw.model.transitions import (
     TABLE,
     Advanced,
@@ -436,7 +436,7 @@ def test_what_each_bulk_change_does():
         ),
     ]
     due = [Event.RETRY, Event.REOPEN, Event.REVISIT, Event.ADMIT]
-    assert [each.event for each in BULK if each.is_due] == due
+    assert [each.event for each in BULK if each.to in WAITING] == due
 
 
 # --- no other module decides
