@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 
 from crawlcw.api.attempt import Downloader, Purpose
@@ -98,36 +99,33 @@ def assemble(
     return Crawl(parts)
 
 
+@dataclass(eq=False)
 class _Parts(Parts):
     """The parts of one crawl, made from the ledger upwards, each method's of those before it."""
 
-    def __init__(
-        self,
-        spider: Spider,
-        ledger: Ledger,
-        settings: Settings,
-        proxies: ProxyPool,
-        meter: Meter | None,
-    ) -> None:
+    spider: Spider
+    raw_ledger: Ledger
+    settings: Settings
+    proxies: ProxyPool
+    meter: Meter | None
+
+    def __post_init__(self) -> None:
         """Make this process a worker on the ledger, and the stores beside its tasks."""
-        self.spider = spider
-        self.settings = settings
-        self.proxies = proxies
-        self.meter = meter
-        self.now = ledger.now
+        spider, settings = self.spider, self.settings
+        self.now = self.raw_ledger.now
         self.session = WorkerSession(
-            ledger,
+            self.raw_ledger,
             lease=lambda: settings.lease,
             give_up=settings.ledger_give_up,
             limit=settings.callback_timeout,
             deadlines=settings.deadlines,
         )
-        self.session.instruments = instruments(meter, trace=settings.trace)
+        self.session.instruments = instruments(self.meter, trace=settings.trace)
         self.ledger = self.session.ledger
         self.ending = Ending(self.session.retry, grace=settings.grace)
         self.rests = Rests()
-        self.rests.proxies_away = proxies.away
-        proxies.on_lost = partial(self.ending.end, FinishReason.PROXIES_FAILED)
+        self.rests.proxies_away = self.proxies.away
+        self.proxies.on_lost = partial(self.ending.end, FinishReason.PROXIES_FAILED)
         self.scope = Scope.of(spider_scope(spider) or (), settings)
         self.state = KeptState(spider, self.ledger)
         self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None

@@ -149,8 +149,7 @@ class DroppedLinks:
         """Count what *other* has counted."""
         self.counts.update(other.counts)
         for reason, links in other.examples.items():
-            kept = self.examples.setdefault(reason, [])
-            _extend(kept, links)
+            self.examples[reason] = _first([*self.examples.get(reason, ()), *links])
 
 
 def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
@@ -158,16 +157,12 @@ def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
     total: dict[str, list[str]] = {}
     for examples in all_examples:
         for reason, links in examples.items():
-            _extend(total.setdefault(reason, []), links)
+            total[reason] = _first([*total.get(reason, ()), *links])
     return total
 
 
-def _extend(kept: list[str], links: Iterable[str]) -> None:
-    for link in links:
-        if len(kept) == KEPT_EXAMPLES:
-            return
-        if link not in kept:
-            kept.append(link)
+def _first(links: Iterable[str]) -> list[str]:
+    return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 
 #: The upper bounds, in seconds: from an answer out of a cache to the longest timeout.
