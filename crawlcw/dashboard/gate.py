@@ -8,14 +8,13 @@ something must carry a key that only the dashboard's own page knows.
 """
 
 import hmac
-import ipaddress
 import secrets
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from crawlcw.server.access import Access, RefusedError, host_of, is_loopback
+from crawlcw.server.access import Access, RefusedError, address_of, host_of, is_loopback
 
 #: Header of the key in changing requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"
@@ -58,7 +57,7 @@ class Gate:
         if is_loopback(name) or name in self._hosts:
             return
         # An IP address is safe from DNS rebinding.
-        if self.needs_token and _is_address(name):
+        if self.needs_token and address_of(name) is not None:
             return
         raise RefusedError(
             403, "the dashboard does not accept this host name: --allow-host NAME adds one"
@@ -76,11 +75,3 @@ def _check_origin(request: web.Request) -> None:
     foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
     if site not in _OWN_SITES or foreign:
         raise RefusedError(403, "this request comes from another site's page")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -133,6 +133,8 @@ class Observer:
         await self._take_average(now)
         workers = [each for each in await self._ledger.workers.all() if not is_dead(each)]
         held, waiting = await self._ledger.hosts.busiest(limit=_HOSTS)
+        tracked = self._ledger.kind.tracked
+        paused = None if tracked else (await self._ledger.notes.control()).get("paused")
         return Look(
             name=self._name,
             kind=self._ledger.kind,
@@ -144,18 +146,12 @@ class Observer:
             workers=tuple(sorted(workers, key=lambda each: (each.started, each.name))),
             average=self._average,
             hosts=notable([*held, *waiting], now=now),
-            paused=await self._paused(),
+            paused=paused,
         )
 
     def changed(self) -> None:
         """Count again at the next poll, after a user has changed tasks."""
         self._counted = replace(self._counted, next=0.0)
-
-    async def _paused(self) -> str | None:
-        if self._ledger.kind.tracked:
-            return None
-        paused = (await self._ledger.notes.control()).get("paused")
-        return None if paused is None else str(paused)
 
     async def _count(self) -> _Counted:
         began = self._clock()
@@ -194,16 +190,16 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
 
 def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
     """Return the failing hosts, the waiting ones, and then those with the longest delays."""
-    known = {host.name: host for host in hosts if _is_notable(host, now=now)}
+    known = {
+        host.name: host
+        for host in hosts
+        if host.failures > 0 or host.delay > 0 or _rests(host, now=now)
+    }
     ranked = sorted(known.values(), key=lambda host: _rank(host, now=now))
     return tuple(
         HostLine(host=host, why=why(host, unfinished=True, now=now), owner=owner_of(host, now=now))
         for host in ranked
     )
-
-
-def _is_notable(host: Host, *, now: datetime) -> bool:
-    return host.failures > 0 or host.delay > 0 or _rests(host, now=now)
 
 
 def _rests(host: Host, *, now: datetime) -> bool:

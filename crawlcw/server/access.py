@@ -6,8 +6,8 @@ header refuses a host name that was pointed at this machine (DNS rebinding).
 """
 
 import hmac
-import ipaddress
 from collections.abc import Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from aiohttp import web
 
@@ -62,9 +62,13 @@ def host_of(header: str) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is reachable from this machine only."""
-    if host.lower() == "localhost":
-        return True
+    address = address_of(host)
+    return host.lower() == "localhost" or (address is not None and address.is_loopback)
+
+
+def address_of(host: str) -> IPv4Address | IPv6Address | None:
+    """Return the address that *host* is; None for a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ip_address(host)
     except ValueError:
-        return False
+        return None

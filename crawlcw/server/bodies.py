@@ -60,7 +60,7 @@ Priority = Annotated[int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY), Befo
 Seconds = Annotated[float, Field(ge=0, le=_TEN_YEARS)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 Cursor = Annotated[
-    # 24 bytes in base64 that begin with a time, see `views.cursor`.
+    # 24 bytes in base64 that begin with a time, see `views.written`.
     str,
     Field(pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`after` of an earlier answer."),
 ]

@@ -4,6 +4,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from crawlcw.engine.stats import Instruments, Seen, Stats
 from crawlcw.engine.workers import resident_memory
@@ -12,6 +13,7 @@ from crawlcw.model.counters import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.measures import Measures, counted
+from crawlcw.telemetry.metrics import Metric
 
 #: Counters of a use case's worker, which fetches no pages and records no items.
 _OF_WORK = tuple(
@@ -50,43 +52,32 @@ class Meter:
             metrics.FETCH: self._fetch,
             metrics.PARSE: self._parse,
             metrics.COMMIT: self._commit,
-            metrics.LOOP_LAG: stats.loop_lag,
         }
-        now = {
-            metrics.IN_FLIGHT: self.in_flight,
-            metrics.TASKS_HELD: held,
-            metrics.HOSTS_RESTING: resting,
-            metrics.MEMORY: resident_memory(),
-        }
-        counters: Mapping[str, Mapping[str, float]] = {
-            **counted(stats),
-            metrics.CPU.name: {"": _cpu()},
-        }
-        return Measures(
-            counters=counters,
-            histograms={metric.name: each.numbers() for metric, each in histograms.items()},
-            gauges={metric.name: number for metric, number in now.items()},
-        )
+        gauges = {metrics.IN_FLIGHT: self.in_flight, metrics.HOSTS_RESTING: resting}
+        return _measures(stats, histograms, gauges, held=held)
 
 
 def worked(stats: Stats, *, in_flight: int, held: int) -> Measures:
     """Return the values of a use case's worker."""
-    found = {**counted(stats), metrics.CPU.name: {"": _cpu()}}
-    now = {
-        metrics.IN_FLIGHT.name: in_flight,
-        metrics.TASKS_HELD.name: held,
-        metrics.MEMORY.name: resident_memory(),
-    }
-    return Measures(
-        counters={name: found[name] for name in _OF_WORK},
-        histograms={metrics.LOOP_LAG.name: stats.loop_lag.numbers()},
-        gauges=now,
-    )
+    found = _measures(stats, {}, {metrics.IN_FLIGHT: in_flight}, held=held)
+    return replace(found, counters={name: found.counters[name] for name in _OF_WORK})
 
 
-def _cpu() -> float:
+def _measures(
+    stats: Stats,
+    histograms: Mapping[Metric, Histogram],
+    gauges: Mapping[Metric, float],
+    *,
+    held: int,
+) -> Measures:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
+    histograms = {**histograms, metrics.LOOP_LAG: stats.loop_lag}
+    gauges = {**gauges, metrics.TASKS_HELD: held, metrics.MEMORY: resident_memory()}
+    return Measures(
+        counters={**counted(stats), metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime}},
+        histograms={metric.name: each.numbers() for metric, each in histograms.items()},
+        gauges={metric.name: number for metric, number in gauges.items()},
+    )
 
 
 class _Timed:
@@ -141,4 +132,4 @@ def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
         raise UsageError(
             "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
         ) from None
-    return Tracing(beside=meter)
+    return Tracing(beside=meter or Meter())

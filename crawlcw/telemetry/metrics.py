@@ -7,6 +7,7 @@ values, defined by crawlcw: no URLs, no hosts and no other crawled text.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 
 
@@ -39,22 +40,16 @@ class Metric:
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-def _counter(name: str, about: str, label: str | None = None) -> Metric:
-    return Metric(name=f"crawlcw_{name}", kind=Kind.COUNTER, help=about, label=label)
+def _metric(
+    kind: Kind, name: str, about: str, label: str | None = None, *, named: bool = False
+) -> Metric:
+    return Metric(name=f"crawlcw_{name}", kind=kind, help=about, label=label, named=named)
 
 
-def _gauge(name: str, about: str, label: str | None = None) -> Metric:
-    return Metric(name=f"crawlcw_{name}", kind=Kind.GAUGE, help=about, label=label)
-
-
-def _of_ledger(name: str, about: str, label: str | None = None) -> Metric:
-    kind = Kind.GAUGE
-    return Metric(name=f"crawlcw_ledger_{name}", kind=kind, help=about, label=label, named=True)
-
-
-def _histogram(name: str, about: str, label: str | None = None) -> Metric:
-    return Metric(name=f"crawlcw_{name}", kind=Kind.HISTOGRAM, help=about, label=label)
-
+_counter = partial(_metric, Kind.COUNTER)
+_gauge = partial(_metric, Kind.GAUGE)
+_histogram = partial(_metric, Kind.HISTOGRAM)
+_of_ledger = partial(_gauge, named=True)
 
 PAGES = _counter(
     "pages",
@@ -99,12 +94,16 @@ HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered
 HTTP_REFUSED = _counter("http_requests_refused", "Of these, those refused, by status.", "code")
 HTTP_DURATION = _histogram("http_request_duration_seconds", "From a request to its answer.")
 
-LEDGER_READ = _of_ledger("read", "1 where the ledger could be read for these numbers, else 0.")
-LEDGER_TASKS = _of_ledger("tasks", "Tasks by status, as last counted.", "status")
-LEDGER_WORKERS = _of_ledger("workers", "Workers at work, on all machines.")
-LEDGER_RATE = _of_ledger("tasks_per_second", "Tasks finished a second, over the last minute.")
-LEDGER_IN_FLIGHT = _of_ledger("tasks_in_flight", "Tasks that workers said they are doing.")
-LEDGER_PAUSED = _of_ledger("paused", "1 while the crawls of a spider are paused, else 0.")
+LEDGER_READ = _of_ledger(
+    "ledger_read", "1 where the ledger could be read for these numbers, else 0."
+)
+LEDGER_TASKS = _of_ledger("ledger_tasks", "Tasks by status, as last counted.", "status")
+LEDGER_WORKERS = _of_ledger("ledger_workers", "Workers at work, on all machines.")
+LEDGER_RATE = _of_ledger(
+    "ledger_tasks_per_second", "Tasks finished a second, over the last minute."
+)
+LEDGER_IN_FLIGHT = _of_ledger("ledger_tasks_in_flight", "Tasks that workers said they are doing.")
+LEDGER_PAUSED = _of_ledger("ledger_paused", "1 while the crawls of a spider are paused, else 0.")
 
 #: Metrics of a crawl, in the order of exposition.
 OF_CRAWLS = (

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
-from crawlcw.engine.stats import UNSEEN, Instruments, Seen
+from crawlcw.engine.stats import Instruments, Seen
 from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
@@ -24,7 +24,7 @@ _MOST_LINKS = 128
 class Tracing:
     """Instruments with a span for each step. URLs have no passwords and keys."""
 
-    def __init__(self, beside: Instruments | None = None) -> None:
+    def __init__(self, beside: Instruments) -> None:
         """Forward each step to the instruments *beside* these as well."""
         self._beside = beside
         self._tracer: Tracer = trace.get_tracer("crawlcw")
@@ -33,23 +33,22 @@ class Tracing:
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
         """See `Instruments.fetch`."""
-        task, beside = lease.task, self._beside
+        task = lease.task
         return self._span(
             "crawlcw.fetch",
             SpanKind.CLIENT,
             lease,
-            UNSEEN if beside is None else beside.fetch(lease),
+            self._beside.fetch(lease),
             {"http.request.method": task.method, "server.address": printable(task.host)},
         )
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
         """See `Instruments.parse`."""
-        beside = self._beside
         return self._span(
             "crawlcw.parse",
             SpanKind.INTERNAL,
             lease,
-            UNSEEN if beside is None else beside.parse(lease, callback),
+            self._beside.parse(lease, callback),
             {"code.function.name": printable(callback)},
         )
 
@@ -58,9 +57,8 @@ class Tracing:
         """See `Instruments.commit`."""
         found = [self._pages.pop(lease.task.id, None) for lease in leases]
         links = [Link(page) for page in found if page is not None][:_MOST_LINKS]
-        beside = UNSEEN if self._beside is None else self._beside.commit(leases)
         with (
-            beside as also,
+            self._beside.commit(leases) as also,
             self._tracer.start_as_current_span(
                 "crawlcw.commit",
                 links=links,
@@ -76,7 +74,7 @@ class Tracing:
         name: str,
         kind: SpanKind,
         lease: Lease,
-        beside: AbstractContextManager[Seen | None],
+        beside: AbstractContextManager[Seen],
         attributes: dict[str, str],
     ) -> Iterator[Seen]:
         task = lease.task
@@ -115,20 +113,18 @@ class Tracing:
 
 
 class _SeenSpan:
-    def __init__(self, span: Span, also: Seen | None) -> None:
+    def __init__(self, span: Span, also: Seen) -> None:
         self._span = span
         self._also = also
 
     def answered(self, *, status: int, size: int) -> None:
         self._span.set_attribute("http.response.status_code", status)
         self._span.set_attribute("http.response.body.size", size)
-        if self._also is not None:
-            self._also.answered(status=status, size=size)
+        self._also.answered(status=status, size=size)
 
     def failed(self, reason: str) -> None:
         _fail(self._span, reason)
-        if self._also is not None:
-            self._also.failed(reason)
+        self._also.failed(reason)
 
 
 def _fail(span: Span, reason: str) -> None:

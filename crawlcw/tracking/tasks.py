@@ -4,14 +4,13 @@ import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from crawlcw.errors import Reason, TaskNotFoundError, UsageError
 from crawlcw.ledger.protocol import Counts, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status, key_id
-from crawlcw.tracking import choices, keys, views
-from crawlcw.tracking.choices import Statuses
+from crawlcw.tracking import keys, views
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.session import Session
@@ -21,6 +20,10 @@ from crawlcw.tracking.views import Page, TrackedTask
 
 #: The resolution of a ledger's time.
 A_MILLISECOND = timedelta(milliseconds=1)
+#: A status or several, each itself or by its name: `Status.FAILED`, `"failed"`.
+Statuses = Status | str | Collection[Status | str]
+#: Limit of a returned page; `walk` yields any number of tasks.
+LARGEST_PAGE = 1_000_000
 
 
 class Tasks:
@@ -90,11 +93,15 @@ class Tasks:
         *since* and *until* (aware) bound the last change of their status. Large
         values are `BlobRef`s: `get` reads them. Raises `UsageError`.
         """
-        chosen = choices.chosen(status=status, reason=reason, since=since, until=until)
-        limit = choices.limit(limit)
+        chosen = _chosen(status=status, reason=reason, since=since, until=until)
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+            raise UsageError(
+                f"limit is at least 1 and at most {LARGEST_PAGE:,}, not {limit!r}: `walk` yields "
+                "any number of tasks"
+            )
         place = views.place(after) if after is not None else None
         found: dict[bytes, Record] = {}
-        for host in choices.places(self.use_case, stage):
+        for host in self._places(stage):
             some = replace(chosen, host=host)
             # One that moves meanwhile is in the later answer.
             found |= {
@@ -104,7 +111,7 @@ class Tasks:
         nearest = heapq.nlargest(limit + 1, found.values(), key=_place_of)
         return Page(
             tasks=tuple(self._view(record) for record in nearest[:limit]),
-            after=views.cursor(nearest[limit - 1]) if len(nearest) > limit else None,
+            after=views.written(nearest[limit - 1].task) if len(nearest) > limit else None,
         )
 
     async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
@@ -218,11 +225,21 @@ class Tasks:
         self, chosen_keys: Collection[str], everything: bool, **filters: Any
     ) -> list[TaskFilter]:
         """Return the filter, one for each name of a stage; raises `UsageError`."""
-        ids = choices.ids(chosen_keys, everything=everything, filters=filters)
+        if chosen_keys and everything:
+            raise UsageError("either some keys or all=True")
+        # An empty list of keys does not mean all tasks: it may be a computed one.
+        if not (chosen_keys or everything) and all(each is None for each in filters.values()):
+            named = "".join(f"{name}=, " for name in filters)
+            raise UsageError(f"say which tasks: some keys, {named}or all=True for every one")
+        ids = tuple(key_id(keys.key(each)) for each in chosen_keys) or None
         stage = filters.pop("stage", None)
         filters["status"] = filters.pop("enter_from", filters.get("status"))
-        chosen = choices.chosen(ids=ids, **filters)
-        return [replace(chosen, host=place) for place in choices.places(self.use_case, stage)]
+        chosen = replace(_chosen(**filters), ids=ids)
+        return [replace(chosen, host=place) for place in self._places(stage)]
+
+    def _places(self, stage: str | None) -> Sequence[str | None]:
+        """Return the ledger's host fields of tasks in *stage*; None, for any, without a stage."""
+        return (None,) if stage is None else self.use_case.places([keys.stage(stage)])
 
     async def _reopen(self, chosen: TaskFilter, *, stage: str, anew: bool = False) -> int:
         # What changes from now on is left alone, however often this is sent.
@@ -234,3 +251,61 @@ class Tasks:
 
 def _place_of(record: Record) -> tuple[datetime, bytes]:
     return record.task.update_time, record.task.id
+
+
+def _chosen(
+    *,
+    status: Statuses | None = None,
+    reason: Reason | str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> TaskFilter:
+    """Return the filter for the arguments; raises `UsageError`."""
+    return TaskFilter(
+        statuses=statuses(status),
+        reason=None if reason is None else _reason(reason),
+        since=None if since is None else _moment("since", since),
+        until=None if until is None else _moment("until", until),
+    )
+
+
+def statuses(given: Statuses | None) -> tuple[Status, ...]:
+    """Return the given statuses, all for None; raises `UsageError`."""
+    if given is None:
+        return tuple(Status)
+    if isinstance(given, Status | str):
+        return (_status(given),)
+    if not isinstance(given, Collection):
+        raise _no_status(given)
+    return tuple(_status(each) for each in given)
+
+
+def _status(given: object) -> Status:
+    if isinstance(given, Status):
+        return given
+    if isinstance(given, str) and given.upper() in Status.__members__:
+        return Status[given.upper()]
+    raise _no_status(given)
+
+
+def _no_status(given: object) -> UsageError:
+    names = ", ".join(each.name for each in Status)
+    return UsageError(f"{given!r} is no status: write Status. and one of {names}")
+
+
+def _reason(given: object) -> Reason:
+    try:
+        return Reason(given)  # type: ignore[arg-type]  # whatever it is, it is looked up
+    except ValueError:
+        raise UsageError(f"{given!r} is no reason: write one of `crawlcw.errors.Reason`") from None
+
+
+def _moment(name: str, given: object) -> datetime:
+    if not isinstance(given, datetime) or given.tzinfo is None:
+        raise UsageError(
+            f"{name} is a datetime with a time zone, not {given!r}: datetime.now(UTC), for one"
+        )
+    try:
+        return given.astimezone(UTC)
+    except OverflowError:
+        raise UsageError(f"{name} is too far away: {given!r}") from None

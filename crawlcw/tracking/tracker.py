@@ -36,14 +36,13 @@ from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger_opening import open_tracked
 from crawlcw.model.task import Lease, Payload, Record, Status, Task
 from crawlcw.model.transitions import ended_since, is_quarantined
-from crawlcw.tracking import adding, choices, keys, views
+from crawlcw.tracking import adding, keys, views
 from crawlcw.tracking.adding import NewTask, check_many
-from crawlcw.tracking.choices import Statuses
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.sync_calls import SyncCalls
-from crawlcw.tracking.tasks import A_MILLISECOND, Tasks
+from crawlcw.tracking.tasks import A_MILLISECOND, Statuses, Tasks, statuses
 from crawlcw.tracking.use_case import UseCase
 
 T = TypeVar("T")
@@ -202,7 +201,7 @@ class Tracker(Tasks):
         the task cannot be started now, and `LeaseLostError` if another worker has taken it
         over.
         """
-        entered = choices.statuses(enter_from)
+        entered = statuses(enter_from)
         lease = await self._claimed(keys.key(key), entered, stage)
         async with self.executing(lease) as execution:
             yield execution

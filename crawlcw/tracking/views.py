@@ -71,13 +71,8 @@ def holder(task: Task) -> str | None:
     return None if task.lock is None else task.lock.partition(":")[0]
 
 
-def cursor(record: Record) -> str:
+def written(place: Cursor | Task) -> str:
     """Return the place of a task as text."""
-    return written(Cursor(update_time=record.task.update_time, id=record.task.id))
-
-
-def written(place: Cursor) -> str:
-    """Return a place as text."""
     moment = (place.update_time - _EPOCH) // _MILLISECOND
     raw = moment.to_bytes(8, "big", signed=True) + place.id
     return base64.urlsafe_b64encode(raw).decode("ascii")

@@ -157,24 +157,20 @@ class Worker:
         )
 
     async def _run(self) -> FinishReason:
+        reason = FinishReason.STOPPED  # and stays so if it is cancelled
         async with anyio.create_task_group() as beside:
             beside.start_soon(self._wake_by_additions)
             beside.start_soon(cancelled_gently, self._wake_by_changes)
-            reason = await self._work()
+            with anyio.CancelScope() as self._running:
+                reason = await self._pool.run(
+                    self._take_turns,
+                    self._pull,
+                    give_back=self._give_back,
+                    grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
+                )
+            # `stop_now` may have ended the block anywhere.
+            await self._give_back()
             beside.cancel_scope.cancel()
-        return reason
-
-    async def _work(self) -> FinishReason:
-        reason = FinishReason.STOPPED  # and stays so where it is cancelled
-        with anyio.CancelScope() as self._running:
-            reason = await self._pool.run(
-                self._take_turns,
-                self._pull,
-                give_back=self._give_back,
-                grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
-            )
-        # `stop_now` may have ended the block anywhere.
-        await self._give_back()
         at_once = self._at_once and reason is not FinishReason.DRAINED
         return FinishReason.STOPPED_AT_ONCE if at_once else reason
 
