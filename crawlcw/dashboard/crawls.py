@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
 from crawlcw.dashboard.observer import HostLine, Look, Observer, is_silent
-from crawlcw.dashboard.stories import row
+from crawlcw.dashboard.stories import fields, row
 from crawlcw.errors import FAILURE_REASONS
 from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
 from crawlcw.model.rates import Vitals
@@ -162,7 +162,7 @@ def _numbers(look: Look, counters: Counters) -> dict[str, Any]:
         "items": counters.items,
         "reasons": dict(look.reasons),
         "stages": [
-            {"name": each.value} | _fields(each, "open", "finished", "ignored")
+            {"name": each.value} | fields(each, "open", "finished", "ignored")
             for each in look.stages
         ],
     }
@@ -170,20 +170,16 @@ def _numbers(look: Look, counters: Counters) -> dict[str, Any]:
 
 def _worker(worker: Worker, *, now: datetime) -> dict[str, Any]:
     return {
-        **_fields(worker, "name", "host", "pid", "started", "heartbeat", "idle"),
+        **fields(worker, "name", "host", "pid", "started", "heartbeat", "idle"),
         "silent": is_silent(worker, now=now),
-        **_fields(worker.counters, "pages", "stalls", "longest_stall"),
-        **_fields(worker.vitals or Vitals(), "rate", "processing", "memory", "lag"),
+        **fields(worker.counters, "pages", "stalls", "longest_stall"),
+        **fields(worker.vitals or Vitals(), "rate", "processing", "memory", "lag"),
     }
 
 
 def _host(line: HostLine) -> dict[str, Any]:
     return {
-        **_fields(line.host, "name", "delay", "failures"),
+        **fields(line.host, "name", "delay", "failures"),
         "why": line.why,
         "resting_until": line.host.not_before,
     }
-
-
-def _fields(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}

@@ -50,7 +50,11 @@ class Gate:
         if self.needs_token:
             self._access.check(request)
         if request.method not in ("GET", "HEAD"):
-            self._check_key(request.headers.get(KEY_HEADER, ""))
+            key = request.headers.get(KEY_HEADER, "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(key, self.key.encode()):
+                raise RefusedError(
+                    403, "the page is from an earlier dashboard process: load it again"
+                )
 
     def _check_host(self, header: str) -> None:
         name = host_of(header)
@@ -62,11 +66,6 @@ class Gate:
         raise RefusedError(
             403, "the dashboard does not accept this host name: --allow-host NAME adds one"
         )
-
-    def _check_key(self, given: str) -> None:
-        sent = given.encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(sent, self.key.encode()):
-            raise RefusedError(403, "the page is from an earlier dashboard process: load it again")
 
 
 def _check_origin(request: web.Request) -> None:

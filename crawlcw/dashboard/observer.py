@@ -130,7 +130,9 @@ class Observer:
                 counting, self._counting = self._counting, None
                 self._counted = counting.result()
         now = self._ledger.now()
-        await self._take_average(now)
+        if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:
+            spans = await self._ledger.rates.between(now - _AVERAGE_OVER, now)
+            self._average, self._averaged = average(spans, since=now - _AVERAGE_OVER), now
         workers = [each for each in await self._ledger.workers.all() if not is_dead(each)]
         held, waiting = await self._ledger.hosts.busiest(limit=_HOSTS)
         tracked = self._ledger.kind.tracked
@@ -168,11 +170,6 @@ class Observer:
             at=self._ledger.now(),
             next=ended + _COUNT_COST * (ended - began),
         )
-
-    async def _take_average(self, now: datetime) -> None:
-        if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:
-            spans = await self._ledger.rates.between(now - _AVERAGE_OVER, now)
-            self._average, self._averaged = average(spans, since=now - _AVERAGE_OVER), now
 
 
 def average(spans: list[Span], *, since: datetime) -> float | None:

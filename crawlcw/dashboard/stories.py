@@ -26,11 +26,8 @@ def row(record: Record) -> dict[str, Any]:
     last = record.errors[-1] if record.errors else None
     return {
         **_place(task),
-        "host": task.host,
+        **fields(task, "host", "reason", "update_time", "retry"),
         "status": task.status.name.lower(),
-        "reason": task.reason,
-        "update_time": task.update_time,
-        "retry": task.retry,
         "holder": holder(task),
         "answer": record.response.status if record.response else None,
         "error": last.message if last is not None and task.reason is not None else None,
@@ -43,13 +40,7 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
     found: dict[str, Any] = {
         **row(record),
         "tracked": carried is not None,
-        "method": task.method,
-        "callback": task.callback,
-        "depth": task.depth,
-        "priority": task.priority,
-        "lost": task.lost,
-        "due": task.due,
-        "create_time": task.create_time,
+        **fields(task, "method", "callback", "depth", "priority", "lost", "due", "create_time"),
         "body_bytes": len(task.body or b""),
         "context": _shown(task.context) if task.context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
@@ -92,6 +83,11 @@ async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
             return
         seen.add(target)
         record = found
+
+
+def fields(value: object, *names: str) -> dict[str, Any]:
+    """Return attributes of *value* by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 def _place(task: Task) -> dict[str, Any]:

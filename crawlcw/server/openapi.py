@@ -24,7 +24,6 @@ _REFUSALS = {
     "when to try again.",
 }
 _JSON = "application/json"
-_KEY = TypeAdapter(bodies.Key)
 Document = dict[str, Any]
 
 
@@ -86,19 +85,16 @@ def _operation(
     schema = schemas[operation.name, "validation"]
     if operation.method == "POST":
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
-    elif parameters := [*_in_path(operation), *_in_query(schema, shared)]:
+    elif "{key}" in operation.path:
+        key = TypeAdapter(bodies.Key).json_schema()
+        found["parameters"] = [{"name": "key", "in": "path", "required": True, "schema": key}]
+    elif parameters := _in_query(schema, shared):
         found["parameters"] = parameters
     return found
 
 
 def _content(description: str, schema: Document) -> Document:
     return {"description": description, "content": {_JSON: {"schema": schema}}}
-
-
-def _in_path(operation: Operation) -> list[Document]:
-    if "{key}" not in operation.path:
-        return []
-    return [{"name": "key", "in": "path", "required": True, "schema": _KEY.json_schema()}]
 
 
 def _in_query(schema: Document, shared: Document) -> list[Document]:

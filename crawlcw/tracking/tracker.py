@@ -256,17 +256,14 @@ class Tracker(Tasks):
             self._check_due(task)
             lease = await self.session.claim_one(task)
             if lease is not None:
-                if is_quarantined(task):
-                    await self._begin(lease)
+                try:
+                    if is_quarantined(task):
+                        await self.ledger.leases.begin(lease)
+                except BaseException:
+                    await self.session.give_back([lease])
+                    raise
                 return lease
             # Another worker was faster, or it is given up: the next iteration decides.
-
-    async def _begin(self, lease: Lease) -> None:
-        try:
-            await self.ledger.leases.begin(lease)
-        except BaseException:
-            await self.session.give_back([lease])
-            raise
 
     def _check_due(self, task: Task) -> None:
         """Raise if a task cannot be claimed now."""
