@@ -1,10 +1,11 @@
 """Static files of the page, and its Content Security Policy: nothing from other origins."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from importlib import resources
 
 from aiohttp import web
+
+from crawlcw.server.connections import Handler
 
 #: Only the page's own scripts and styles; text never becomes markup; no framing.
 POLICY = "; ".join(
@@ -38,17 +39,19 @@ _TYPES = {
 }
 
 
-def assets() -> Mapping[str, Callable[[], web.Response]]:
-    """Return the makers of the responses with the page's files, by their paths."""
+def assets() -> Mapping[str, Handler]:
+    """Return the handlers of requests for the page's files, by their paths."""
+    files = resources.files("crawlcw.dashboard").joinpath("static").iterdir()
     found = {
-        f"/static/{file.name}": partial(
-            web.Response,
-            body=file.read_bytes(),
-            content_type=_TYPES[file.name.rpartition(".")[2]],
-            charset="utf-8",
-            headers=HEADERS,
-        )
-        for file in resources.files("crawlcw.dashboard").joinpath("static").iterdir()
-        if file.name.rpartition(".")[2] in _TYPES
+        f"/static/{file.name}": _handler_of(file.read_bytes(), _TYPES[ending])
+        for file in files
+        if (ending := file.name.rpartition(".")[2]) in _TYPES
     }
     return {**found, "/": found["/static/index.html"]}
+
+
+def _handler_of(body: bytes, content_type: str) -> Handler:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(body=body, content_type=content_type, charset="utf-8", headers=HEADERS)
+
+    return handler

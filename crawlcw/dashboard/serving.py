@@ -6,7 +6,7 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
@@ -84,8 +84,8 @@ class _Dashboard:
 
     def routes(self) -> Iterator[Route]:
         """Yield the routes of the handlers."""
-        for path, respond in assets().items():
-            yield "GET", path, _sending(respond)
+        for path, send in assets().items():
+            yield "GET", path, send
         crawl = "/api/crawls/{name}"
         yield "GET", "/api/start", self._start
         yield "GET", f"{crawl}/live", self._live
@@ -169,15 +169,6 @@ async def _event(overview: Overview) -> bytes:
         name, data = "away", {"error": "the ledger is unavailable"}
     # `to_json` writes no line ends, which would end an event.
     return f"event: {name}\ndata: {escape_json(to_json(data))}\n\n".encode()
-
-
-def _sending(
-    respond: Callable[[], web.Response],
-) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def handler(_request: web.Request) -> web.Response:
-        return respond()
-
-    return handler
 
 
 async def _nothing(_request: web.Request) -> web.Response:

@@ -99,17 +99,14 @@ class Tracing:
             ) as span,
         ):
             if page is None:
-                self._remember(task.id, span)
+                self._pages[task.id] = span.get_span_context()
+                while len(self._pages) > _MOST_PAGES:
+                    self._pages.popitem(last=False)
             try:
                 yield _SeenSpan(span, also)
             except Exception as error:
                 _fail(span, error.reason if isinstance(error, FetchError) else type(error).__name__)
                 raise
-
-    def _remember(self, task_id: bytes, span: Span) -> None:
-        self._pages[task_id] = span.get_span_context()
-        while len(self._pages) > _MOST_PAGES:
-            self._pages.popitem(last=False)
 
 
 class _SeenSpan:
