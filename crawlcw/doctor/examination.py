@@ -6,7 +6,7 @@ condition, so documents that changed meanwhile stay.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -103,9 +103,8 @@ async def examine(
     health = await ledger.inspection.health()
     if not health.recorded:
         return None
-    offset = health.clock_offset
     facts = dict(health.facts)
-    if offset is not None:
+    if (offset := health.clock_offset) is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
     report = Report(facts=facts, most_examples=examples, kind=ledger.kind)
     if await _is_readable(ledger, health, report, repair=repair):
@@ -139,22 +138,21 @@ class _Candidate(NamedTuple):
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 
+@dataclass(slots=True)
 class _Examination:
     """One pass over tasks, hosts and workers."""
 
-    def __init__(
-        self, ledger: Ledger, report: Report, *, repair: bool, second_look: timedelta
-    ) -> None:
-        self._ledger = ledger
-        self._report = report
-        self._repair = repair
-        self._second_look = second_look
+    ledger: Ledger
+    report: Report
+    _: KW_ONLY
+    repair: bool
+    second_look: timedelta
 
     async def run(self) -> None:
         await self._twice(self._tasks)
         await self._twice(self._hosts)
-        malformed = self._report.findings.get(Kind.MALFORMED)
-        if self._ledger.kind.tracked:
+        malformed = self.report.findings.get(Kind.MALFORMED)
+        if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, which never sleep.
             await self._twice(self._blobs)
         # Not with an invalid `due` left, by which tasks could not be sorted.
@@ -175,26 +173,26 @@ class _Examination:
             await self._look_again(check, first)
 
     async def _look_again(self, check: _Check, first: Mapping[str, Any]) -> None:
-        await anyio.sleep(self._second_look.total_seconds())
+        await anyio.sleep(self.second_look.total_seconds())
         async for candidate in check([*first.values()]):
             mendable = [each for each in candidate.violations if each.mend is not None]
-            repairs = self._repair and bool(mendable)
+            repairs = self.repair and bool(mendable)
             repaired = repairs and await candidate.repair() is not False
             for violation in candidate.violations:
                 mended = repaired and violation.mend is not None
-                self._report.add(violation, candidate.where, mended=mended)
+                self.report.add(violation, candidate.where, mended=mended)
 
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self._ledger.inspection.examine(only=only):
-            self._report.tasks += only is None
-            if violations := [*invariants.of_task(found, now=self._ledger.now())]:
+        async for found in self.ledger.inspection.examine(only=only):
+            self.report.tasks += only is None
+            if violations := [*invariants.of_task(found, now=self.ledger.now())]:
                 mend = partial(self._mend, found, violations)
                 yield _Candidate(found["_id"], _where(found), violations, mend)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self._ledger.inspection.examine_hosts(only=only):
-            self._report.hosts += only is None
-            if violations := [*invariants.of_host(found, now=self._ledger.now())]:
+        async for found in self.ledger.inspection.examine_hosts(only=only):
+            self.report.hosts += only is None
+            if violations := [*invariants.of_host(found, now=self.ledger.now())]:
                 where = {"host": str(found["_id"])}
                 mend = partial(self._mend, found, violations)
                 yield _Candidate(found["_id"], where, violations, mend)
@@ -207,53 +205,53 @@ class _Examination:
         change: dict[str, Any] = {}
         for violation in violations:
             change |= violation.mend or {}
-        mended = await self._ledger.admin.mend(found, change)
+        mended = await self.ledger.admin.mend(found, change)
         due = change.get("due")
-        if mended and isinstance(due, datetime) and not self._ledger.kind.tracked:
-            await self._ledger.hosts.wake({found["host"]: due})
+        if mended and isinstance(due, datetime) and not self.ledger.kind.tracked:
+            await self.ledger.hosts.wake({found["host"]: due})
         return mended
 
     async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""
         if only is None:
             after = ""
-            while names := await self._ledger.hosts.due(after=after, limit=_HOSTS):
+            while names := await self.ledger.hosts.due(after=after, limit=_HOSTS):
                 after = names[-1]
                 async for candidate in self._sleepers(names):
                     yield candidate
             return
-        read = self._ledger.inspection.examine_hosts(only=only)
-        hosts, now = {host["_id"]: host async for host in read}, self._ledger.now()
+        read = self.ledger.inspection.examine_hosts(only=only)
+        hosts, now = {host["_id"]: host async for host in read}, self.ledger.now()
         for name in only:
             host = hosts.get(name)
             if host is not None and (
                 invariants.is_awake(host, now=now) or any(invariants.of_host(host, now=now))
             ):
                 continue
-            due = await self._ledger.hosts.earliest_due(name)
+            due = await self.ledger.hosts.earliest_due(name)
             if due is not None and (violations := [*invariants.of_wake_up(host, due=due)]):
-                wake = partial(self._ledger.hosts.wake, {name: due})
+                wake = partial(self.ledger.hosts.wake, {name: due})
                 yield _Candidate(name, {"host": name}, violations, wake)
 
     async def _blobs(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield large values without a task that refers to them."""
-        async for found in self._ledger.inspection.unreferenced_blobs(only=only):
+        async for found in self.ledger.inspection.unreferenced_blobs(only=only):
             identity, made = found["_id"], found["create_time"]
-            detail, is_old = f"{identity} of {made}", made <= self._ledger.now() - _REFERRED_WITHIN
+            detail, is_old = f"{identity} of {made}", made <= self.ledger.now() - _REFERRED_WITHIN
             left = Violation(kind=Kind.BLOB_LEFT, detail=detail, mend={} if is_old else None)
-            drop = partial(self._ledger.blobs.drop, [BlobRef(id=identity, size=0)])
+            drop = partial(self.ledger.blobs.drop, [BlobRef(id=identity, size=0)])
             yield _Candidate(identity, {"task": found["task_id"].hex()}, [left], drop)
 
     async def _workers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the dead workers."""
-        now, workers = self._ledger.now(), await self._ledger.workers.all()
-        self._report.workers = len(workers)
+        now, workers = self.ledger.now(), await self.ledger.workers.all()
+        self.report.workers = len(workers)
         for worker in sorted(workers, key=lambda worker: worker.name):
             is_wanted = only is None or worker.name in only
             if is_wanted and (is_dead(worker) or is_gone(worker, now=now)):
                 detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
                 dead = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})
-                leave = partial(self._ledger.workers.leave, worker.name)
+                leave = partial(self.ledger.workers.leave, worker.name)
                 yield _Candidate(worker.name, {"worker": worker.name}, [dead], leave)
 
 

@@ -112,7 +112,6 @@ def login_begun(
 
     *proxy* is the key of the one that it goes through from now on.
     """
-    anew = identity.given_up is not None
     return replace(
         identity,
         fence=identity.fence + 1,
@@ -121,7 +120,7 @@ def login_begun(
         given_up=None,
         not_before=None,
         proxy=proxy,
-        failures=0 if anew else identity.failures,
+        failures=identity.failures if identity.given_up is None else 0,
     )
 
 
@@ -148,8 +147,7 @@ def logged_in(
 
 def login_failed(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     """Return a session whose login has failed: tried again later, or given up."""
-    failed = replace(_released(identity), failures=identity.failures + 1)
-    return _resting(failed, why, now=now, policy=policy)
+    return _resting(identity, why, failures=identity.failures + 1, now=now, policy=policy)
 
 
 def login_put_off(identity: Identity, *, until: datetime) -> Identity:
@@ -163,8 +161,8 @@ def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy)
     A login has failed where nothing showed that it was of use.
     """
     failures = 0 if identity.score else identity.failures + 1
-    out = replace(_released(identity), failures=failures, cookies={}, headers=())
-    return _resting(out, why, now=now, policy=policy)
+    out = replace(identity, cookies={}, headers=())
+    return _resting(out, why, failures=failures, now=now, policy=policy)
 
 
 def moved(identity: Identity, *, proxy: str | None) -> Identity:
@@ -190,15 +188,16 @@ def _released(identity: Identity) -> Identity:
     return replace(identity, fence=identity.fence + 1, owner=None, expires=None)
 
 
-def _resting(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    failures = identity.failures
+def _resting(
+    identity: Identity, why: str, *, failures: int, now: datetime, policy: LoginPolicy
+) -> Identity:
     # The first failure may be chance; waiting begins at the second.
-    waits = failures > 1
-    wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling) if waits else None
+    wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
-        identity,
+        _released(identity),
         state=IdentityState.RETIRED,
         reason=why,
-        not_before=None if wait is None else now + wait,
+        failures=failures,
+        not_before=now + wait if failures > 1 else None,
         given_up=now if failures >= policy.most else None,
     )

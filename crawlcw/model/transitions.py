@@ -577,12 +577,9 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 
     Of one that is due already: it ran out since then. None: never.
     """
-    return (
-        moment is not None
-        and task.status is Status.PROCESSING
-        and task.due is not None
-        and task.due >= moment
-    )
+    if moment is None or task.due is None:
+        return False
+    return task.status is Status.PROCESSING and task.due >= moment
 
 
 def lease_of(task: Task) -> Lease:
@@ -593,13 +590,9 @@ def lease_of(task: Task) -> Lease:
     """
     assert task.lock is not None
     assert task.due is not None
+    former, fence = _waiting(task), task.fence - 1
     before = replace(
-        task,
-        status=_waiting(task),
-        due=task.lock_time,
-        lock=None,
-        lock_time=None,
-        fence=task.fence - 1,
+        task, status=former, due=task.lock_time, lock=None, lock_time=None, fence=fence
     )
     return Lease(task=before, token=task.lock, fence=task.fence, expires=task.due)
 
