@@ -16,7 +16,7 @@ from crawlcw.errors import LedgerConfigurationError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.tracebacks import describe_error
+from crawlcw.model.sanitize import describe_error
 
 if TYPE_CHECKING:
     from crawlcw.ledger.mongo import MongoLedger

@@ -25,7 +25,7 @@ from crawlcw.api.response import PageSession, Response
 from crawlcw.errors import SettingsError, SpiderError
 from crawlcw.model.identities import POOLED, Identity
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.tracebacks import describe_error
+from crawlcw.model.sanitize import describe_error
 from crawlcw.model.values import frozen
 
 LAYER_GROUP = "crawlcw.layers"

@@ -24,8 +24,7 @@ from crawlcw.errors import (
     SpiderError,
     StopCrawl,
 )
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import describe_error, format_traceback, text_of, where
+from crawlcw.model.sanitize import describe_error, format_traceback, printable, text_of, where
 from crawlcw.model.transitions import Failed
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -250,7 +249,7 @@ class Raised(Failed):
     def by(
         cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
     ) -> "Raised":
-        """Return what *error*, raised by *function*, is; *own* are files as for `tracebacks`."""
+        """Return what *error*, raised by *function*, is; *own* as in `format_traceback`."""
         return cls(
             reason=Reason.PARSE_ERROR,
             message=describe_error(error) + selector_hint(error),

@@ -32,9 +32,8 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, StopCrawl
 from crawlcw.fetch.user_layers import UserLayer, after_response
 from crawlcw.ledger.protocol import Ledger, TaskFilter
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.task import DONE, Record, Task
-from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
 #: Pages, and items, in one write.

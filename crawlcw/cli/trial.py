@@ -40,8 +40,7 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import is_page
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import urls
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import text_of
+from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.transitions import Failed
 
 

@@ -45,9 +45,8 @@ from crawlcw.errors import (
 )
 from crawlcw.model import urls, values
 from crawlcw.model.counters import DroppedLinks
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import format_frames, printable, text_of
 from crawlcw.model.task import Task
-from crawlcw.model.tracebacks import format_frames, text_of
 from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 from crawlcw.model.values import cleaned_item, is_item

@@ -28,10 +28,9 @@ from crawlcw.model import health, hosts, urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, remember
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.tracebacks import text_of
 from crawlcw.model.transitions import put_off
 from crawlcw.model.urls import scheme_of
 

@@ -27,8 +27,7 @@ from crawlcw.model import identities, urls, values
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import describe_error, text_of
+from crawlcw.model.sanitize import describe_error, printable, text_of
 from crawlcw.model.values import frozen
 
 logger = logging.getLogger(__name__)

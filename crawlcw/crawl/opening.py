@@ -25,8 +25,7 @@ from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
 from crawlcw.model.hosts import RobotsRecord
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import text_of
+from crawlcw.model.sanitize import printable, text_of
 
 #: Hosts that are not held are forgotten above so many, once their delay has passed.
 _REMEMBERED = 1000

@@ -34,9 +34,8 @@ from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import describe_error, printable, text_of
 from crawlcw.model.task import NO_OPTIONS, WAITING, Lease, ResponseInfo, Status, StoredPage, Task
-from crawlcw.model.tracebacks import describe_error, text_of
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded, Unchanged, settle
 from crawlcw.model.visits import RevisitPolicy, Visit
 

@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.lowlevel import checkpoint
 
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import describe_error
+from crawlcw.model.sanitize import describe_error, printable
 
 logger = logging.getLogger(__name__)
 

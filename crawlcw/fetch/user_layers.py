@@ -31,8 +31,7 @@ from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, 
 from crawlcw.fetch.addresses import Hop, current_hop
 from crawlcw.fetch.redirects import Admission
 from crawlcw.model import urls
-from crawlcw.model.sanitize import printable
-from crawlcw.model.tracebacks import describe_error
+from crawlcw.model.sanitize import describe_error, printable
 
 logger = logging.getLogger(__name__)
 

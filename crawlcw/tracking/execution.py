@@ -15,8 +15,8 @@ import anyio
 
 from crawlcw.api.user_code import Called, EscapedError
 from crawlcw.errors import LeaseLostError, UsageError
+from crawlcw.model.sanitize import describe_error, format_traceback
 from crawlcw.model.task import Lease, Payload
-from crawlcw.model.tracebacks import describe_error, format_traceback
 from crawlcw.tracking import keys
 from crawlcw.tracking.endings import Advance, Ending, Fail, Finish, Ignore
 from crawlcw.tracking.session import Session

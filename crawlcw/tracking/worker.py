@@ -29,9 +29,8 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Counts
 from crawlcw.ledger.shielding import cancelled_gently
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.sanitize import printable
+from crawlcw.model.sanitize import describe_error, printable
 from crawlcw.model.task import Lease
-from crawlcw.model.tracebacks import describe_error
 from crawlcw.model.transitions import ended_since
 from crawlcw.tracking.handling import handle
 from crawlcw.tracking.session import LAST_PATIENCE
