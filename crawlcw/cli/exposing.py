@@ -10,8 +10,7 @@ import click
 from crawlcw.cli.extras import needed
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, Snapshot, Values, together
-from crawlcw.telemetry.task_counts import TaskCounts
+from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts, Values, together
 
 P = ParamSpec("P")
 R = TypeVar("R")

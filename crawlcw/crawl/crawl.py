@@ -37,8 +37,8 @@ from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Rests, Standstill
-from crawlcw.telemetry.measures import Measures
 from crawlcw.telemetry.meter import Meter
+from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
 

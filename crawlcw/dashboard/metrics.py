@@ -8,7 +8,7 @@ from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.server.access import RefusedError
 from crawlcw.server.metrics import text_of
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, Snapshot, Values
+from crawlcw.telemetry.metrics import Measures, Snapshot, Values
 
 
 async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:

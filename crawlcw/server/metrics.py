@@ -15,8 +15,7 @@ from crawlcw.server.access import Access, RefusedError, is_loopback
 from crawlcw.server.connections import Connections, Handler
 from crawlcw.server.listening import Route, listening
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, Snapshot
-from crawlcw.telemetry.task_counts import TaskCounts
+from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts
 
 #: Returns the text and its content type for the Accept header of a request.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]

@@ -9,8 +9,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from crawlcw.model.counters import BOUNDS
-from crawlcw.telemetry.measures import Snapshot, Values
-from crawlcw.telemetry.metrics import METRICS, Kind, Metric
+from crawlcw.telemetry.metrics import METRICS, Kind, Metric, Snapshot, Values
 
 
 def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:

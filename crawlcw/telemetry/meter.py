@@ -12,8 +12,7 @@ from crawlcw.errors import UsageError
 from crawlcw.model.counters import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.measures import Measures, counted
-from crawlcw.telemetry.metrics import Metric
+from crawlcw.telemetry.metrics import Measures, Metric, counted
 
 #: Counters of a use case's worker, which fetches no pages and records no items.
 _OF_WORK = tuple(

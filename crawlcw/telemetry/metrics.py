@@ -1,14 +1,23 @@
-"""All exposed metrics: names, types, labels and help texts.
+"""All exposed metrics, and their values in a process: workers send them, a supervisor adds them up.
 
 Names and units follow https://prometheus.io/docs/practices/naming/. A label has a closed set of
 values, defined by crawlcw: no URLs, no hosts and no other crawled text.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
+
+import anyio
+
+from crawlcw.engine.stats import Stats
+from crawlcw.errors import LedgerError
+from crawlcw.model.counters import Counts, sum_of
+from crawlcw.model.transitions import Event
 
 
 class Kind(StrEnum):
@@ -121,3 +130,135 @@ OF_LEDGERS = (
 METRICS: Mapping[str, Metric] = MappingProxyType(
     {metric.name: metric for metric in (*OF_CRAWLS, *OF_SERVERS, *OF_LEDGERS)}
 )
+
+#: Syntax of a label's value. A spider's `FetchError` may have any text as its reason.
+_WORD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
+_MOST_WORDS = 80
+OTHER = "other"
+#: Seconds that a scrape waits for a count; after that it gets the last one.
+_COUNT_WITHIN = 2.0
+#: Wait until the next count, in durations of the last one: 5 % of the time.
+_COUNT_COST = 20
+#: Numbers by the value of the metric's label; the empty text if it has none.
+Values = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """Values of one process since its start, by the names of `metrics`."""
+
+    counters: Mapping[str, Values] = field(default_factory=dict)
+    histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Numbers of the histograms."""
+    gauges: Mapping[str, float] = field(default_factory=dict)
+    """Current values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All exposed values at one moment."""
+
+    totals: Measures  #: of all processes together; the gauges have no label
+    gauges: Mapping[str, Values] = field(default_factory=dict)
+    """Gauges with a label, by its values."""
+    crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
+    """Gauges with the label `name`, by its value and the metrics' names."""
+
+
+def counted(stats: Stats) -> dict[str, Values]:
+    """Return the counters of *stats*, by the metrics' names."""
+    outcomes = stats.outcomes
+    finished = stats.pages - stats.unchanged
+    found: dict[Metric, Values] = {
+        PAGES: {
+            "finished": finished,
+            "unchanged": stats.unchanged,
+            "redirected": outcomes[Event.FINISH] - finished,
+            "failed": outcomes[Event.FAIL],
+            "given-up": outcomes[Event.GIVE_UP] + outcomes[Event.ABANDON],
+        },
+        RESPONSES: _by_class(stats.statuses),
+        FAILURES: words(stats.failures),
+        HOST_FAILURES: words(stats.host_failures),
+        LINKS_DROPPED: words(stats.links_dropped),
+        LEDGER_OPERATIONS: words(stats.ledger_operations),
+    }
+    plain = {
+        ITEMS: stats.items,
+        ITEMS_DROPPED: sum(stats.items_dropped.values()),
+        RESPONSE_BYTES: stats.bytes,
+        TRUNCATED: stats.truncated,
+        HOSTS_GIVEN_UP: len(stats.hosts_given_up) + stats.more_hosts_given_up,
+        LINKS_ADDED: stats.links_added,
+        CLAIMS: stats.claims,
+        CLAIMS_MISSED: stats.claims_missed,
+        LEASES_LOST: stats.leases_lost,
+        LOOP_STALLS: stats.stalls,
+    }
+    found |= {metric: {"": number} for metric, number in plain.items()}
+    return {metric.name: values for metric, values in found.items()}
+
+
+def words(counts: Mapping[str, int]) -> dict[str, float]:
+    """Return *counts* by label values; invalid or too many values are `other`."""
+    found: dict[str, float] = {}
+    for name, number in counts.items():
+        known = _WORD.match(name) is not None and (name in found or len(found) < _MOST_WORDS)
+        word = name if known else OTHER
+        found[word] = found.get(word, 0) + number
+    return found
+
+
+def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for status, number in statuses.items():
+        name = f"{status // 100}xx" if 100 <= status < 600 else OTHER
+        found[name] = found.get(name, 0) + number
+    return found
+
+
+def together(measured: Iterable[Measures]) -> Measures:
+    """Return the sums over all processes, without gauges."""
+    counters: dict[str, dict[str, float]] = {}
+    histograms: dict[str, list[Sequence[float]]] = {}
+    for each in measured:
+        for name, values in each.counters.items():
+            total = counters.setdefault(name, {})
+            for label, number in values.items():
+                total[label] = total.get(label, 0) + number
+        for name, numbers in each.histograms.items():
+            histograms.setdefault(name, []).append(numbers)
+    return Measures(
+        counters=counters,
+        histograms={name: sum_of(each) for name, each in histograms.items()},
+    )
+
+
+class TaskCounts:
+    """Counts again if the last count is old enough for its cost."""
+
+    def __init__(self, count: Callable[[], Awaitable[Counts]]) -> None:
+        """*count* may raise `LedgerError`."""
+        self._count = count
+        self._counts: Counts | None = None
+        self._next = 0.0
+        self._counting = anyio.Lock()
+
+    async def latest(self) -> Values | None:
+        """Return the numbers by the statuses' names; None: unknown."""
+        async with self._counting:
+            began = time.monotonic()
+            if began >= self._next:
+                try:
+                    with anyio.move_on_after(_COUNT_WITHIN):
+                        self._counts = await self._count()
+                except LedgerError:
+                    # Other code logs the error. Old numbers would look like new ones.
+                    self._counts = None
+                ended = time.monotonic()
+                self._next = ended + _COUNT_COST * (ended - began)
+        counts = self._counts
+        if counts is None:
+            return None
+        redirects = {"redirect": counts.redirects} if counts.redirects else {}
+        return {**counts.by_name(), **redirects}

@@ -27,7 +27,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, Report
 from crawlcw.model.retry import RetryPolicy
 from crawlcw.model.standstill import Standstill
-from crawlcw.telemetry.measures import Measures
+from crawlcw.telemetry.metrics import Measures
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.ledgers import PatchedFacet, claimed_one, failure, make_task
 from tests.support.scripted_workers import Script, ScriptedWorker, Starts

@@ -11,8 +11,8 @@ from crawlcw.engine.stats import Stats
 from crawlcw.model.transitions import Event
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.exposition import exposed
-from crawlcw.telemetry.measures import Measures, Snapshot, counted, together, words
 from crawlcw.telemetry.meter import Meter
+from crawlcw.telemetry.metrics import Measures, Snapshot, counted, together, words
 from tests.support.ledgers import make_lease
 
 pytestmark = pytest.mark.quick

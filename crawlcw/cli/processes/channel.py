@@ -14,7 +14,7 @@ from typing import Any
 
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
-from crawlcw.telemetry.measures import Measures
+from crawlcw.telemetry.metrics import Measures
 
 #: Longer lines are passed on in pieces, so that memory stays bounded.
 _LONGEST_LINE = 1 << 20

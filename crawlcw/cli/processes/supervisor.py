@@ -44,7 +44,7 @@ from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.transitions import is_alone
-from crawlcw.telemetry.measures import Measures
+from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
 
