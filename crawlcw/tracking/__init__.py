@@ -12,10 +12,9 @@ from crawlcw.tracking.adding import NewTask
 from crawlcw.tracking.dispenser import Assigned, Dispenser, Rebuilt
 from crawlcw.tracking.endings import Advance, Ended, Ending, Fail, Finish, Ignore, Refusal, Release
 from crawlcw.tracking.execution import Execution
-from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.sync_calls import SyncExecution
 from crawlcw.tracking.tracker import SyncTracker, Tracker
-from crawlcw.tracking.use_case import UseCase
+from crawlcw.tracking.use_case import Policy, UseCase
 from crawlcw.tracking.views import Page, TrackedTask
 from crawlcw.tracking.worker import Worker, WorkReport
 

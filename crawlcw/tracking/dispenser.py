@@ -29,6 +29,7 @@ from crawlcw.tracking.endings import (
     Finish,
     Refusal,
     Release,
+    Settlements,
     check_ending,
     holder,
     holds,
@@ -36,7 +37,6 @@ from crawlcw.tracking.endings import (
     request_holder,
 )
 from crawlcw.tracking.session import committed
-from crawlcw.tracking.settling import Settlements
 from crawlcw.tracking.tasks import A_MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
@@ -313,20 +313,17 @@ class Dispenser:
         One request after the other: side by side, all would read the same tasks, and each task
         can be claimed once.
         """
+        token = f"{by}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claiming:
             # Missed tasks are no end: others were faster, and there may be more.
             while page := await self._page(min(number - len(leases), _AT_ONCE), stages):
-                leases += await self._leased(page, by)
+                claimed = await self._ledger.leases.claim(
+                    page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
+                )
+                # A claim of another request, whose reply was lost, may be found again here.
+                leases += [each for each in claimed.leases if each.token.startswith(f"{token}:")]
         return leases
-
-    async def _leased(self, tasks: Sequence[Task], by: str) -> list[Lease]:
-        token = f"{by}:{self._nonce}"
-        claimed = await self._ledger.leases.claim(
-            tasks, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
-        )
-        # A claim of another request, whose reply was lost, may be found again here.
-        return [each for each in claimed.leases if each.token.startswith(f"{token}:")]
 
     async def _begin(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return those still held; of quarantined tasks it is noted that the work begins."""

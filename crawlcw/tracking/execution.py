@@ -18,9 +18,8 @@ from crawlcw.errors import LeaseLostError, UsageError
 from crawlcw.model.sanitize import describe_error, format_traceback
 from crawlcw.model.task import Lease, Payload
 from crawlcw.tracking import keys
-from crawlcw.tracking.endings import Advance, Ending, Fail, Finish, Ignore
+from crawlcw.tracking.endings import Advance, Ending, Fail, Finish, Ignore, Settlements
 from crawlcw.tracking.session import Session
-from crawlcw.tracking.settling import Settlements
 from crawlcw.tracking.use_case import UseCase
 
 

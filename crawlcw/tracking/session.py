@@ -24,7 +24,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef, Lease, Task
 from crawlcw.model.transitions import Settlement
 from crawlcw.tracking.coalescer import Coalescer
-from crawlcw.tracking.policy import Policy
+from crawlcw.tracking.use_case import Policy
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,9 @@ from crawlcw.ledger.protocol import Counts, Ledger, TaskFilter
 from crawlcw.model.task import Record, Status, key_id
 from crawlcw.tracking import keys, views
 from crawlcw.tracking.coalescer import Coalescer
-from crawlcw.tracking.policy import Policy
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.sync_calls import LoopPortal
-from crawlcw.tracking.use_case import UseCase
+from crawlcw.tracking.use_case import Policy, UseCase
 from crawlcw.tracking.views import Page, TrackedTask
 
 #: The resolution of a ledger's time.

@@ -40,10 +40,9 @@ from crawlcw.tracking import adding, keys, views
 from crawlcw.tracking.adding import NewTask, check_many
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.handling import handle
-from crawlcw.tracking.policy import Policy, written
 from crawlcw.tracking.sync_calls import SyncCalls
 from crawlcw.tracking.tasks import A_MILLISECOND, Statuses, Tasks, statuses
-from crawlcw.tracking.use_case import UseCase
+from crawlcw.tracking.use_case import Policy, UseCase, written
 
 T = TypeVar("T")
 TrackerT = TypeVar("TrackerT", bound="Tracker")

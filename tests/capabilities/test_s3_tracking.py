@@ -83,7 +83,7 @@ async def test_whatever_is_done_a_task_goes_only_the_ways_there_are(
 async def test_a_failed_task_is_tried_again_after_its_backoff_and_not_before(
     use_cases: UseCases, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.settling.random.random", lambda: 0.5)
+    monkeypatch.setattr("crawlcw.tracking.endings.random.random", lambda: 0.5)
     tracker = await use_cases.open(backoff_base=10)
     await tracker.add("order-1")
     waits = []

@@ -16,7 +16,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task, key_id
 from crawlcw.tracking import Policy, Tracker, UseCase
-from crawlcw.tracking.policy import written
+from crawlcw.tracking.use_case import written
 from tests.faults.proxy import Proxy, proxied
 from tests.support.ledgers import FakeClock
 
