@@ -52,6 +52,23 @@ _GIVE_UP = timedelta(minutes=5)
 CHUNK = 500
 
 
+class Opening(Generic[TrackerT]):
+    """A tracker about to be opened, by `await` or by `async with`, which closes it as well."""
+
+    def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
+        self._opening = opening
+
+    def __await__(self) -> Generator[Any, Any, TrackerT]:
+        return self._opening.__await__()
+
+    async def __aenter__(self) -> TrackerT:
+        self._tracker = await self._opening
+        return self._tracker
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tracker.__aexit__()
+
+
 class Tracker(Tasks):
     """The tasks of one use case."""
 
@@ -64,7 +81,7 @@ class Tracker(Tasks):
         driver: str = "pymongo",
         ledger_give_up: timedelta = _GIVE_UP,
         **policy: Any,
-    ) -> "Opening[Self]":
+    ) -> Opening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
@@ -304,23 +321,6 @@ class Tracker(Tasks):
             return result
 
         return tracked
-
-
-class Opening(Generic[TrackerT]):
-    """A tracker about to be opened, by `await` or by `async with`, which closes it as well."""
-
-    def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
-        self._opening = opening
-
-    def __await__(self) -> Generator[Any, Any, TrackerT]:
-        return self._opening.__await__()
-
-    async def __aenter__(self) -> TrackerT:
-        self._tracker = await self._opening
-        return self._tracker
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._tracker.__aexit__()
 
 
 class SyncTracker(SyncCalls):
