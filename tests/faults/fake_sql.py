@@ -17,7 +17,7 @@ from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sql.rows import document_of, from_json
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sqlite.connection import Database
-from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.ledger.sqlite.marker import Tables
 from tests.faults.fake_server import Document, Network
 from tests.faults.virtual import Process, Signal
 

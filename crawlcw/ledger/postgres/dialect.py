@@ -8,8 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from crawlcw.ledger.sql.database import Values
-from crawlcw.ledger.sql.dialect import Dialect
-from crawlcw.ledger.sql.schema import COLUMNS
+from crawlcw.ledger.sql.schema import COLUMNS, Dialect
 
 _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}

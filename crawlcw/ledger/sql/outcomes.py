@@ -17,7 +17,6 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Committed
 from crawlcw.ledger.sql.database import Database, Row
-from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     UNHOLDABLE,
     describe_unholdable,
@@ -26,6 +25,7 @@ from crawlcw.ledger.sql.rows import (
     row_of,
     to_json,
 )
+from crawlcw.ledger.sql.schema import Dialect
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model import transitions

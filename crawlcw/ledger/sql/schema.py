@@ -5,7 +5,6 @@ The statements are SQLite's; `postgres.dialect` translates what differs.
 
 from collections.abc import Callable
 
-from crawlcw.ledger.sql.dialect import SQLITE, Dialect
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
@@ -76,6 +75,40 @@ HOST_COLUMNS = {
         "origins TEXT",
     )
 }
+
+
+class Dialect:
+    """SQLite's SQL, which all statements are written in."""
+
+    position = "rowid"  #: the column of a walk through a whole table
+    #: Whether transactions write at the same time, and so lock their rows in one order.
+    locks_rows = False
+    #: What follows a SELECT of rows that its transaction is to write.
+    for_update = ""
+    skipping_held = ""
+
+    def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
+        """Return what gives a parameter the type of a task's column."""
+        return ""
+
+    def update_many(
+        self,
+        table: str,
+        changes: str,
+        rows: str,
+        wanted: str,
+        *,
+        key: str,  # noqa: ARG002  # there is one writer at a time
+        waits: bool,  # noqa: ARG002
+    ) -> str:
+        """Return the UPDATE of the rows that `v` has values for, and their ids in its column *key*.
+
+        A row that another transaction writes is waited for, or left as it is.
+        """
+        return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {wanted}"  # noqa: S608  # all parts are the statements' own
+
+
+SQLITE = Dialect()
 
 
 class Tables:

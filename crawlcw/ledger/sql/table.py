@@ -27,7 +27,6 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.sql.database import Database
-from crawlcw.ledger.sql.dialect import Dialect
 from crawlcw.ledger.sql.rows import (
     column_value,
     documents_of,
@@ -37,6 +36,7 @@ from crawlcw.ledger.sql.rows import (
     row_of,
     to_json,
 )
+from crawlcw.ledger.sql.schema import Dialect
 
 _T = TypeVar("_T")
 _COMPARISONS = {AtMost: "<=", After: ">"}

@@ -1,12 +1,27 @@
-"""The unit of work: all tables of a ledger on one connection."""
+"""The unit of work: all tables of a ledger on one connection.
 
-from crawlcw.ledger.port import RATE_KEY, Path, Unit
-from crawlcw.ledger.sql.database import Database
-from crawlcw.ledger.sql.groups import Groups
-from crawlcw.ledger.sql.raw import Raw
+Beside them numbers of tasks, from indexes alone, and rows as they are, for `doctor`.
+"""
+
+import json
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Any
+
+from crawlcw.ledger.documents import Document
+from crawlcw.ledger.port import RATE_KEY, Part, Path, Unit
+from crawlcw.ledger.sql.database import Database, Row, descending
+from crawlcw.ledger.sql.rows import TIMES, moment
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import Index, Table
-from crawlcw.ledger.sql.task_table import Results, TaskTable
+from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS, Results, TaskTable
+from crawlcw.ledger.values import Counts, Dimension, Group
+from crawlcw.model.task import Status
+
+_LARGE = frozenset({"body", "context", "data", "results"})
+_JSON = frozenset({"options", "context", "data", "results"})
+#: The last millisecond of 9999.
+_LATEST = 253_402_300_799_999
 
 
 def unit_on(db: Database, sql: Statements) -> Unit:
@@ -33,3 +48,99 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         results=Results(db, sql),
         raw=Raw(db, sql),
     )
+
+
+class Groups:
+    """Reads an index that has the values and the statuses of all tasks, or of some."""
+
+    def __init__(self, db: Database, sql: Statements) -> None:
+        self._db = db
+        self._sql = sql
+
+    async def by(self, dimension: Dimension) -> list[Group]:
+        """See `port.Groups.by`."""
+        if dimension is not Dimension.STATUS_CODE:
+            return _added_up(self._db.execute(self._sql.groups[dimension]))
+        groups = _added_up(
+            (code, status, number)
+            # PostgreSQL would read the JSON of every answer for its status code.
+            for (code,) in descending(self._db, self._sql.next_answer, {})
+            for status, number in self._db.execute(self._sql.of_answer, {"code": code})
+        )
+        (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
+        # Done and without an answer: all but those that have one.
+        without = Group(
+            value=None,
+            finished=every.finished - sum(group.finished for group in groups),
+            ignored=every.ignored - sum(group.ignored for group in groups),
+        )
+        return [*groups, without]
+
+    async def of_hosts(self) -> dict[str, Counts]:
+        """See `port.Groups.of_hosts`."""
+        totals: dict[str, dict[Status, int]] = {}
+        for host, status, number in self._db.execute(self._sql.groups[Dimension.HOST]):
+            totals.setdefault(host, {})[Status(status)] = number
+        return {host: Counts(by_status=of_host) for host, of_host in totals.items()}
+
+
+def _added_up(rows: Any) -> list[Group]:
+    sums: dict[Any, Group] = {}
+    for value, status, number in rows:
+        before = sums.get(value, Group(value=value))
+        sums[value] = before + _of_status(value, Status(status), number)
+    return list(sums.values())
+
+
+def _of_status(value: Any, status: Status, number: int) -> Group:
+    match status:
+        case Status.FINISHED:
+            return Group(value=value, finished=number)
+        case Status.IGNORED:
+            return Group(value=value, ignored=number)
+        case _:
+            return Group(value=value, open=number)
+
+
+class Raw:
+    """Rows whose values may be of any types."""
+
+    def __init__(self, db: Database, sql: Statements) -> None:
+        self._db = db
+        self._sql = sql
+
+    async def read(
+        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+    ) -> tuple[list[Document], Any]:
+        """See `port.Raw.read`; by the rows' numbers, for ids that are no bytes have one too."""
+        columns, place = self._sql.raw[part]
+        select, order = f"SELECT {place} AS row, {columns}", f"ORDER BY {place}"
+        if only is not None:
+            marks = ", ".join("?" * len(only))
+            rows = self._db.execute(f"{select} WHERE id IN ({marks}) {order}", [*only])
+            return [*map(_document, rows)], None
+        behind, values = ("", []) if after is None else (f"WHERE {place} > ?", [after])
+        found: list[Document] = []
+        size = 0
+        for row in self._db.stream(f"{select} {behind} {order}", values):
+            found.append(_document(row))
+            large = [row[name] for name in _LARGE & found[-1].keys()]
+            size += sum(len(value) for value in large if isinstance(value, str | bytes))
+            if len(found) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
+                return found, row["row"]
+        return found, None
+
+
+def _document(row: Row) -> Document:
+    """Return a row as a document without nulls; values of wrong types as they are."""
+    found = {name: value for name, value in dict(row).items() if value is not None}
+    found["_id"] = found.pop("id")
+    del found["row"]
+    for name in TIMES & found.keys():
+        if isinstance(found[name], int) and abs(found[name]) < _LATEST:
+            found[name] = moment(found[name])
+    for name in _JSON & found.keys():
+        # Else it is shown as it is.
+        with suppress(TypeError, ValueError):
+            found[name] = json.loads(found[name])
+    return found

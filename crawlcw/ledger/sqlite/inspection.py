@@ -10,8 +10,7 @@ from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.kind import FORMAT
 from crawlcw.ledger.sqlite.connection import Database
 from crawlcw.ledger.sqlite.file_modes import is_still
-from crawlcw.ledger.sqlite.marker import has_tasks, marker_of, names_in
-from crawlcw.ledger.sqlite.schema import MARKER, Tables
+from crawlcw.ledger.sqlite.marker import MARKER, Tables, has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.store import SqliteStore
 
 #: How much of a damaged file is told.

@@ -15,12 +15,27 @@ from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
 from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
+from crawlcw.ledger.sql import schema
 from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.ledger.sqlite.connection import MISCONFIGURED, Connection, Database, enter_wal_mode
-from crawlcw.ledger.sqlite.schema import MARKER, Tables
 
+#: The table that notes the kind and version of each name's tables.
+MARKER = "crawlcw.schema"
 _TABLE = quoted(MARKER)
+
+
+class Tables(schema.Tables):
+    """The tables of one name, all of which bear it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            table=lambda part: quoted(name if part == "tasks" else f"{name}.{part}"),
+            index=lambda part: quoted(f"{name}.{part}"),
+            marker=quoted(MARKER),
+        )
+        #: Of the tables and indexes.
+        self.names = {statement.split('"')[1] for statement in self.create}
 
 
 def prepare(

@@ -12,8 +12,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sqlite.connection import Connection, Database
 from crawlcw.ledger.sqlite.file_modes import shut_out_others
-from crawlcw.ledger.sqlite.marker import forget, prepare
-from crawlcw.ledger.sqlite.schema import Tables
+from crawlcw.ledger.sqlite.marker import Tables, forget, prepare
 
 
 class SqliteStore(SqlStore):
