@@ -1,6 +1,6 @@
-"""The server's operations: what each does on the tracker, and the table of all.
+"""The server's operations: each with its path, request, response and refusals.
 
-The routes and the OpenAPI document are generated from the table.
+The routes and the OpenAPI document are generated from them.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from crawlcw.server.access import RefusedError
 from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Awaitable[answers.Answer]])
 
 #: Seconds between two polls of a waiting request: other servers add tasks without a signal.
 _FIRST_PAUSE = 0.1
@@ -38,6 +39,49 @@ _ENDINGS: dict[type[bodies.Report], type[Ending]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One path and method."""
+
+    method: str
+    path: str
+    summary: str  #: its docstring
+    asks: TypeAdapter[Any]  #: the body of a POST, the query of a GET
+    gives: type[answers.Answer]
+    act: Callable[["Api", Any, web.Request], Awaitable[answers.Answer]]
+    refusals: tuple[int, ...]  #: their statuses, except 401 or 403
+
+    @property
+    def name(self) -> str:
+        """The operationId in the OpenAPI document."""
+        return self.path.strip("/").partition("/")[0]
+
+
+#: All operations, in the order of their declaration.
+OPERATIONS: list[Operation] = []
+
+
+def _operation(
+    method: str, path: str, *own_refusals: int, asks: Any, gives: type[answers.Answer]
+) -> Callable[[F], F]:
+    """Declare a method of `Api` as an operation."""
+
+    def declared(act: F) -> F:
+        operation = Operation(
+            method=method,
+            path=path,
+            summary=" ".join((act.__doc__ or "").split()),
+            asks=TypeAdapter(asks),
+            gives=gives,
+            act=act,
+            refusals=(*(_BODY if method == "POST" else ()), *_ANY, *own_refusals),
+        )
+        OPERATIONS.append(operation)
+        return act
+
+    return declared
+
+
 class Api:
     """The requests of one server."""
 
@@ -51,10 +95,11 @@ class Api:
         self._stopping = True
         self.tracker.added.set()
 
+    @_operation("POST", "/create_task", asks=bodies.CreateTask, gives=answers.Created)
     async def create_task(
         self, asked: bodies.NewTask | bodies.NewTasks, _request: web.Request
     ) -> answers.Created:
-        """Add tasks."""
+        """Add one task, or up to 1,000 `tasks`. Known tasks do not change."""
         tasks = asked.tasks if isinstance(asked, bodies.NewTasks) else [asked]
         added = await self.tracker.add_many(_made(tracking.NewTask, each) for each in tasks)
         rejected = [
@@ -62,8 +107,12 @@ class Api:
         ]
         return answers.Created(new=added.new, known=added.known, rejected=rejected)
 
+    @_operation("POST", "/hold_task", asks=bodies.HoldTask, gives=answers.Held)
     async def hold_task(self, asked: bodies.HoldTask, request: web.Request) -> answers.Held:
-        """Hand out a share."""
+        """Claim tasks: the worker's own unfinished tasks, then others by priority, up to the limit.
+
+        Its tasks beyond the limit go back.
+        """
         end = time.monotonic() + asked.wait
         pause = _FIRST_PAUSE
         while True:
@@ -81,8 +130,9 @@ class Api:
                 return answers.Held(tasks=[])
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    @_operation("POST", "/set_task", 404, 409, asks=bodies.SetTask, gives=answers.Accepted)
     async def set_task(self, asked: bodies.Report, _request: web.Request) -> answers.Accepted:
-        """End a task that is held."""
+        """End a held task. A repeated request is recorded once and has the same answer."""
         key = asked.key
         ending = _made(_ENDINGS[type(asked)], asked)
         ended = await self._dispenser.end(asked.worker, {key: ending}, fences={key: asked.fence})
@@ -100,20 +150,24 @@ class Api:
             case other:
                 assert_never(other)
 
+    @_operation("POST", "/renew_task", asks=bodies.RenewTask, gives=answers.Renewed)
     async def renew_task(self, asked: bodies.RenewTask, _request: web.Request) -> answers.Renewed:
-        """Renew leases."""
+        """Renew leases; the answer lists the tasks that the worker still holds."""
         return answers.Renewed(held=sorted(await self._dispenser.renew(asked.worker, asked.keys)))
 
+    @_operation("GET", "/task/{key}", 404, asks=bodies.Nothing, gives=answers.TaskView)
     async def task(self, _asked: bodies.Nothing, request: web.Request) -> answers.TaskView:
         """Return all fields of a task."""
         return answers.TaskView.of(await self.tracker.get(request.match_info["key"]))
 
+    @_operation("GET", "/tasks", asks=bodies.FindTasks, gives=answers.Found)
     async def tasks(self, asked: bodies.FindTasks, _request: web.Request) -> answers.Found:
-        """Find tasks."""
+        """Find the tasks that match the filter, the last changed first."""
         page = await self.tracker.find(**dict(asked))
         tasks = [answers.TaskView.of(task) for task in page.tasks]
         return answers.Found(tasks=tasks, after=page.after)
 
+    @_operation("GET", "/stats", asks=bodies.Nothing, gives=answers.Stats)
     async def stats(self, _asked: bodies.Nothing, _request: web.Request) -> answers.Stats:
         """Count the tasks by status and reason."""
         counts = await self.tracker.counts()
@@ -132,89 +186,3 @@ def _made(kind: type[T], asked: bodies.Asked) -> T:
     if "delay" in found:
         found["delay"] = timedelta(seconds=found["delay"])
     return kind(**found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """One path and method."""
-
-    method: str
-    path: str
-    summary: str
-    asks: TypeAdapter[Any]  #: the body of a POST, the query of a GET
-    gives: type[answers.Answer]
-    act: Callable[[Api, Any, web.Request], Awaitable[answers.Answer]]
-    own_refusals: tuple[int, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The operationId in the OpenAPI document."""
-        return self.path.strip("/").partition("/")[0]
-
-    @property
-    def refusals(self) -> tuple[int, ...]:
-        """Statuses of all refusals, except 401 or 403."""
-        return (*(_BODY if self.method == "POST" else ()), *_ANY, *self.own_refusals)
-
-
-OPERATIONS = (
-    Operation(
-        method="POST",
-        path="/create_task",
-        summary="Add one task, or up to 1,000 `tasks`. Known tasks do not change.",
-        asks=TypeAdapter(bodies.CreateTask),
-        gives=answers.Created,
-        act=Api.create_task,
-    ),
-    Operation(
-        method="POST",
-        path="/hold_task",
-        summary="Claim tasks: the worker's own unfinished tasks first, then others by priority, up "
-        "to the limit. Its tasks beyond the limit go back.",
-        asks=TypeAdapter(bodies.HoldTask),
-        gives=answers.Held,
-        act=Api.hold_task,
-    ),
-    Operation(
-        method="POST",
-        path="/set_task",
-        summary="End a held task. A repeated request is recorded once and has the same answer.",
-        asks=TypeAdapter(bodies.SetTask),
-        gives=answers.Accepted,
-        act=Api.set_task,
-        own_refusals=(404, 409),
-    ),
-    Operation(
-        method="POST",
-        path="/renew_task",
-        summary="Renew leases; the answer lists the tasks that the worker still holds.",
-        asks=TypeAdapter(bodies.RenewTask),
-        gives=answers.Renewed,
-        act=Api.renew_task,
-    ),
-    Operation(
-        method="GET",
-        path="/task/{key}",
-        summary="All fields of a task.",
-        asks=TypeAdapter(bodies.Nothing),
-        gives=answers.TaskView,
-        act=Api.task,
-        own_refusals=(404,),
-    ),
-    Operation(
-        method="GET",
-        path="/tasks",
-        summary="The tasks that match the filter, the last changed first.",
-        asks=TypeAdapter(bodies.FindTasks),
-        gives=answers.Found,
-        act=Api.tasks,
-    ),
-    Operation(
-        method="GET",
-        path="/stats",
-        summary="Number of tasks by status and reason.",
-        asks=TypeAdapter(bodies.Nothing),
-        gives=answers.Stats,
-        act=Api.stats,
-    ),
-)
