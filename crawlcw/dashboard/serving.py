@@ -6,9 +6,10 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Any, TypeVar
 
 from aiohttp import web
 from pydantic import TypeAdapter
@@ -28,21 +29,20 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server import metrics
 from crawlcw.server.access import RefusedError
-from crawlcw.server.connections import CONNECTIONS, Connections, places
+from crawlcw.server.bodies import Asked
+from crawlcw.server.connections import CONNECTIONS, Connections, Handler, places
 from crawlcw.server.exchange import answered, read, told
 from crawlcw.server.listening import Route, check_reach, listening
 
 logger = logging.getLogger(__name__)
+
+AskedT = TypeVar("AskedT", bound=Asked)
 
 _MOST_CONNECTIONS = 256
 #: Seconds between two live updates.
 _EVERY = 1.0
 #: Seconds after which a client that reads nothing is dropped.
 _PATIENCE = 30.0
-_HISTORY: TypeAdapter[History] = TypeAdapter(History)
-_FIND: TypeAdapter[FindTasks] = TypeAdapter(FindTasks)
-_ACT: TypeAdapter[Act] = TypeAdapter(Act)
-_STEER: TypeAdapter[Steer] = TypeAdapter(Steer)
 
 
 @asynccontextmanager
@@ -89,11 +89,11 @@ class _Dashboard:
         crawl = "/api/crawls/{name}"
         yield "GET", "/api/start", self._start
         yield "GET", f"{crawl}/live", self._live
-        yield "GET", f"{crawl}/history", self._history
-        yield "GET", f"{crawl}/tasks", self._tasks
+        yield "GET", f"{crawl}/history", self._handler(History, history)
+        yield "GET", f"{crawl}/tasks", self._handler(FindTasks, search)
         yield "GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
-        yield "POST", f"{crawl}/act", self._act
-        yield "POST", f"{crawl}/steer", self._steer
+        yield "POST", f"{crawl}/act", self._handler(Act, act)
+        yield "POST", f"{crawl}/steer", self._handler(Steer, steer)
         yield metrics.route(partial(scrape, self._crawls))
         yield "GET", "/{rest:.*}", _nothing
 
@@ -124,38 +124,32 @@ class _Dashboard:
                     await asyncio.wait_for(self._stopping.wait(), _EVERY)
         return response
 
-    async def _history(self, request: web.Request) -> web.Response:
-        ledger = await self._ledger(request)
-        return answered(await history(ledger, await read(request, _HISTORY)))
-
-    async def _tasks(self, request: web.Request) -> web.Response:
-        ledger = await self._ledger(request)
-        return answered(await search(ledger, await read(request, _FIND)))
-
     async def _task(self, request: web.Request) -> web.Response:
-        ledger = await self._ledger(request)
+        ledger = (await self._overview(request)).ledger
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
             raise RefusedError(404, "no task with this id is recorded")
         return answered(await story(ledger, record))
 
-    async def _act(self, request: web.Request) -> web.Response:
-        overview = await self._overview(request)
-        answer = await act(overview.ledger, await read(request, _ACT))
-        overview.changed()
-        return answered(answer)
+    def _handler(
+        self,
+        declared: type[AskedT],
+        respond: Callable[[Ledger, AskedT], Awaitable[dict[str, Any]]],
+    ) -> Handler:
+        """Return the handler of requests of a kind on one ledger; a POST changes it."""
+        adapter: TypeAdapter[AskedT] = TypeAdapter(declared)
 
-    async def _steer(self, request: web.Request) -> web.Response:
-        overview = await self._overview(request)
-        answer = await steer(overview.ledger, await read(request, _STEER))
-        overview.changed()
-        return answered(answer)
+        async def handler(request: web.Request) -> web.Response:
+            overview = await self._overview(request)
+            answer = await respond(overview.ledger, await read(request, adapter))
+            if request.method == "POST":
+                overview.changed()
+            return answered(answer)
+
+        return handler
 
     async def _overview(self, request: web.Request) -> Overview:
         return await self._crawls.overview(request.match_info["name"])
-
-    async def _ledger(self, request: web.Request) -> Ledger:
-        return (await self._overview(request)).ledger
 
 
 async def _event(overview: Overview) -> bytes:
