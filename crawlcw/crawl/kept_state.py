@@ -94,7 +94,7 @@ class KeptState:
             await self._write(is_last=True)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write what is not written yet; if it is the *last* write, what is settled as well."""
+        """Write the changes not written yet; the *last* write has settled ones as well."""
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:

@@ -79,7 +79,7 @@ class Span:
     worker: str
     since: datetime
     until: datetime
-    vitals: Vitals  #: those at its end, and what was counted since its beginning
+    vitals: Vitals  #: the state at its end, and the counts since its beginning
 
     @property
     def seconds(self) -> float:
