@@ -138,13 +138,9 @@ class Moved(Succeeded):
     """The page is another task's: the response, with that task's URL, led there and was empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unchanged:
+@page_value(frozen=True, slots=True, kw_only=True)
+class Unchanged(Succeeded):
     """The page was visited again and is unchanged: its response and items stay."""
-
-    visit: Visit
-    revisit: datetime | None = None  #: when to visit it again, if ever
-    stored: StoredPage | None = None  #: where its body is kept, if that is new
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +170,7 @@ class Advanced:
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
-Outcome = Succeeded | Unchanged | Failed | Advanced
+Outcome = Succeeded | Failed | Advanced
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -392,10 +388,12 @@ def settle(
     match outcome:
         case Moved():
             change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
+        case Unchanged():
+            status = _after(Status.PROCESSING, Event.CONFIRM)
+            found = _finished(lease, outcome, now=now)
+            change = replace(found, event=Event.CONFIRM, status=status, items=None)
         case Succeeded():
             change = _finished(lease, outcome, now=now)
-        case Unchanged():
-            change = _confirmed(lease, outcome, now=now)
         case Failed():
             change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
         case Advanced():
@@ -424,13 +422,6 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         progress=outcome.progress,
         trace=_trace(lease, outcome, Event.FINISH, now=now) if outcome.progress else None,
     )
-
-
-def _confirmed(lease: Lease, outcome: Unchanged, *, now: datetime) -> Change:
-    as_before = Succeeded(visit=outcome.visit, revisit=outcome.revisit, stored=outcome.stored)
-    same = _finished(lease, as_before, now=now)
-    assert same.status in TABLE[Status.PROCESSING, Event.CONFIRM]
-    return replace(same, event=Event.CONFIRM, items=None)
 
 
 def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
