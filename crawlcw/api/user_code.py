@@ -17,13 +17,7 @@ from typing import Any, TypeVar
 import anyio
 
 from crawlcw.api.scrapy_words import selector_hint
-from crawlcw.errors import (
-    LedgerGoneError,
-    LedgerUnavailableError,
-    Reason,
-    SpiderError,
-    StopCrawl,
-)
+from crawlcw.errors import LedgerGoneError, LedgerUnavailableError, Reason, SpiderError, StopCrawl
 from crawlcw.model.sanitize import describe_error, format_traceback, printable, text_of, where
 from crawlcw.model.transitions import Failed
 

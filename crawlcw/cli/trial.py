@@ -30,12 +30,7 @@ from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import (
-    RENDERED,
-    DefaultDownloader,
-    downloader_of,
-    web,
-)
+from crawlcw.fetch.pipeline import RENDERED, DefaultDownloader, downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import is_page
 from crawlcw.ledger.protocol import Ledger

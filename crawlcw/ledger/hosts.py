@@ -9,18 +9,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import batches, behind, earliest, edit_of, resumed
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import (
-    After,
-    Among,
-    AtMost,
-    Edit,
-    Not,
-    Path,
-    Store,
-    Unit,
-    Where,
-    Within,
-)
+from crawlcw.ledger.port import After, Among, AtMost, Edit, Not, Path, Store, Unit, Where, Within
 from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import Calls, Host
 from crawlcw.model.transitions import GIVE_UP_HOST

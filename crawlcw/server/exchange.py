@@ -8,12 +8,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 from pydantic import TypeAdapter, ValidationError
 
-from crawlcw.errors import (
-    LedgerError,
-    LedgerUnavailableError,
-    TaskNotFoundError,
-    UsageError,
-)
+from crawlcw.errors import LedgerError, LedgerUnavailableError, TaskNotFoundError, UsageError
 from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json

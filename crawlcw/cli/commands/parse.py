@@ -8,14 +8,7 @@ import click
 
 from crawlcw.api.request import Request
 from crawlcw.api.spider import callback_named
-from crawlcw.cli import (
-    ledger_option,
-    loop,
-    options,
-    parsed_pages,
-    stored_pages,
-    trying,
-)
+from crawlcw.cli import ledger_option, loop, options, parsed_pages, stored_pages, trying
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import FetchError, UsageError

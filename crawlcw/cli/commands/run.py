@@ -11,14 +11,7 @@ import click
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.cli import (
-    exporting,
-    exposing,
-    ledger_option,
-    loading,
-    loop,
-    options,
-)
+from crawlcw.cli import exporting, exposing, ledger_option, loading, loop, options
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.starting import Process
 from crawlcw.cli.terminal import logs

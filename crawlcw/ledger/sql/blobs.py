@@ -7,10 +7,7 @@ from uuid import uuid4
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sql.database import Database, update
-from crawlcw.ledger.sql.rows import (
-    from_json,
-    milliseconds,
-)
+from crawlcw.ledger.sql.rows import from_json, milliseconds
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import BlobRef
 

@@ -9,14 +9,7 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.sql.database import Database, Row
 from crawlcw.ledger.sql.outcomes import insert, item_rows
-from crawlcw.ledger.sql.rows import (
-    document_of,
-    from_json,
-    milliseconds,
-    moment,
-    row_of,
-    to_json,
-)
+from crawlcw.ledger.sql.rows import document_of, from_json, milliseconds, moment, row_of, to_json
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 from crawlcw.model.transitions import LOCK

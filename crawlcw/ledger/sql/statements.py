@@ -9,12 +9,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.examination import TASK_STATE
 from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Dimension
-from crawlcw.ledger.sql.schema import (
-    ANSWERED,
-    HAS_ANSWER,
-    HOST_COLUMNS,
-    Tables,
-)
+from crawlcw.ledger.sql.schema import ANSWERED, HAS_ANSWER, HOST_COLUMNS, Tables
 from crawlcw.model.task import DONE, Status
 
 
