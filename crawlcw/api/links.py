@@ -1,4 +1,4 @@
-"""Which links of a page are followed: a filter by URL, extension and position, and crawler traps.
+"""Filter of the links of a page: by URL, extension and position, and against crawler traps.
 
 A trap is a relative link that grows its own path, or a search with forty filters: every page of
 such a site links to new ones, for ever. Only the URL is checked. An endless site with ordinary

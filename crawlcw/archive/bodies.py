@@ -75,8 +75,8 @@ class Bodies:
     async def keep(self, attempt: Attempt, *, is_revisit: bool = False) -> StoredPage | None:
         """Store the exchanges of *attempt*, the redirects first; return the place of the page.
 
-        A task may refer to it after the next `sync`. None if the attempt has no exchange. Of a
-        revisit without a change only that is stored: the page's earlier record stays.
+        A task may refer to it after the next `sync`. None if the attempt has no exchange. A
+        revisit without a change stores a short record of itself: the page's earlier one stays.
         """
         noted, attempt.exchanges = attempt.exchanges, []
         if not noted:

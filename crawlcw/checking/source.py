@@ -1,4 +1,4 @@
-"""A parsed source file: its imports, its classes and their bases, and what was found in it.
+"""A parsed source file: its imports, its classes and their bases, and its findings.
 
 Nothing is imported. Base classes are looked up in the files beside it.
 """

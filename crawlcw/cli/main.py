@@ -236,7 +236,7 @@ def main() -> NoReturn:
 
 
 def _of_worker() -> list[str]:
-    """Load what a worker needs while the supervisor opens the ledger; return the arguments."""
+    """Load the modules of a worker while the supervisor opens the ledger; return the arguments."""
     for module in ("commands.run", "processes.worker"):
         importlib.import_module(f"crawlcw.cli.{module}")
     return starting.received_arguments()

@@ -1,4 +1,4 @@
-"""Start of worker processes, and what they get from this process: channel, pipes, arguments.
+"""Start of worker processes: their channel, their pipes, their arguments.
 
 The first one is started before this process has loaded the command, and loads the crawler
 meanwhile. The arguments come by the channel: every user of the machine can read command lines,

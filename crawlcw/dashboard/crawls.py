@@ -1,6 +1,6 @@
 """The shown spiders and use cases: their ledgers, opened on demand, and their overviews.
 
-All viewers share what was read from a ledger.
+All viewers share the rows that are read from a ledger.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Endings of tracked tasks, the answers to them, and the settlements that are made of them."""
+"""Endings of tracked tasks, the answers to them, and the settlements that result."""
 
 import random
 import re

@@ -250,7 +250,7 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
 
     found = await ledger.rates.between(START, START + HOUR)
 
-    assert [((span.until - START).total_seconds(), span.finished) for span in found] == [
+    assert [((span.until - START).total_seconds(), span.vitals.finished) for span in found] == [
         (60, 12),
         (120, 12),
         (155, 6),
@@ -273,7 +273,7 @@ async def test_a_point_shows_the_longest_lag_of_its_minute(
 
     found = await ledger.rates.between(START, START + HOUR)
 
-    assert [span.lag for span in found] == [0.5, 0.125]
+    assert [span.vitals.lag for span in found] == [0.5, 0.125]
 
 
 async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_makes_up_for_it(
@@ -296,4 +296,4 @@ async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_mak
 
     found = await rates.between(START, START + HOUR)
 
-    assert [(span.seconds, span.finished) for span in found] == [(65, 5)]
+    assert [(span.seconds, span.vitals.finished) for span in found] == [(65, 5)]

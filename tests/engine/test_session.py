@@ -128,7 +128,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
     assert await names(ledger) == []
     assert (await ledger.workers.counters()).pages == 5
     (span,) = await ledger.rates.between(session.began, session.began + timedelta(hours=1))
-    assert (span.seconds, span.finished) == (9, 5), "of its last minute as well"
+    assert (span.seconds, span.vitals.finished) == (9, 5), "of its last minute as well"
     assert len(await ledger.tasks.page(limit=9)) == 3
 
 

@@ -37,7 +37,7 @@ from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
 from crawlcw.doctor import invariants
-from crawlcw.engine import leases, pool
+from crawlcw.engine import pool, session
 from crawlcw.engine.ledger_retry import retrying
 from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import HeldLeases
@@ -800,7 +800,7 @@ class Schedule:
 
     def run(self) -> None:
         """Run the schedule; raises `ProtocolError`."""
-        with virtual(self.timeline, mongo_leases, committer, leases, pool):
+        with virtual(self.timeline, mongo_leases, committer, session, pool):
             for _ in range(self.plan.workers):
                 self.timeline.after(self.chance.random() * 5.0, self._start)
             self._plan_faults()

@@ -144,7 +144,7 @@ WITHOUT |= {
             "what-crashed-comes-back-at-once",
             "crawlcw.model.transitions",
             "_lost",
-            ("due = now + backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "due = now"),
+            ("rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "rest = timedelta()"),
         ),
     )
 }

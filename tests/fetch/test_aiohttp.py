@@ -16,7 +16,7 @@ pytestmark = pytest.mark.quick
 PACKAGE = Path(crawlcw.__file__).parent
 CONNECTOR = PACKAGE / "fetch" / "connector.py"
 
-#: What the connector uses of aiohttp that has no public name.
+#: Names of aiohttp that the connector uses and that are not public.
 PRIVATE_NAMES: dict[type, tuple[str, ...]] = {
     ResponseHandler: (
         *("_drop_timeout", "_loop", "_parser", "_payload", "_reading_paused"),

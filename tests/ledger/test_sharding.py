@@ -68,6 +68,7 @@ SCATTERED = {
     "update hosts: owner": "hosts of a worker that ends",
     "aggregate tasks: status": "counts: report, progress",
     "aggregate tasks: reason": "counts: report, progress",
+    "aggregate tasks: reason, status": "counts: report, progress",
     "count tasks: reason, status": "counts: report, progress",
     "count tasks: status": "whether there are tasks: once a process",
 }
