@@ -172,7 +172,8 @@ class FrontierMachine(RuleBasedStateMachine):
     def save(self, number: int, name: str) -> None:
         frontier = self.processes[number].frontier
         row, host = self.rows[name], frontier.hosts[name]
-        assert host.lease is None or host in frontier.pending.take_unsaved()
+        assert host.lease is None or host in frontier.unsaved
+        frontier.unsaved.clear()
         if host.lease is None or not self.is_current(number, host):
             return
         row.state = host.state
