@@ -41,7 +41,7 @@ from crawlcw.fetch.body import (
 from crawlcw.fetch.connector import Connector, Listener, Site, login_of
 from crawlcw.fetch.failures import failure_in, login_refused
 from crawlcw.fetch.redirects import REDIRECTS
-from crawlcw.files.saving import FileTransfer, FileTransfers
+from crawlcw.files.saving import FileTransfers, PartRefusedError
 from crawlcw.model import urls
 
 #: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
@@ -169,8 +169,7 @@ class AiohttpDownloader:
                     await self._guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
                 if request.options.save_to is not None:
-                    ask = partial(self._streamed, hop)
-                    return await self._files.save(attempt, request, ask)
+                    return await self._saved(hop)
                 answer = await self._asked(hop, request.headers)
                 try:
                     return await self._page(answer, hop)
@@ -327,29 +326,35 @@ class AiohttpDownloader:
                 attempt.keep(share)
         return body, waited
 
-    async def _streamed(
-        self, hop: _Exchange, headers: Sequence[tuple[str, str]], file: FileTransfer
-    ) -> Response:
-        """Return the response to a request with these *headers*, its body in a *file*."""
-        answer = await self._asked(hop, headers)
-        try:
-            status, told = answer.message.code, headers_of(answer.message.headers)
-            elapsed = timedelta(seconds=monotonic() - answer.sent_at)
-            codings = [name for name in codings_of(told) if name != "identity"]
-            length = None if codings else _length(told)
-            if not await file.begin(status, told, length=length, coded=bool(codings)):
-                return await self._page(answer, hop)
-            decoder = BodyDecoder(codings)
-            async for data in answer.content.iter_any():
-                file.came(len(data))
-                for piece in decoder.pieces(data):
-                    await file.take(piece)
-            if decoder.missing:
-                raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
-        finally:
-            hop.connector.release(answer)
+    async def _saved(self, hop: _Exchange) -> Response:
+        """Return the response to a request, its body in a file."""
         request = hop.request
-        return Response(request.url, request=request, status=status, headers=told, elapsed=elapsed)
+        async with self._files.transfer(hop.attempt, request) as file:
+            while True:
+                answer = await self._asked(hop, file.headers(request.headers))
+                try:
+                    status, told = answer.message.code, headers_of(answer.message.headers)
+                    elapsed = timedelta(seconds=monotonic() - answer.sent_at)
+                    codings = [name for name in codings_of(told) if name != "identity"]
+                    length = None if codings else _length(told)
+                    if not await file.begin(status, told, length=length, coded=bool(codings)):
+                        return await self._page(answer, hop)  # which says why there is no file
+                    decoder = BodyDecoder(codings)
+                    async for data in answer.content.iter_any():
+                        file.came(len(data))
+                        for piece in decoder.pieces(data):
+                            await file.take(piece)
+                    if decoder.missing:
+                        raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
+                except PartRefusedError:
+                    continue  # the file begins anew
+                finally:
+                    hop.connector.release(answer)
+                return await file.kept(
+                    Response(
+                        request.url, request=request, status=status, headers=told, elapsed=elapsed
+                    )
+                )
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:

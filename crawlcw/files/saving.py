@@ -1,6 +1,6 @@
 """Bodies of requests with `save_to`, streamed to files: resumed where that is safe, never cut.
 
-The transport makes the exchanges, see `FileTransfers.save`. An attempt resumes the bytes of an
+The transport makes the exchanges, see `AiohttpDownloader`. An attempt resumes the bytes of an
 earlier one if the answer is a part with the same strong validator (RFC 9110, sections 13.1.5
 and 15.3.7.3); after any other answer the file begins anew. Disk and checksum are worked on in
 threads.
@@ -8,8 +8,9 @@ threads.
 
 import errno
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -29,9 +30,6 @@ from crawlcw.files.names import stored_name
 from crawlcw.files.partial import PartialFile
 
 T = TypeVar("T")
-
-#: Make one exchange with these headers; the body of a file goes to the transfer.
-Ask = Callable[[Sequence[tuple[str, str]], "FileTransfer"], Awaitable[Response]]
 
 _THREADS = 4
 #: Bytes of a file that are in memory before they are written.
@@ -61,20 +59,8 @@ class FileTransfers:
         self.window = settings.timeout.total_seconds()
         # All files together take no more than a sixteenth of the whole budget.
         self.buffer = min(_BUFFER, settings.memory_budget // 16 // settings.concurrency)
-        self._folders: dict[str, Folder] = {}
         # Its own, so that nothing else waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
-
-    async def save(self, attempt: Attempt, request: Request, ask: Ask) -> Response:
-        """Return the response to *request*, its body in a file, by exchanges that *ask* makes."""
-        async with self.transfer(attempt, request) as transfer:
-            while True:
-                try:
-                    response = await ask(transfer.headers(request.headers), transfer)
-                except PartRefusedError:
-                    continue
-                # Otherwise it is a page that says why there is no file.
-                return await transfer.kept(response) if transfer.is_begun else response
 
     async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
         """Return the result of *work* on the disk or the store at a *place*.
@@ -104,11 +90,8 @@ class FileTransfers:
         place = request.options.save_to
         assert place is not None, "a request for a file"
         in_thread = partial(self.in_thread, attempt, place)
-        if place not in self._folders:
-            self._folders[place] = await in_thread(partial(folder, place))
-        target = self._folders[place]
-        begin = partial(PartialFile.open, target.parts, _key(attempt, request))
-        part = await in_thread(begin)
+        target = await in_thread(partial(folder, place))
+        part = await in_thread(partial(PartialFile.open, target.parts, _key(attempt, request)))
         transfer = FileTransfer(self, attempt, request, target, part)
         close = transfer.suspend
         try:
@@ -128,29 +111,23 @@ class PartRefusedError(FetchError):
     """An answer to a range cannot complete the file, which begins anew."""
 
 
+@dataclass
 class FileTransfer:
     """One file, from the request for it to its place."""
 
-    def __init__(
-        self,
-        transfers: FileTransfers,
-        attempt: Attempt,
-        request: Request,
-        target: Folder,
-        part: PartialFile,
-    ) -> None:
-        self._transfers = transfers
-        self._in_thread = partial(transfers.in_thread, attempt, request.options.save_to or "")
-        self._attempt = attempt
-        self._request = request
-        self._folder = target
-        self._part = part
-        self._buffer = bytearray()
-        #: The last byte of an answer that goes on with this file, and the size of the whole.
-        self._rest: tuple[int, int] | None = None
-        self._since_mark = 0
-        self.is_begun = False  #: whether an answer is the file
+    _transfers: FileTransfers
+    _attempt: Attempt
+    _request: Request
+    _folder: Folder
+    _part: PartialFile
+    _buffer: bytearray = field(init=False, default_factory=bytearray)
+    #: The last byte of an answer that goes on with this file, and the size of the whole.
+    _rest: tuple[int, int] | None = None
+    _since_mark: int = 0
+
+    def __post_init__(self) -> None:
         # A file that is whole already is asked for as well: it may have changed.
+        part = self._part
         whole = part.total is not None and part.size >= part.total
         self._offset = part.size - 1 if whole else part.size
 
@@ -211,7 +188,6 @@ class FileTransfer:
         self._check_size(total or 0)
         await self._in_thread(begin)
         self._mark()
-        self.is_begun = True
         return True
 
     async def take(self, data: bytes) -> None:
@@ -273,6 +249,10 @@ class FileTransfer:
         if self._buffer and self._part.validator is not None:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        place = self._request.options.save_to or ""
+        return await self._transfers.in_thread(self._attempt, place, work)
 
     async def _write(self) -> None:
         if self._buffer:
