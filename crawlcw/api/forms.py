@@ -7,6 +7,7 @@ submission algorithm"). Files and dialogs are left to the spider.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote_plus
 
@@ -35,36 +36,22 @@ _UNSENT = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
 
 
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Form:
     """A form that can be submitted, with the values that its page gives it."""
 
-    def __init__(
-        self,
-        node: "Selector",
-        *,
-        page_url: str,
-        base_url: str,
-        encoding: str = "utf-8",
-        callback: Callback | None = None,
-        click: str | Literal[False] | None = None,
-        **options: Any,
-    ) -> None:
-        """*options* are those of the `Request`; see `Response.form` for *click*.
-
-        *encoding* is that of the page, and *base_url* is the one of its links.
-        """
-        self._node = node
-        self._page_url = page_url
-        self._base_url = base_url
-        self._encoding = encoding
-        self._callback = callback
-        self._click = click
-        self._options = options
+    node: "Selector"
+    page_url: str
+    base_url: str  #: that of the page's links
+    encoding: str  #: that of the page
+    callback: Callback | None
+    click: str | Literal[False] | None  #: see `Response.form`
+    options: dict[str, Any]  #: those of the `Request`
 
     @property
     def fields(self) -> dict[str, Any]:
         """The fields with the values that the page gives them, by name."""
-        root = self._node.root
+        root = self.node.root
         return dict(root.fields) | {
             each.get("name"): _text_of(each) for each in root.iter("textarea") if each.get("name")
         }
@@ -79,7 +66,7 @@ class Form:
         A form that leads nowhere becomes a request that the crawl drops and counts.
         Raises `ValueError` for a form that sends files, and for a button that is not there.
         """
-        root = self._node.root
+        root = self.node.root
         controls = list(_controls_of(root))
         button = self._button(controls)
 
@@ -93,48 +80,38 @@ class Form:
                 "the form sends files or plain text, or is a dialog: make its request by hand"
             )
         labels = root.get("accept-charset", "").replace(",", " ").split()
-        encoding = next(filter(None, map(charset.named, labels)), self._encoding)
+        encoding = next(filter(None, map(charset.named, labels)), self.encoding)
         sent = _sent(controls, button, given={**(fields or {}), **named})
         action = said("action").strip()
-        options = self._options
+        options = self.options
         if method == "post":
             options = {"headers": [("Content-Type", _ENCODED)], **options}
             options |= {"method": "POST", "body": _encoded(sent, encoding)}
         try:
             # Without an action it leads to its page, whatever a <base> says.
-            url = urls.resolve(self._base_url if action else self._page_url, action)
+            url = urls.resolve(self.base_url if action else self.page_url, action)
         except FetchError as refusal:
-            return Request.refused(action, refusal, self._callback, **options)
+            return Request.refused(action, refusal, self.callback, **options)
         if method != "post":
             # An empty query is one (HTML, "mutate action URL").
             url = f"{url.partition('?')[0]}?{_encoded(sent, encoding).decode()}"
-        return Request(url, self._callback, **options)
+        return Request(url, self.callback, **options)
 
     def _button(self, controls: list[Any]) -> Any:
         """Return the button that is clicked, or None."""
-        if self._click is False:
+        if self.click is False:
             return None
-        if self._click is None:
+        if self.click is None:
             buttons = (each for each in controls if _is_button(each))
             return next((each for each in buttons if _kind(each) not in _NO_SUBMIT_BUTTONS), None)
-        if found := self._node.css(self._click):
+        if found := self.node.css(self.click):
             return found[0].root
         # A button elsewhere in the page may be of the form.
-        chosen = set(self._node.root.getroottree().getroot().cssselect(self._click))
+        chosen = set(self.node.root.getroottree().getroot().cssselect(self.click))
         for each in controls:
             if each in chosen:
                 return each
-        raise ValueError(f"the form has no button {self._click!r}")
-
-
-def find(selector: "Selector", css: str) -> "Selector":
-    """Return the first form that matches a CSS selector; raises `ValueError` where none does."""
-    found = selector.css(css)
-    if not found:
-        raise ValueError(f"the page has no form {css!r}")
-    if found[0].root.tag != "form":
-        raise ValueError(f"{css!r} is a <{found[0].root.tag}>, and no form")
-    return found[0]
+        raise ValueError(f"the form has no button {self.click!r}")
 
 
 def _controls_of(form: Any) -> Iterator[Any]:

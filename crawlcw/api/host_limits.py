@@ -73,17 +73,14 @@ class Limits:
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
                 raise SettingsError(f"limits[{key!r}] is {limit!r}: make it a Limit(...)")
-            self._add(key, limit)
-
-    def _add(self, key: str, limit: Limit) -> None:
-        if key == "*":
-            self._others = limit
-            return
-        host = _host(key)
-        same = self._below if key.startswith("*.") else self._hosts
-        if host in same:
-            raise SettingsError(f"limits[{key!r}]: {host} is there twice, leave one out")
-        same[host] = limit
+            if key == "*":
+                self._others = limit
+                continue
+            host = _host(key)
+            same = self._below if key.startswith("*.") else self._hosts
+            if host in same:
+                raise SettingsError(f"limits[{key!r}]: {host} is there twice, leave one out")
+            same[host] = limit
 
     def of(self, host: str) -> Limit | None:
         """Return the most specific limit of *host*, which is a task's, or None."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from selectolax.lexbor import LexborNode
 
 from crawlcw.api.document import Document
-from crawlcw.api.forms import Form, find
+from crawlcw.api.forms import Form
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
 from crawlcw.api.page_head import Head, Refresh, RobotsDirectives, directives, refresh
 from crawlcw.api.request import Callback, Request
@@ -356,14 +356,19 @@ class Response(Document):
         default, and none where it is False. Raises `ValueError` where the page has no
         such form, and `SpiderError` without parsel.
         """
+        found = self.selector.css(css)
+        if not found:
+            raise ValueError(f"the page has no form {css!r}")
+        if (tag := found[0].root.tag) != "form":
+            raise ValueError(f"{css!r} is a <{tag}>, and no form")
         return Form(
-            find(self.selector, css),
+            node=found[0],
             page_url=self.url,
             base_url=self.base_url,
             encoding=self.encoding,
             callback=callback,
             click=click,
-            **options,
+            options=options,
         )
 
     def __repr__(self) -> str:

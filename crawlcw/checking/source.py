@@ -19,7 +19,6 @@ FOREIGN_MODULES = frozenset(
 )
 #: Exceptions of `Source` for a file that cannot be read, or is nested too deeply.
 UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
-_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -51,7 +50,7 @@ class Imported:
     name: str  #: its name in the file
     dotted: str  #: its full name: `scrapy.http.Request`
     line: int
-    is_optional: bool  #: for type checkers only, or guarded by `except ImportError`
+    is_optional: bool  #: for type checkers only, or in a `try`
     in_function: bool  #: the file can be loaded without it
 
 
@@ -243,16 +242,11 @@ def _top(module: str) -> str:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether imports in *node* may fail: for type checkers, or with `ImportError`."""
+    """Return whether imports in *node* may fail: for type checkers, or in a `try`."""
     match node:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)
-        case ast.Try(handlers=handlers):
-            caught = [each.type for each in handlers]
-            return None in caught or any(
-                isinstance(each, ast.Name) and each.id in _IMPORT_ERRORS
-                for kind in caught
-                if kind is not None
-                for each in ast.walk(kind)
-            )
-    return False
+        case ast.Try():
+            return True  # as a rule for `ImportError`
+        case _:
+            return False

@@ -15,9 +15,11 @@ starts its own server on 127.0.0.1.
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial, update_wrapper
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any, ClassVar
 
 from crawlcw.api.attempt import Attempt, Downloader, Layer, Next, Purpose, check_layers
@@ -172,7 +174,8 @@ class DownloaderContract:
         await downloader.close()
 
     async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
-        async with _serving() as port, AsyncExitStack() as closing:
+        async with AsyncExitStack() as closing:
+            port = closing.enter_context(_serving())
             places = [f"127.0.0.1:{port}", "127.0.0.1:1"]
             default = AiohttpDownloader(self.settings, start_origins=places)
             closing.push_async_callback(default.close)
@@ -181,51 +184,33 @@ class DownloaderContract:
             await check(tested, f"http://127.0.0.1:{port}")
 
 
-@asynccontextmanager
-async def _serving() -> AsyncIterator[int]:
-    """Serve within the block; yield the port. All connections end with the block."""
-    answering: set[asyncio.Task[None]] = set()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        answering.add(task)
+@contextmanager
+def _serving() -> Iterator[int]:
+    """Serve within the block, in threads; yield the port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
-            await _answer(reader, writer)
-        except asyncio.CancelledError:
-            pass  # at the end of the block
+            yield server.server_port
         finally:
-            answering.discard(task)
-            writer.transport.abort()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for task in answering:
-            task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
-        await asyncio.sleep(0)  # lets the loop close the connections
+            server.shutdown()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer one request, and close the connection."""
-    with suppress(ConnectionError, asyncio.IncompleteReadError):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        line, *lines = head.strip().split("\r\n")
-        method, path, _ = line.split(" ")
-        headers = {n.lower(): v.strip() for n, _, v in (each.partition(":") for each in lines)}
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
-        if path == "/silence":
-            await reader.read()  # until the client closes
-        else:
-            heard = {"method": method, "headers": headers, "body": body.hex()}
-            writer.write(_content(path, json.dumps(heard).encode()))
-            await writer.drain()
-    writer.close()
-    with suppress(ConnectionError):
-        await writer.wait_closed()
+class _Answer(BaseHTTPRequestHandler):
+    """Answers one request, and closes the connection."""
+
+    def _answer(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        with suppress(ConnectionError):
+            body = self.rfile.read(int(headers.get("content-length", "0")))
+            if self.path == "/silence":
+                self.rfile.read()  # until the client closes
+            heard = {"method": self.command, "headers": headers, "body": body.hex()}
+            self.wfile.write(_content(self.path, json.dumps(heard).encode()))
+
+    do_GET = do_PUT = _answer  # noqa: N815  # the names that http.server calls
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
 
 
 def _content(path: str, heard: bytes) -> bytes:
