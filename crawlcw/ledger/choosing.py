@@ -20,7 +20,6 @@ from crawlcw.ledger.port import (
     Edit,
     Listed,
     P,
-    Path,
     Store,
     T,
     Unit,
@@ -142,26 +141,6 @@ async def walk(
             yield [each.id for each in cursors]
         if after is None:
             return
-
-
-async def earliest(
-    unit: Unit, where: Where, *, by: Path, enough: datetime | None = None
-) -> datetime | None:
-    """Return the first `due` by an index in which the first one of each priority is the first.
-
-    Or any that is not after *enough*: one read instead of one for each priority and one more.
-    """
-    first: datetime | None = None
-    below: Where = {}
-    while found := await unit.tasks.scan(
-        {**where, **below}, by=by, limit=1, fields=("priority", "due")
-    ):
-        due: datetime = found[0]["due"]
-        first = due if first is None else min(first, due)
-        if enough is not None and first <= enough:
-            break
-        below = {"priority": Within(None, found[0]["priority"])}
-    return first
 
 
 async def listed(

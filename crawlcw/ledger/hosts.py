@@ -1,17 +1,32 @@
-"""Hosts without a lease: waking them, giving them up, and reading the states of all hosts."""
+"""Hosts: wake-ups, giving up, the states of all hosts, and the writes of their owners.
+
+Each store has subclasses, which lease ready hosts and find the first due tasks of hosts.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import batches, behind, earliest, edit_of, resumed
+from crawlcw.ledger.choosing import batches, behind, edit_of, resumed
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import After, Among, AtMost, Edit, Not, Path, Store, Unit, Where, Within
+from crawlcw.ledger.port import (
+    After,
+    Among,
+    AtMost,
+    Edit,
+    Not,
+    Path,
+    Store,
+    Unit,
+    Where,
+    Within,
+    Write,
+)
 from crawlcw.ledger.values import Counts
-from crawlcw.model.hosts import Calls, Host
+from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: Tasks given up, or hosts woken or read, in one unit of work: others wait meanwhile.
@@ -34,7 +49,6 @@ class Hosts(ABC):
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    @abstractmethod
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
 
@@ -42,6 +56,10 @@ class Hosts(ABC):
         do not wake it. A worker that makes a task due calls this after the task is in the
         ledger. Writes only changes.
         """
+        # In one order: two processes that wake the same hosts must not wait for each other.
+        for some in batches(sorted(dues.items()), BATCH):
+            while not await self._store.writing(_wake, dict(some)):
+                pass  # another process changed one of them after it was read
 
     async def wake_all(self) -> int:
         """Make every host without a lease ready now, and reset its failures; return their number.
@@ -151,7 +169,33 @@ class Hosts(ABC):
 
     async def earliest_due(self, host: str) -> datetime | None:
         """Return the time of the next due task of *host*, live leases included; None: never."""
-        return await self._store.reading(earliest, {"host": host}, by=Path.HOST_DUE)
+        return (await self.earliest_dues([host])).get(host)
+
+    @abstractmethod
+    async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
+        """Return the same of each host that has a task with a `due`."""
+
+
+async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
+    """Write hosts that are unknown or would be ready too late; return whether all were written.
+
+    A host that is held when it is read needs no write, also if it is released right after: its
+    owner looks for tasks after the release, and the task that this is about is in the ledger.
+    """
+    states = ("owner", "ready_at", "not_before")
+    found = await unit.hosts.read([*dues], states)
+    new, late = [], []
+    for name, due in dues.items():
+        if name not in found:
+            new.append(documents.host_document(Host(name=name, ready_at=due)))
+            continue
+        as_found = {field: found[name].get(field) for field in states}
+        owner, ready_at, not_before = as_found.values()
+        ready = max(due, not_before or due)
+        if owner is None and (ready_at is None or ready_at > ready):
+            late.append(Write(name, as_found, Edit(set={"ready_at": ready})))
+    written = await unit.hosts.insert(new) + await unit.hosts.change(late)
+    return written == len(new) + len(late)
 
 
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
@@ -215,3 +259,76 @@ async def _due(unit: Unit, after: str, limit: int) -> list[str]:
         after = found[-1]["host"]
         names |= dict.fromkeys(each["host"] for each in found)
     return [*names][:limit]
+
+
+class HostLeases(ABC):
+    """Leases hosts, and writes what their owners have learned."""
+
+    def __init__(self, store: Store, hosts: Hosts) -> None:
+        self._store = store
+        self._hosts = hosts
+
+    @abstractmethod
+    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """See `protocol.HostLeases.lease`."""
+
+    async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
+        """See `protocol.HostLeases.renew`."""
+        # A delayed renewal must not shorten a lease that a later one has extended.
+        edit = Edit(raise_to={"ready_at": self._store.now() + lease})
+        return await self._store.writing(_write, [(held, edit) for held in leases])
+
+    async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `protocol.HostLeases.save`."""
+        edits = [
+            (lease, Edit(set=documents.host_learned(state, since=lease.host)))
+            for lease, state in states
+        ]
+        return await self._store.writing(_write, edits)
+
+    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
+        """See `protocol.HostLeases.release`.
+
+        A crash between the two writes loses a wake-up: the next process that polls finds its task.
+        """
+        edits = []
+        for lease, state in states:
+            learned = documents.host_learned(state, since=lease.host)
+            freed = {"owner": None, "ready_at": state.ready_at, "released": lease.epoch}
+            edits.append((lease, Edit(set=learned | freed)))
+        lost = await self._store.writing(_write, edits)
+        now = self._store.now()
+        asleep = [
+            lease.host.name
+            for lease, state in states
+            if lease.host.name not in lost
+            and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
+        ]
+        # After the release: a process that adds a task to a held host does not wake it.
+        dues = await self._hosts.earliest_dues(asleep)
+        await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
+        return lost
+
+
+async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
+    """Change hosts that are held; return the names of those that are not."""
+    writes = [
+        Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)
+        for lease, edit in edits
+    ]
+    if await unit.host_leases.change(writes) == len(writes):
+        return set()
+    names = [write.key for write in writes]
+    found = await unit.hosts.read(names, ("owner", "epoch", "released"))
+    return {
+        lease.host.name
+        for lease, edit in edits
+        if not _is_written(lease, edit, found.get(lease.host.name, {}))
+    }
+
+
+def _is_written(lease: HostLease, edit: Edit, found: Document) -> bool:
+    """Return whether a host is held by the lease, or was released by an earlier send."""
+    if "released" in edit.set:
+        return found.get("released") == lease.epoch
+    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)

@@ -287,6 +287,7 @@ class Unit:
     marker: Documents  #: the document that is named as the ledger: its kind, and notes
     state: Documents  #: the state of a spider, which is one document
     hosts: Table
+    host_leases: Table  #: the hosts, for what their owners write; not durable
     workers: Table
     sessions: Table  #: those that pages are asked for with
     rates: Table  #: the points of workers, whose key is `RATE_KEY`; not durable

@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import SCAN_LIMIT, batches, earliest, listed, resumed, walk, where_of
+from crawlcw.ledger.choosing import SCAN_LIMIT, batches, listed, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Among, Path, Store, Unit, Where
+from crawlcw.ledger.port import Among, Path, Store, Unit, Where, Within
 from crawlcw.ledger.values import (
     Count,
     Counts,
@@ -141,7 +141,7 @@ class Queries:
         None means drained: everything is finished or ignored. If tasks are due by *enough*, the
         time of any of them is returned, which is cheaper.
         """
-        return await self._store.reading(earliest, {}, by=Path.DUE, enough=enough)
+        return await self._store.reading(_horizon, enough)
 
     async def has(self, statuses: Collection[Status]) -> bool:
         """Return whether there is any task of one of these statuses. One seek."""
@@ -220,6 +220,19 @@ class Queries:
             rows, after = await resumed(self._store, read, after)
             for row in rows:
                 yield row
+
+
+async def _horizon(unit: Unit, enough: datetime | None) -> datetime | None:
+    first: datetime | None = None
+    below: Where = {}
+    # The index has the first one of each priority first.
+    while found := await unit.tasks.scan(below, by=Path.DUE, limit=1, fields=("priority", "due")):
+        due: datetime = found[0]["due"]
+        first = due if first is None else min(first, due)
+        if enough is not None and first <= enough:
+            break
+        below = {"priority": Within(None, found[0]["priority"])}
+    return first
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:

@@ -20,6 +20,7 @@ _MONGO = "crawlcw.ledger.mongo"
 _UPDATES = "crawlcw.ledger.mongo.updates"
 _COMMITTER = "crawlcw.crawl.committer"
 _CONTRACT = "tests/ledger/test_ledger_contract.py::test_"
+_HOSTS = "tests/ledger/test_hosts_contract.py::test_"
 _WRITING = "tests/crawl/test_committer.py::test_"
 _OPERATIONS = "tests/faults/test_operations.py::test_"
 _LATE = _OPERATIONS + "what_arrives_after_the_operation_was_repeated_changes_nothing"
@@ -186,7 +187,7 @@ MUTANTS = [
         name="renewal-sets-its-own-end",
         edits=(
             Edit(f"{_MONGO}.leases", "Leases.renew", ('{"$max": ', '{"$set": ')),
-            Edit(f"{_MONGO}.host_leases", "HostLeases.renew", ('{"$max": ', '{"$set": ')),
+            Edit(f"{_LEDGER}.hosts", "HostLeases.renew", ("raise_to=", "set=")),
         ),
         caught_by=(_LATE + "[renew-late-renewed]", _LATE + "[renew_hosts-late-renewed]"),
     ),
@@ -242,9 +243,9 @@ SQL_MUTANTS = [
         name="sql-host-is-written-by-its-name-only",
         edits=(
             Edit(
-                f"{_SQL}.statements",
-                "Statements._of_host_leases",
-                ("id = :id AND owner = :token AND epoch = :held_epoch", "id = :id"),
+                f"{_LEDGER}.hosts",
+                "_write",
+                ('{"owner": lease.token, "epoch": lease.epoch}', "{}"),
             ),
         ),
         caught_by=tuple(
@@ -264,15 +265,15 @@ SQL_MUTANTS = [
         caught_by=(_FAULT + "[postgres-commit-reply-lost]", _COMMIT_LATE + "[commit]"),
     ),
     Mutant(
-        name="sql-release-sent-twice-was-lost",
+        name="a-release-was-lost",
         edits=(
             Edit(
-                f"{_SQL}.host_leases",
-                "HostLeases._release",
-                ("known is not None", "False"),
+                f"{_LEDGER}.hosts",
+                "_is_written",
+                ('found.get("released") == lease.epoch', "False"),
             ),
         ),
-        caught_by=(_FAULT + "[postgres-release_hosts-reply-lost]",),
+        caught_by=(f"{_HOSTS}who_lost_a_host_writes_nothing_and_is_named[postgres-release]",),
     ),
     Mutant(
         name="sql-claim-not-answered-is-forgotten",
@@ -290,7 +291,7 @@ SQL_MUTANTS = [
         edits=(
             Edit(
                 f"{_SQL}.host_leases",
-                "HostLeases.lease",
+                "SqlHostLeases.lease",
                 ("self._unsure.append(token)", "pass"),
             ),
         ),
@@ -305,7 +306,7 @@ SQL_MUTANTS = [
                 module=f"{_SQL}.leases",
             ),
             _without(
-                "HostLeases._adopt",
+                "SqlHostLeases._adopt",
                 "db.execute(self._store.sql.lock_ready_hosts, bounds)",
                 module=f"{_SQL}.host_leases",
             ),

@@ -397,8 +397,6 @@ async def test_all_hosts_that_nobody_holds_are_woken_their_failures_forgiven(led
 
 
 async def test_all_of_many_hosts_are_woken(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.mongo.hosts.BATCH", 7)
-    monkeypatch.setattr("crawlcw.ledger.sql.hosts._BATCH", 7)
     monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     await ledger.hosts.wake({f"h{n}.com": at(500) for n in range(30)})
 

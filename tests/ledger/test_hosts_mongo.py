@@ -12,6 +12,7 @@ from crawlcw.errors import LedgerConfigurationError, Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.port import AtMost, Path
 from crawlcw.ledger.protocol import Counters
 from crawlcw.model.hosts import Host
 from crawlcw.model.task import Status, task_id
@@ -95,10 +96,12 @@ def at(seconds: float) -> datetime:
 @pytest.mark.thorough
 async def test_ready_hosts_are_found_by_the_index_alone(ledger, large_database, command_log):
     # A lease would change the hosts for the other tests.
-    names = await ledger.host_leases._ready(START, 200)
+    found = await ledger.store.unit.hosts.scan(
+        {"ready_at": AtMost(START)}, by=Path.READY, limit=200, fields=("_id",)
+    )
 
     # The host that is ready for the longest time comes first.
-    assert names[0] == f"h{HOSTS - 10}.com"
+    assert found[0] == {"_id": f"h{HOSTS - 10}.com"}
     assert check_plans(large_database, command_log, "find", spare=1) == [200]
 
 

@@ -14,7 +14,7 @@ from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import closed, connected, mapped
 from crawlcw.ledger.mongo.copying import Contents
 from crawlcw.ledger.mongo.groups import Groups
-from crawlcw.ledger.mongo.host_leases import HostLeases
+from crawlcw.ledger.mongo.host_leases import MongoHostLeases
 from crawlcw.ledger.mongo.hosts import MongoHosts
 from crawlcw.ledger.mongo.inspection import Inspection, Schema
 from crawlcw.ledger.mongo.leases import Leases
@@ -40,10 +40,13 @@ _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left", 1), ("_id", 1)])}
 def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
     """Return the tables of one ledger."""
     tasks = TaskTable(store, blobs)
+    hosts = Table(store.hosts, null=("owner",), indexes=_OF_HOSTS)
     return Unit(
         marker=store.marker,
         state=store.state,
-        hosts=Table(store.hosts, null=("owner",), indexes=_OF_HOSTS),
+        hosts=hosts,
+        # Durable as well: a lease that a failover undoes would leave a host with two owners.
+        host_leases=hosts,
         workers=Table(store.workers, null=("left",), indexes=_OF_WORKERS),
         sessions=store.sessions,
         rates=store.rates,
@@ -67,7 +70,7 @@ class MongoLedger:
         self.tasks: protocol.Tasks = Tasks(store, items)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store, items)
-        self.host_leases: protocol.HostLeases = HostLeases(store, hosts)
+        self.host_leases: protocol.HostLeases = MongoHostLeases(store, hosts)
         self.workers = Workers(store, hosts)
         self.rates = Rates(store)
         self.groups = queries.Groups(store)

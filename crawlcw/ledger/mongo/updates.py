@@ -81,12 +81,3 @@ def _progressed(change: Change) -> documents.Document:
     results = fields.pop("results", {})
     # The stages' names are identifiers, so no path leads anywhere else.
     return fields | {f"results.{stage}": result for stage, result in results.items()}
-
-
-def setting(
-    fields: documents.Document, *, always: documents.Document | None = None
-) -> dict[str, Any]:
-    """Return what sets the fields, those that are None to absent, and *always* as they are."""
-    kept = {name: value for name, value in fields.items() if value is not None} | (always or {})
-    absent = dict.fromkeys(fields.keys() - kept.keys(), "")
-    return {"$set": kept} | ({"$unset": absent} if absent else {})

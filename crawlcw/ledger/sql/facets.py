@@ -10,7 +10,7 @@ from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger.sql.blobs import Blobs
 from crawlcw.ledger.sql.copying import Contents
-from crawlcw.ledger.sql.host_leases import HostLeases
+from crawlcw.ledger.sql.host_leases import SqlHostLeases
 from crawlcw.ledger.sql.hosts import SqlHosts
 from crawlcw.ledger.sql.leases import Leases
 from crawlcw.ledger.sql.outcomes import Outcomes
@@ -29,7 +29,7 @@ class Facets:
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
         self.hosts: protocol.Hosts = SqlHosts(store)
-        self.host_leases: protocol.HostLeases = HostLeases(store)
+        self.host_leases: protocol.HostLeases = SqlHostLeases(store, self.hosts)
         self.workers = Workers(store, self.hosts)
         self.rates = Rates(store)
         self.groups = Groups(store)

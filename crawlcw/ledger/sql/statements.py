@@ -32,7 +32,6 @@ class Statements:
         self._of_leases(tables)
         self._of_results(tables)
         self._of_host_leases(tables)
-        self._of_hosts(tables)
         self._of_counts(tables)
         self._of_examination(tables)
 
@@ -140,38 +139,6 @@ class Statements:
         )
         self.lease_host = (
             f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
-        )
-        my_host = "id = :id AND owner = :token AND epoch = :held_epoch"
-        learned = (
-            "not_before = :not_before, delay = :delay, failures = :failures, "
-            "page_failures = :page_failures, given_up = :given_up, finished = :finished, "
-            "origins = :origins, "
-            "robots = CASE WHEN :new_robots = 1 THEN :robots ELSE robots END"
-        )
-        self.renew_host = f"UPDATE {hosts} SET ready_at = :ready_at WHERE {my_host}"
-        self.save_host = f"UPDATE {hosts} SET {learned} WHERE {my_host}"
-        self.release_host = (
-            f"UPDATE {hosts} SET owner = NULL, released = epoch, ready_at = :ready_at, {learned} "
-            f"WHERE {my_host}"
-        )
-        self.host_was_released = f"SELECT 1 FROM {hosts} WHERE id = :id AND released = :held_epoch"
-
-    def _of_hosts(self, tables: Tables) -> None:
-        """Those of hosts that are woken."""
-        hosts = tables.hosts
-        # A host that rests is woken for the end of its rest.
-        woken = "CASE WHEN known.not_before > :due THEN known.not_before ELSE :due END"
-        self.host_is_awake = (
-            f"SELECT 1 FROM {hosts} AS known WHERE id = :id "
-            f"AND (owner IS NOT NULL OR ready_at <= {woken})"
-        )
-        columns = ", ".join(HOST_COLUMNS)
-        new = ", ".join(":due" if name == "ready_at" else f":{name}" for name in HOST_COLUMNS)
-        self.wake_host = (
-            f"INSERT INTO {hosts} AS known ({columns}) VALUES ({new}) "
-            f"ON CONFLICT (id) DO UPDATE SET ready_at = {woken} "
-            "WHERE known.owner IS NULL "
-            f"AND (known.ready_at IS NULL OR known.ready_at > {woken})"
         )
 
     def _of_counts(self, tables: Tables) -> None:

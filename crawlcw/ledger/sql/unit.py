@@ -40,6 +40,8 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
+        # A release that is lost in a power cut is a lease that runs out.
+        host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
         rates=Table(db, tables.rates, dialect, key=RATE_KEY, durable=False),
