@@ -1,6 +1,7 @@
 """Crawl in this process, for `run` and `demo`: progress, signals, report."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
@@ -33,32 +34,26 @@ async def crawl(
         async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
             await warn_of_state(spider, running.ledger)
             with signals.stopping(running, grace=settings.grace, stuck=running):
-                scraped = exposing.exposed(_Here(running), output.metrics)
-                async with scraped, watched(running, output):
+                measured = partial(_measured, running)
+                async with (
+                    exposing.exposed(spider.name, running.ledger, measured, output.metrics),
+                    watched(running, output),
+                ):
                     report = await running.run()
             at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
             if afterwards is not None and not at_once:
                 await afterwards(running.ledger)
         code = sum_up(report, output, settings=settings)
         code = INTERRUPTED if at_once else code
-        notice.ended(code, report_fields(report, settings))
+        notice |= {**report_fields(report, settings), "exit_code": code}
     return code
 
 
-class _Here:
-    """Metrics source of a crawl in this process, its only worker."""
-
-    def __init__(self, crawl: Crawl) -> None:
-        self.name = crawl.spider.name
-        self.ledger = crawl.ledger
-        self._crawl = crawl
-
-    def measured(self) -> exposing.Workers:
-        measures = self._crawl.measures()
-        assert measures is not None, "it was opened without a meter"
-        return exposing.Workers(
-            all=[measures],
-            running={"1": measures},
-            crashes=0,
-            standstill=self._crawl.standstill is not None,
-        )
+def _measured(crawl: Crawl) -> exposing.Workers:
+    """Return the measures of a crawl in this process, its only worker."""
+    measures = crawl.measures()
+    assert measures is not None, "it was opened without a meter"
+    standstill = crawl.standstill is not None
+    return exposing.Workers(
+        all=[measures], running={"1": measures}, crashes=0, standstill=standstill
+    )

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 import click
 
@@ -24,21 +24,6 @@ class Address:
 
     host: str
     port: int
-
-
-class Measured(Protocol):
-    """Source of metrics: a running crawl, in this process or others, or a use case's worker."""
-
-    @property
-    def name(self) -> str:
-        """Name of the spider or the use case."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """Its ledger."""
-
-    def measured(self) -> "Workers":
-        """Return the measures of its workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,35 +67,32 @@ def address(*, host: str, port: int | None) -> Address | None:
 
 
 @asynccontextmanager
-async def exposed(crawl: Measured, at: Address | None) -> AsyncIterator[None]:
-    """Serve the metrics of *crawl* within the block, unless *at* is None.
+async def exposed(
+    name: str, ledger: Ledger, measured: Callable[[], Workers], at: Address | None
+) -> AsyncIterator[None]:
+    """Serve the metrics of a spider or use case within the block, unless *at* is None.
 
-    Raises `UsageError` if the server cannot listen at the address.
+    Each scrape calls *measured*. Raises `UsageError` if the server cannot listen at the address.
     """
     if at is None:
         yield
         return
     from crawlcw.server.metrics import serving_metrics, text_of  # aiohttp's server: slow to load
 
-    tasks = TaskCounts(crawl.ledger.queries.counts)
+    tasks = TaskCounts(ledger.queries.counts)
 
     async def scrape(accept: str) -> tuple[bytes, str]:
-        totals, gauges = _snapshot(crawl, await tasks.latest())
-        return text_of(Snapshot(totals=totals, gauges=gauges), accept=accept)
+        return text_of(_snapshot(name, measured(), await tasks.latest()), accept=accept)
 
     async with serving_metrics(scrape, host=at.host, port=at.port):
         yield
 
 
-def _snapshot(crawl: Measured, tasks: Values | None) -> tuple[Measures, dict[str, Values]]:
-    workers = crawl.measured()
-    summed = together(workers.all)
-    counters, plain = dict(summed.counters), {metrics.WORKERS.name: float(len(workers.running))}
+def _snapshot(name: str, workers: Workers, tasks: Values | None) -> Snapshot:
+    totals = together(workers.all)
     if workers.crashes is not None:
-        counters[metrics.CRASHES.name] = {"": workers.crashes}
-    if workers.standstill is not None:
-        plain[metrics.STANDSTILL.name] = int(workers.standstill)
-    totals = Measures(counters=counters, histograms=summed.histograms, gauges=plain)
+        crashes = {metrics.CRASHES.name: {"": workers.crashes}}
+        totals = replace(totals, counters={**totals.counters, **crashes})
     gauges: dict[str, Values] = {
         metric.name: {
             number: each.gauges[metric.name]
@@ -119,7 +101,9 @@ def _snapshot(crawl: Measured, tasks: Values | None) -> tuple[Measures, dict[str
         }
         for metric in _OF_WORKERS
     }
-    gauges[metrics.INFO.name] = {crawl.name: 1}
+    gauges |= {metrics.WORKERS.name: {"": len(workers.running)}, metrics.INFO.name: {name: 1}}
+    if workers.standstill is not None:
+        gauges[metrics.STANDSTILL.name] = {"": workers.standstill}
     if tasks is not None:
         gauges[metrics.TASKS.name] = tasks
-    return totals, gauges
+    return Snapshot(totals=totals, gauges=gauges)

@@ -42,16 +42,6 @@ class Stoppable(Protocol):
         """Release everything at once."""
 
 
-class Suspendable(Protocol):
-    """Worker processes that do not receive the terminal's signals."""
-
-    def suspend(self) -> None:
-        """Stop them by SIGSTOP."""
-
-    def resume(self) -> None:
-        """Continue them."""
-
-
 class Abandonable(Protocol):
     """Work that another thread than the loop's can release."""
 
@@ -154,10 +144,11 @@ class _Stop:
 
 
 @contextmanager
-def suspending(workers: Suspendable) -> Iterator[None]:
-    """Let SIGTSTP, within the block, stop *workers* before this process, and SIGCONT resume them.
+def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Let SIGTSTP, within the block, stop the workers before this process, and SIGCONT resume them.
 
-    If SIGTSTP is ignored, as in a script's background job, it stays ignored.
+    The workers do not receive the terminal's signals: *send* sends them one. If SIGTSTP is
+    ignored, as in a script's background job, it stays ignored.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield
@@ -165,12 +156,12 @@ def suspending(workers: Suspendable) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def suspend() -> None:
-        workers.suspend()
+        send(signal.SIGSTOP)
         loop.remove_signal_handler(signal.SIGTSTP)
         # By the signal itself, so that the shell sees a stopped job.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, suspend)
-        workers.resume()
+        send(signal.SIGCONT)
 
     loop.add_signal_handler(signal.SIGTSTP, suspend)
     try:

@@ -30,7 +30,6 @@ class _Collector(Collector):
 
     def collect(self) -> Iterator[Family]:
         totals = self._snapshot.totals
-        plain = {name: {"": value} for name, value in totals.gauges.items()}
         for metric in METRICS.values():
             if metric.named:
                 yield from _of_crawls(metric, self._snapshot.crawls)
@@ -39,9 +38,8 @@ class _Collector(Collector):
                 if (numbers := totals.histograms.get(metric.name)) is not None:
                     yield _histogram(metric, numbers)
                 continue
-            found = totals.counters.get(metric.name)
-            if metric.kind is Kind.GAUGE:
-                found = self._snapshot.gauges.get(metric.name, plain.get(metric.name))
+            values = totals.counters if metric.kind is Kind.COUNTER else self._snapshot.gauges
+            found = values.get(metric.name)
             if found is not None:
                 yield _numbers(metric, found)
 

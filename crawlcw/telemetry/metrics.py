@@ -158,9 +158,9 @@ class Measures:
 class Snapshot:
     """All exposed values at one moment."""
 
-    totals: Measures  #: of all processes together; the gauges have no label
+    totals: Measures  #: of all processes together, without gauges
     gauges: Mapping[str, Values] = field(default_factory=dict)
-    """Gauges with a label, by its values."""
+    """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
     """Gauges with the label `name`, by its value and the metrics' names."""
 

@@ -88,28 +88,22 @@ async def _work(
     except BaseException:
         await tracker.close()
         raise
+
+    def measured() -> exposing.Workers:
+        session = tracker.session
+        measures = worked(session.stats, in_flight=worker.in_flight, held=len(session.held))
+        return exposing.Workers(all=[measures], running={"1": measures})
+
     # Outside of the tracker's block: signals must not interrupt the release of its tasks.
     with signals.stopping(worker, grace=grace, stuck=worker):
-        async with tracker, exposing.exposed(_Measured(tracker, worker), metrics):
+        async with (
+            tracker,
+            exposing.exposed(tracker.name, tracker.ledger, measured, metrics),
+        ):
             report = await worker.run()
     if not quiet:
         click.echo(_summed_up(tracker.name, report))
     return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
-
-
-class _Measured:
-    """Metrics source of a worker in this process."""
-
-    def __init__(self, tracker: Tracker, worker: Worker) -> None:
-        self.name = tracker.name
-        self.ledger = tracker.ledger
-        self._session = tracker.session
-        self._worker = worker
-
-    def measured(self) -> exposing.Workers:
-        session = self._session
-        measures = worked(session.stats, in_flight=self._worker.in_flight, held=len(session.held))
-        return exposing.Workers(all=[measures], running={"1": measures})
 
 
 def _summed_up(name: str, report: WorkReport) -> str:

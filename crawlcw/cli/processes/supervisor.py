@@ -20,6 +20,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
 from crawlcw.cli.first_run import warn_of_state
+from crawlcw.cli.ledger_option import closing
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState
@@ -81,29 +82,27 @@ async def crawl(
     """
     async with notifying(spider.name, settings) as notice:
         # Opened here first: an unusable ledger is reported once, not by each worker.
-        ledger = await open_ledger(ledger_url, spider.name, settings=settings)
-        try:
+        async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
             await warn_of_state(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
-                signals.suspending(supervisor),
+                signals.suspending(supervisor.send_groups),
             ):
                 async with (
-                    exposing.exposed(supervisor, output.metrics),
+                    exposing.exposed(spider.name, ledger, supervisor.measured, output.metrics),
                     watched(supervisor, output),
                 ):
                     code = await supervisor.run()
                     report = await supervisor.report()
             if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
                 await afterwards(ledger)
-        finally:
-            await ledger.close()
         if report is None:
-            notice.ended(code, {"finish_reason": supervisor.finish_reason(is_empty=False)})
+            reason = supervisor.finish_reason(is_empty=False)
+            notice |= {"finish_reason": reason, "exit_code": code}
             return code
         code = worst((code, sum_up(report, output, settings=settings)))
-        notice.ended(code, report_fields(report, settings))
+        notice |= {**report_fields(report, settings), "exit_code": code}
     return code
 
 
@@ -126,15 +125,6 @@ class _End:
 
     code: int
     finish_reason: FinishReason | None = None  #: None: its last worker failed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Achieved:
-    """Progress of all workers together."""
-
-    pages: int
-    items: int
-    elapsed: float  #: seconds
 
 
 def wait_after(crashes: int) -> timedelta | None:
@@ -195,32 +185,17 @@ class Supervisor:
     def kill(self) -> None:
         """End each worker by SIGKILL."""
         for worker in self._running:
-            worker.kill()
+            worker.end(signal.SIGKILL)
 
-    def suspend(self) -> None:
-        """Stop each worker with its child processes, by SIGSTOP."""
+    def send_groups(self, which: signal.Signals) -> None:
+        """Send a signal to each worker and its child processes."""
         for worker in self._running:
-            worker.send_group(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Continue the workers."""
-        for worker in self._running:
-            worker.send_group(signal.SIGCONT)
+            worker.send_group(which)
 
     @property
-    def stats(self) -> _Achieved:
-        """Progress of all workers, ended ones included."""
-        counters = self._counted()
-        elapsed = time.monotonic() - self._started
-        return _Achieved(pages=counters.pages, items=counters.items, elapsed=elapsed)
-
-    def _counted(self) -> Counters:
+    def stats(self) -> Counters:
+        """Counters of all workers, ended ones included."""
         return sum((worker.state.counters for worker in self._workers), Counters())
-
-    @property
-    def name(self) -> str:
-        """The spider's name."""
-        return self.spider.name
 
     @property
     def standstill(self) -> Standstill | None:
@@ -277,10 +252,10 @@ class Supervisor:
         states = [worker.state for worker in self._workers]
         ended = (each.ending for each in states if each.ending is not None)
         return Report.of(
-            self._counted(),
+            self.stats,
             spider=self.spider.name,
             finish_reason=reason,
-            elapsed=self.stats.elapsed,
+            elapsed=time.monotonic() - self._started,
             released=sum(each.released for each in states),
             counts=counts,
             detail=next((end.detail for end in ended if end.reason == reason), ""),
@@ -314,7 +289,7 @@ class Supervisor:
                 format_duration(timedelta(seconds=round(silent))),
                 extra={"event": "worker_silent", "pid": worker.pid},
             )
-            worker.kill()
+            worker.end(signal.SIGKILL)
         elif stops and silent >= _SILENT and worker.asked < _ASKED:
             worker.asked += 1
             worker.end(signal.SIGTERM)

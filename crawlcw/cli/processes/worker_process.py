@@ -84,10 +84,6 @@ class WorkerProcess:
         with suppress(OSError):
             self._orders.send(order.encode() + b"\n")
 
-    def kill(self) -> None:
-        """End it by SIGKILL."""
-        self.end(signal.SIGKILL)
-
     def end(self, which: signal.Signals) -> None:
         """Send a signal to end the worker, unless it has ended."""
         self.was_ended = True
@@ -103,7 +99,10 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
-        code = await end_of(self._started)
+        # In a thread: the loop does not watch a process that was started before it.
+        code = await anyio.to_thread.run_sync(
+            self._started.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+        )
         # A child process of the spider may keep the other ends open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._printed, self._logged):
@@ -139,14 +138,6 @@ class WorkerProcess:
                 self.state = WorkerState.of(fields)
                 self._is_heard = True
                 self._on_state(self.state)
-
-
-async def end_of(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for the end of *process*; return its exit code."""
-    # In a thread: the loop does not watch a process that was started before it.
-    return await anyio.to_thread.run_sync(
-        process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-    )
 
 
 def _print(line: bytes, stream: TextIO) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -42,17 +41,16 @@ async def _draw(progress: Progress, display: Live) -> None:
 
 def frame(progress: Progress) -> Group:
     """Return the content of the display."""
-    stats, total = progress.crawl.stats, progress.counts.total
     numbers = progress.counts.for_people()
     tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
     pace = Text(
-        f"{progress.pages_per_minute:,.0f} pages/min  items {stats.items:,}  "
-        f"elapsed {format_duration(timedelta(seconds=stats.elapsed))}  "
+        f"{progress.pages_per_minute:,.0f} pages/min  items {progress.crawl.stats.items:,}  "
+        f"elapsed {format_duration(progress.elapsed)}  "
         f"eta {format_eta(progress.eta)}",
         style="dim",
     )
     title = Text(progress.crawl.spider.name, style="bold")
-    bar = ProgressBar(total=max(total, 1), completed=progress.done, width=40)
+    bar = ProgressBar(total=max(progress.counts.total, 1), completed=progress.done, width=40)
     top = Table.grid(padding=(0, 2))
     top.add_row(title, bar)
     why = progress.standstill

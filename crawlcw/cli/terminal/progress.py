@@ -18,7 +18,7 @@ from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.terminal import tables
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
-from crawlcw.model.counters import Report
+from crawlcw.model.counters import Counters, Report
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
@@ -41,22 +41,6 @@ _FIELDS = (
 )
 
 
-class Achieved(Protocol):
-    """Counts since the start of the crawl."""
-
-    @property
-    def pages(self) -> int:
-        """Pages finished."""
-
-    @property
-    def items(self) -> int:
-        """Items recorded."""
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-
-
 class Watched(Protocol):
     """A running crawl, in this process or in others."""
 
@@ -69,8 +53,8 @@ class Watched(Protocol):
         """The ledger of the crawl."""
 
     @property
-    def stats(self) -> Achieved:
-        """Progress of this crawl, without other crawls on the ledger."""
+    def stats(self) -> Counters:
+        """Counters of this crawl, without other crawls on the ledger."""
 
     @property
     def standstill(self) -> Standstill | None:
@@ -107,7 +91,8 @@ class Progress:
         self.counts = Counts()
         self._done = Rate()
         self._pages = Rate()
-        self._pages.add(0, now=clock())
+        self._began = clock()
+        self._pages.add(0, now=self._began)
         self._next_count = 0.0
 
     async def look(self) -> None:
@@ -128,6 +113,11 @@ class Progress:
     def done(self) -> int:
         """Tasks that are finished or ignored."""
         return self.counts[Status.FINISHED] + self.counts[Status.IGNORED]
+
+    @property
+    def elapsed(self) -> timedelta:
+        """Time since the start."""
+        return timedelta(seconds=self._clock() - self._began)
 
     @property
     def pages_per_minute(self) -> float:
