@@ -28,14 +28,13 @@ class Meter:
     """Instruments with a histogram of each step; cost: two clock reads and some additions."""
 
     def __init__(self) -> None:
-        self.in_flight = 0
-        self._fetch = Histogram()
-        self._parse = Histogram()
-        self._commit = Histogram()
+        self._fetch = _Step()
+        self._parse = _Step()
+        self._commit = _Step()
 
     def fetch(self, _lease: Lease) -> AbstractContextManager[Seen]:
         """See `Instruments.fetch`."""
-        return _Fetch(self._fetch, self)
+        return _Timed(self._fetch)
 
     def parse(self, _lease: Lease, _callback: str) -> AbstractContextManager[Seen]:
         """See `Instruments.parse`."""
@@ -52,7 +51,7 @@ class Meter:
             metrics.PARSE: self._parse,
             metrics.COMMIT: self._commit,
         }
-        gauges = {metrics.IN_FLIGHT: self.in_flight, metrics.HOSTS_RESTING: resting}
+        gauges = {metrics.IN_FLIGHT: self._fetch.under_way, metrics.HOSTS_RESTING: resting}
         return _measures(stats, histograms, gauges, held=held)
 
 
@@ -79,41 +78,32 @@ def _measures(
     )
 
 
-class _Timed:
-    __slots__ = ("_began", "_histogram")
+class _Step(Histogram):
+    """Durations of one step, and the number of its blocks that are open."""
 
-    def __init__(self, histogram: Histogram) -> None:
-        self._histogram = histogram
+    under_way = 0
+
+
+class _Timed:
+    __slots__ = ("_began", "_step")
+
+    def __init__(self, step: _Step) -> None:
+        self._step = step
 
     def __enter__(self) -> "_Timed":
+        self._step.under_way += 1
         self._began = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._histogram.observe(time.perf_counter() - self._began)
+        self._step.observe(time.perf_counter() - self._began)
+        self._step.under_way -= 1
 
     def answered(self, *, status: int, size: int) -> None:
         """Do nothing: the crawl's counters have it."""
 
     def failed(self, reason: str) -> None:
         """Do nothing, as above."""
-
-
-class _Fetch(_Timed):
-    __slots__ = ("_meter",)
-
-    def __init__(self, histogram: Histogram, meter: Meter) -> None:
-        super().__init__(histogram)
-        self._meter = meter
-
-    def __enter__(self) -> "_Fetch":
-        super().__enter__()
-        self._meter.in_flight += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        super().__exit__()
-        self._meter.in_flight -= 1
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
