@@ -32,11 +32,11 @@ Every error forms its own message. Text from a server is raw here, and sanitized
 is stored or shown.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -136,40 +136,16 @@ class InvalidItemError(SpiderError):
     """An item is invalid, or has a value that no ledger can store; the message names the field."""
 
 
-class Answered(Protocol):
-    """The attributes of a `Response` that every `FetchError.response` has."""
-
-    @property
-    def url(self) -> str:
-        """The requested URL."""
-
-    @property
-    def status(self) -> int:
-        """The status code."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers, by case-insensitive names."""
-
-    @property
-    def body(self) -> bytes:
-        """The body, decompressed."""
-
-    @property
-    def text(self) -> str:
-        """The body as text."""
-
-
 class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
     *message* may hold text from the server. *retry_after* is the server's Retry-After in
     seconds, already bounded. *hop* is 1 for the first request, and more after redirects.
-    *response* is the failed response, if there was one.
+    *response* is the failed `Response`, if there was one.
     """
 
     hop = 1
-    response: Answered | None = None
+    response: Any = None  #: the failed `Response`; `api`, which has that class, imports this module
     proxy: object = None  #: the `Proxy` of the request, if it may be the cause
     deadline: float | None = None  #: the request's deadline in seconds, if that has passed
     port_closed = False  #: whether the connection was refused
