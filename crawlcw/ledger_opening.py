@@ -7,7 +7,7 @@ scheme of its URLs.
 
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import anyio
 
@@ -17,10 +17,6 @@ from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import describe_error
-
-if TYPE_CHECKING:
-    from crawlcw.ledger.mongo import MongoLedger
-    from crawlcw.ledger.sqlite import SqliteLedger
 
 #: The group of entry points of stores.
 STORES = "crawlcw.stores"
@@ -64,7 +60,7 @@ async def open_ledger(
     settings: Settings | None = None,
     create: bool = True,
     kind: LedgerKind | None = LedgerKind.SPIDER,
-) -> Ledger:
+) -> CopiedLedger:
     """Return the ledger of the spider named *name* at *url*.
 
     *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
@@ -74,45 +70,20 @@ async def open_ledger(
     name that the database does not have is an `UnknownNameError`, a kind of `UsageError`. Raises
     `LedgerConfigurationError` or `LedgerUnavailableError`.
     """
-    settings = settings or Settings()
-    return await _open(
-        url,
-        name,
-        driver=settings.mongo_driver,
-        claims=settings.claim,
-        create=create,
-        kind=kind,
-    )
-
-
-async def open_tracked(
-    url: str, use_case: str, *, driver: str = "pymongo", create: bool = True
-) -> Ledger:
-    """Return the ledger of the use case named *use_case* at *url*.
-
-    *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
-    """
-    return await _open(
-        url, use_case, driver=driver, claims="batch", create=create, kind=LedgerKind.USE_CASE
-    )
-
-
-async def open_to_copy(url: str, name: str, *, kind: LedgerKind) -> CopiedLedger:
-    """Return a ledger to copy to; see `open_ledger`."""
-    return await _open(url, name, driver="pymongo", claims="each", create=True, kind=kind)
-
-
-async def _open(
-    url: str, name: str, *, driver: str, claims: str, create: bool, kind: LedgerKind | None
-) -> "CopiedLedger | MongoLedger | SqliteLedger":
     if (offered := _offered(url)) is not None:
         return await offered.open(url, name, kind=kind, create=create)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
 
+        settings = settings or Settings()
         return await MongoLedger.open(
-            url, name, driver=driver, claims=claims, kind=kind, create=create
+            url,
+            name,
+            driver=settings.mongo_driver,
+            claims=settings.claim,
+            kind=kind,
+            create=create,
         )
     from crawlcw.ledger.sqlite import SqliteLedger
     from crawlcw.ledger.sqlite.file_modes import is_read_only
@@ -128,13 +99,17 @@ async def _open(
     return await SqliteLedger.open(path, name, kind=kind, create=create)
 
 
-async def open_to_search(url: str, name: str, *, settings: Settings | None = None) -> CopiedLedger:
-    """Return the ledger of the spider or use case named *name* at *url*, without creating it.
+async def open_tracked(
+    url: str, use_case: str, *, driver: str = "pymongo", create: bool = True
+) -> Ledger:
+    """Return the ledger of the use case named *use_case* at *url*.
 
-    The arguments and errors are those of `open_ledger` without *create*.
+    *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
     """
-    driver = (settings or Settings()).mongo_driver
-    return await _open(url, name, driver=driver, claims="each", create=False, kind=None)
+    settings = Settings(mongo_driver=driver, claim="batch")
+    return await open_ledger(
+        url, use_case, settings=settings, create=create, kind=LedgerKind.USE_CASE
+    )
 
 
 async def recorded_names(url: str, *, settings: Settings | None = None) -> list[str]:

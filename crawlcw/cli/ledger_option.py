@@ -1,12 +1,11 @@
 """`--ledger`, the commands that have it, and the opening of a ledger to read."""
 
 import difflib
-import inspect
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -20,11 +19,12 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_to_search, recorded_names
+from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_ledger, recorded_names
 from crawlcw.model.task import Status
 
 F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Ledger)
+R = TypeVar("R")
 
 _PASSING = "sqlite:///:memory:"
 #: Environment variable with the URL of this command's temporary ledger, for its workers.
@@ -45,29 +45,24 @@ class Subject:
         """Open its ledger, see `opened`."""
         return opened(self.ledger_url, self.name, crawls_only=crawls_only)
 
-    async def nothing(self) -> UsageError:
-        """Return the error of a name without tasks; raises the errors of `recorded_names`."""
-        return await nothing_of(self.name, self.ledger_url)
-
 
 def ledger_command(
     name: str, *, argument: str = "spider"
-) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes the command *name* of a function, perhaps a coroutine's.
+) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], click.Command]:
+    """Return a decorator that makes the command *name* of a coroutine function.
 
     Its first parameter is the `Subject` that *argument* and `--ledger` name. `--log-level`
     is the last option.
     """
 
-    def made(function: Callable[..., Any]) -> click.Command:
+    def made(function: Callable[..., Coroutine[Any, Any, R]]) -> click.Command:
         @wraps(function)
-        def called(*, ledger_url: str, log_level: str | None, **given: Any) -> Any:
+        def called(*, ledger_url: str, log_level: str | None, **given: Any) -> R:
             logs.set_up(log_level or "warning")
             text = given.pop(argument)
             # Outside of the event loop: a file of the user may run its own.
             subject = Subject(name=loading.name_of(text), said_as=text, ledger_url=ledger_url)
-            result = function(subject, **given)
-            return loop.run(result) if inspect.iscoroutine(result) else result
+            return loop.run(function(subject, **given))
 
         command = click.command(name)(click.argument(argument)(ledger_option(called)))
         return logs.level_option(command)
@@ -99,7 +94,7 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
     """
     try:
         # Settings are read for the driver only.
-        ledger = await open_to_search(url, name, settings=settings_of())
+        ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
     try:

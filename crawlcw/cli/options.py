@@ -45,18 +45,18 @@ def number_option(
     )
 
 
-def duration_option(*names: str, default: str, about: str) -> Callable[[F], F]:
+def duration_option(*names: str, about: str, default: str | None = None) -> Callable[[F], F]:
     """Return a decorator that adds a duration, which the command gets as a `timedelta`."""
     return click.option(
         *names, default=default, show_default=True, metavar="DURATION", callback=_read, help=about
     )
 
 
-def _read(_: click.Context, param: click.Parameter, text: str) -> timedelta:
+def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedelta | None:
     try:
-        return duration(text)
+        return None if text is None else duration(text)
     except SettingsError as error:
-        raise click.BadParameter(str(error), param_hint=param.opts[0]) from None
+        raise UsageError(f"{param.opts[0]}: {error}") from None
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:

@@ -12,10 +12,11 @@ from urllib.parse import quote
 import click
 
 from crawlcw.api.request import Request
-from crawlcw.errors import FetchError, Reason, SettingsError, UsageError
+from crawlcw.cli.options import duration_option
+from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model import urls
-from crawlcw.model.durations import duration, format_duration
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status, key_id
 
@@ -40,14 +41,6 @@ def task_of(ledger: Ledger, key: str) -> bytes:
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL: {error.message}") from None
-
-
-def age(text: str, *, option: str = "--since") -> timedelta:
-    """Return the duration that *option* was given; raises `UsageError`."""
-    try:
-        return duration(text)
-    except SettingsError as error:
-        raise UsageError(f"{option}: {error}") from None
 
 
 def host_of(text: str) -> str:
@@ -134,9 +127,7 @@ def selection_options(
         click.option("--url-prefix", metavar="URL", help="Only tasks whose URL has this prefix."),
         click.option("--callback", metavar="NAME", help="Only tasks for this method."),
         click.option("--reason", metavar="R", help="Only tasks that failed or are ignored for R."),
-        click.option(
-            "--since", metavar="DURATION", help="Only tasks that changed in the last 30m, 12h, 7d."
-        ),
+        duration_option("--since", about="Only tasks that changed in the last 30m, 12h, 7d."),
         click.option(
             "--status",
             "statuses",
@@ -149,12 +140,11 @@ def selection_options(
     def add(command: Callable[..., R]) -> Callable[..., R]:
         @wraps(command)
         def chosen(*args: Any, **given: Any) -> R:
-            why, since = given.pop("reason"), given.pop("since")
+            why = given.pop("reason")
             selection = Selection(
                 statuses=tuple(Status[name.upper()] for name in given.pop("statuses")),
                 reason=None if why is None else reason(why),
-                since=None if since is None else age(since),
-                **{name: given.pop(name) for name in ("host", "url_prefix", "callback")},
+                **{name: given.pop(name) for name in ("host", "url_prefix", "callback", "since")},
             )
             return command(*args, selection=selection, **given)
 
@@ -185,13 +175,10 @@ def tell_count(
         numbers["at_least"] = True
     if at_work is not None:
         numbers["at_work"] = at_work
-    click.echo(json.dumps(numbers) if as_json else said + _said_at_work(at_work or 0))
-
-
-def _said_at_work(count: int) -> str:
-    if not count:
-        return ""
-    return f"; {count:,} left alone: workers are at work on {'it' if count == 1 else 'them'}"
+    if at_work:
+        them = "it" if at_work == 1 else "them"
+        said += f"; {at_work:,} left alone: workers are at work on {them}"
+    click.echo(json.dumps(numbers) if as_json else said)
 
 
 def from_now(ledger: Ledger) -> datetime:

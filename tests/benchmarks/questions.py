@@ -26,7 +26,7 @@ import pymongo
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.protocol import Dimension, Ledger, TaskFilter
-from crawlcw.ledger_opening import open_ledger, open_to_search
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, WITHDRAW
 from tests.support import bulk_ledgers, postgres
@@ -175,7 +175,7 @@ async def _took(question: Question, served: Callable[[], float]) -> Took:
 async def asked(url: str, *, served: Callable[[], float], only: str) -> dict[str, Took]:
     """Run all queries three times, one after the other."""
     found = {}
-    ledger = await open_to_search(url, NAME)
+    ledger = await open_ledger(url, NAME, create=False, kind=None)
     try:
         for name, question in questions(ledger):
             if name.startswith(only):

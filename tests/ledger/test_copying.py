@@ -15,7 +15,7 @@ from crawlcw.ledger.copying import UNFINISHED, CopiedLedger, Part, copy
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counters
-from crawlcw.ledger_opening import open_to_copy
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.identities import Cookie, Identity
 from crawlcw.model.rates import Vitals
 from crawlcw.model.spider_state import PageSums, StoredState
@@ -48,7 +48,7 @@ class Opened:
 
     async def __call__(self, store: str, *, kind: LedgerKind = LedgerKind.SPIDER) -> CopiedLedger:
         url = self._mongodb if store == "mongodb" else f"sqlite:///{self._folder}/{store}.db"
-        ledger = await open_to_copy(url, "books", kind=kind)
+        ledger = await open_ledger(url, "books", kind=kind)
         self._stack.push_async_callback(ledger.close)
         return ledger
 

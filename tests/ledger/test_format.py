@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -11,7 +12,7 @@ import pytest
 
 from crawlcw.errors import LedgerFormatError
 from crawlcw.ledger.kind import FORMAT
-from crawlcw.ledger_opening import open_for_inspection, open_ledger, open_to_search
+from crawlcw.ledger_opening import open_for_inspection, open_ledger
 from tests.cli.test_cli import crawlcw
 from tests.support.commands import invoke
 from tests.support.ledgers import make_task
@@ -54,7 +55,8 @@ async def make_ledger(url: str, *, number: int) -> None:
 async def test_no_way_of_opening_takes_another_format(ledger_url: str):
     await make_ledger(ledger_url, number=FORMAT + 98)
 
-    for opening in (open_ledger, open_to_search, open_for_inspection):
+    to_read = partial(open_ledger, create=False, kind=None)
+    for opening in (open_ledger, to_read, open_for_inspection):
         with pytest.raises(LedgerFormatError, match=r"\(format 99, this one reads 1\): .* --fresh"):
             await opening(ledger_url, "books")
 

@@ -11,7 +11,7 @@ import aiohttp
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.dashboard.gate import KEY_HEADER
 from crawlcw.dashboard.serving import serving
-from crawlcw.ledger_opening import open_to_search, recorded_names
+from crawlcw.ledger_opening import open_ledger, recorded_names
 
 
 @dataclass(slots=True)
@@ -46,7 +46,9 @@ async def dashboard(
 ) -> AsyncIterator[Page]:
     """Serve the dashboard of a ledger, or of some of its crawls, on a port of its own."""
     crawls = Crawls(
-        open_one=partial(open_to_search, url), recorded=partial(recorded_names, url), only=only
+        open_one=partial(open_ledger, url, create=False, kind=None),
+        recorded=partial(recorded_names, url),
+        only=only,
     )
     async with (
         crawls,

@@ -3,9 +3,9 @@
 Tasks that live workers hold are left alone; orphaned leases end first.
 """
 
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import wraps
 from typing import Any
 
@@ -13,11 +13,10 @@ import click
 
 from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.options import confirm, yes_option
+from crawlcw.cli.options import confirm, duration_option, yes_option
 from crawlcw.cli.selection import (
     UNHELD,
     Selection,
-    age,
     any_reason,
     dry_run_option,
     from_now,
@@ -29,6 +28,7 @@ from crawlcw.cli.selection import (
 from crawlcw.engine.workers import dead_workers, reap_dead_workers
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
+from crawlcw.model.durations import format_duration
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
 from crawlcw.tracking import keys as tracking_keys
@@ -51,11 +51,6 @@ class Choice:
     yes: bool
 
     @property
-    def name(self) -> str:
-        """The name of the spider or use case."""
-        return self.subject.name
-
-    @property
     def is_given(self) -> bool:
         """Whether tasks are chosen in any way."""
         return bool(self.keys or self.selection or self.everything)
@@ -71,19 +66,15 @@ class Choice:
     def confirm(self, question: str) -> None:
         """Ask before a change of tasks without keys; `{}` stands for the choice."""
         if not self.keys and not self.dry_run:
-            which = f"{self.name}{self.selection.which}"
+            which = f"{self.subject.name}{self.selection.which}"
             confirm(question.format(which), yes=self.yes)
-
-    def opened(self) -> AbstractAsyncContextManager[Ledger]:
-        """Open the ledger, see `ledger_option.opened`."""
-        return self.subject.opened()
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
         """Return the numbers of tasks that a change would affect, and would leave alone.
 
         It affects tasks with these *statuses* and orphaned leases. Nothing is written.
         """
-        async with self.opened() as ledger:
+        async with self.subject.opened() as ledger:
             chosen = self._filter(ledger)
             count = await ledger.queries.count(chosen.among(statuses))
             free = await _orphaned_number(ledger, chosen)
@@ -91,7 +82,7 @@ class Choice:
 
     async def change(self, change: Change) -> tuple[Count, int]:
         """Change the tasks; return their number, and that of those which workers hold."""
-        async with self.opened() as ledger:
+        async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Tasks that change from now on are left alone.
             chosen = replace(self._filter(ledger), until=from_now(ledger))
@@ -115,15 +106,15 @@ class Choice:
 
 def _choice_command(
     name: str, *, statuses: Collection[Status] = UNHELD, everything: str | None = None
-) -> Callable[[Callable[..., Awaitable[None]]], click.Command]:
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], click.Command]:
     """Return a decorator that makes a command of a function that takes a `Choice`.
 
     *everything* is the help of `--all`; None: no such option.
     """
 
-    def made(function: Callable[..., Awaitable[None]]) -> click.Command:
+    def made(function: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
         @wraps(function)
-        def chosen(subject: Subject, **given: Any) -> Awaitable[None]:
+        def chosen(subject: Subject, **given: Any) -> Coroutine[Any, Any, None]:
             values = {each: given.pop(each) for each in Choice.__slots__ if each in given}
             return function(Choice(subject=subject, **values), **given)
 
@@ -187,8 +178,8 @@ async def purge(choice: Choice) -> None:
     choice.check()
     count, at_work = await choice.count(UNHELD)
     if not choice.dry_run:
-        question = f"Delete {counted(count, 'task')} of {choice.name} with their items, for good?"
-        confirm(question, yes=choice.yes)
+        which = f"{counted(count, 'task')} of {choice.subject.name}"
+        confirm(f"Delete {which} with their items, for good?", yes=choice.yes)
         count, at_work = await choice.change(_purge)
     said = f"{counted(count, 'task')} {'would be ' if choice.dry_run else ''}deleted"
     choice.tell(count, at_work, said)
@@ -223,11 +214,10 @@ async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | Non
     choice.check()
     choice.confirm("Make all tasks of {} todo again?")
     if stage is not None:
-        async with choice.opened() as ledger:
+        async with choice.subject.opened() as ledger:
             if not ledger.kind.tracked:
-                raise UsageError(
-                    f"{choice.name} is a spider: its tasks have no stages: leave out --stage"
-                )
+                name = choice.subject.name
+                raise UsageError(f"{name} is a spider: its tasks have no stages: leave out --stage")
 
     async def reopen(ledger: Ledger, chosen: TaskFilter) -> int:
         return await ledger.admin.reopen(chosen, stage=stage, anew=True)
@@ -237,13 +227,13 @@ async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | Non
 
 async def _forget(choice: Choice, *, sessions: bool, state: bool) -> None:
     if sessions:
-        confirm(f"Forget all sessions of {choice.name}?", yes=choice.yes)
-        async with choice.opened() as ledger:
+        confirm(f"Forget all sessions of {choice.subject.name}?", yes=choice.yes)
+        async with choice.subject.opened() as ledger:
             count = await ledger.sessions.forget()
         click.echo(f"{counted(count, 'session')} forgotten")
     if state:
-        confirm(f"Forget the state of {choice.name}?", yes=choice.yes)
-        async with choice.opened() as ledger:
+        confirm(f"Forget the state of {choice.subject.name}?", yes=choice.yes)
+        async with choice.subject.opened() as ledger:
             was_there = await ledger.spider_state.forget()
         click.echo("the state is forgotten" if was_there else "there was no state")
 
@@ -283,7 +273,7 @@ async def retry_failed(
 
 @ledger_command("recrawl")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
-@click.option("--older-than", metavar="DURATION", help="Only pages visited longer ago: 12h, 7d ...")
+@duration_option("--older-than", about="Only pages visited longer ago: 12h, 7d ...")
 @selection_options(statuses=REVISIT.from_statuses)
 @dry_run_option
 @yes_option
@@ -291,7 +281,7 @@ async def recrawl(
     subject: Subject,
     *,
     urls: tuple[str, ...],
-    older_than: str | None,
+    older_than: timedelta | None,
     selection: Selection,
     dry_run: bool,
     as_json: bool,
@@ -305,7 +295,6 @@ async def recrawl(
     --status ignored, or a --reason, it applies to ignored pages instead of finished
     ones.
     """
-    longer = None if older_than is None else age(older_than, option="--older-than")
     if selection.host is not None:
         selection = replace(selection, host=host_of(selection.host))
     # Only ignored pages have a reason.
@@ -315,12 +304,14 @@ async def recrawl(
     not_pages = f": its tasks are not pages; {instead}"
     async with subject.opened(crawls_only=not_pages) as ledger:
         if not urls and not dry_run:
-            when = f" that were visited more than {older_than} ago" if older_than else ""
+            when = ""
+            if older_than is not None:
+                when = f" that were visited more than {format_duration(older_than)} ago"
             finished = " finished" if statuses == (Status.FINISHED,) else ""
             pages = f"all{finished} pages of {subject.name}{selection.which}{when}"
             confirm(f"Visit {pages} again?", yes=yes)
         now = None if dry_run else from_now(ledger)
-        until = now if longer is None else ledger.now() - longer
+        until = now if older_than is None else ledger.now() - older_than
         chosen = selection.filter(ledger, until=until).among(statuses)
         # The other options narrow the named URLs.
         chosen = replace(chosen, ids={task_of(ledger, url) for url in urls} or None)

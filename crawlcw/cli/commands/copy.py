@@ -11,7 +11,7 @@ from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger.copying import UNFINISHED, Digest, Part, copy
-from crawlcw.ledger_opening import open_to_copy
+from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.task import Status
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
             raise UsageError("the ledger to copy is itself an interrupted copy")
         await dropping.check_idle(source, name)
         kind = source.kind
-        async with closing(open_to_copy(target_url, name, kind=kind)) as target:
+        async with closing(open_ledger(target_url, name, kind=kind)) as target:
             if not (await target.notes.state()).get(UNFINISHED):
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
@@ -67,7 +67,7 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                     )
                 return await copy(source, target, told=_tell)
             await target.admin.drop()
-        async with closing(open_to_copy(target_url, name, kind=kind)) as target:
+        async with closing(open_ledger(target_url, name, kind=kind)) as target:
             return await copy(source, target, told=_tell)
 
 

@@ -8,7 +8,7 @@ import click
 from crawlcw import doctor
 from crawlcw.cli import options
 from crawlcw.cli.exit_codes import OK, VIOLATIONS
-from crawlcw.cli.ledger_option import Subject, closing, ledger_command
+from crawlcw.cli.ledger_option import Subject, closing, ledger_command, nothing_of
 from crawlcw.cli.numbers import counted
 from crawlcw.doctor import ADVICE, Finding, Report
 from crawlcw.errors import LedgerConfigurationError, UsageError
@@ -53,7 +53,7 @@ async def command(
             return OK
         report = await doctor.examine(ledger, repair=repair, examples=examples)
     if report is None:
-        raise await subject.nothing()
+        raise await nothing_of(name, url)
     if as_json:
         click.echo(_json(name, report))
     else:
@@ -92,22 +92,19 @@ def _json(name: str, report: Report) -> str:
 
 
 def _lines(name: str, report: Report) -> Iterator[str]:
-    yield f"{name}: {_numbered(report)}"
+    hosts = "" if report.kind.tracked else f"{counted(report.hosts, 'host')}, "
+    workers = f"{counted(report.workers, 'worker')} at work"
+    yield f"{name}: looked at {counted(report.tasks, 'task')}, {hosts}{workers}"
     for fact, value in report.facts.items():
         yield f"  {fact}: {value}"
     for finding in _in_order(report):
         yield ""
         yield from _paragraph(finding)
+    left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
+    mended = sum(f.mended for f in report.findings.values())
     yield ""
-    yield _conclusion(report)
-
-
-def _numbered(report: Report) -> str:
-    hosts = "" if report.kind.tracked else f"{counted(report.hosts, 'host')}, "
-    return (
-        f"looked at {counted(report.tasks, 'task')}, {hosts}"
-        f"{counted(report.workers, 'worker')} at work"
-    )
+    conclusion = counted(left, "violation") if left else "clean: no violation"
+    yield f"{conclusion}; {mended:,} mended" if mended else conclusion
 
 
 def _in_order(report: Report) -> list[Finding]:
@@ -127,10 +124,3 @@ def _paragraph(finding: Finding) -> Iterator[str]:
         yield f"    and {finding.count - len(finding.examples):,} more"
     if finding.mended < finding.count:
         yield f"    what to do: {advice.todo}"
-
-
-def _conclusion(report: Report) -> str:
-    left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
-    mended = sum(f.mended for f in report.findings.values())
-    said = "clean: no violation" if not left else counted(left, "violation")
-    return f"{said}; {mended:,} mended" if mended else said

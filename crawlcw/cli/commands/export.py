@@ -1,12 +1,12 @@
 """`crawlcw export`: write the recorded items to files or stdout."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import click
 
-from crawlcw.cli import exporting
+from crawlcw.cli import exporting, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
-from crawlcw.cli.selection import age
 from crawlcw.errors import UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.export import follow as follow_items
@@ -16,8 +16,8 @@ from crawlcw.feeds.target import Target
 @ledger_command("export")
 @exporting.outputs_option(required=True, about="Write to FILE, which appears when it is complete:")
 @click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
-@click.option(
-    "--since", metavar="DURATION", help="Only items of pages fetched in the last 30m, 12h, 7d ..."
+@options.duration_option(
+    "--since", about="Only items of pages fetched in the last 30m, 12h, 7d ..."
 )
 @click.option(
     "--with-meta", is_flag=True, help="Add _url and _fetched_at of the item's page to each item."
@@ -42,7 +42,7 @@ async def command(
     *,
     outputs: list[Target],
     fields: str | None,
-    since: str | None,
+    since: timedelta | None,
     with_meta: bool,
     versions: bool,
     formulas: bool,
@@ -57,7 +57,6 @@ async def command(
     SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
     items: `crawlcw tasks` shows them.
     """
-    newest = None if since is None else age(since)
     names = None if fields is None else _names(fields)
     wanted = Wanted(fields=names, with_meta=with_meta, versions=versions, defuse=not formulas)
     if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
@@ -67,8 +66,8 @@ async def command(
     instead = f"`crawlcw tasks {subject.name} --json --limit 0` prints them"
     no_items = f": its tasks have results, not items: {instead}"
     async with subject.opened(crawls_only=no_items) as ledger:
-        if newest is not None:
-            wanted = wanted.newer_than(ledger.now() - newest)
+        if since is not None:
+            wanted = wanted.newer_than(ledger.now() - since)
         if follow:
             await follow_items(ledger, wanted, stdout=exporting.stdout())
             return

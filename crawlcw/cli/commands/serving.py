@@ -13,7 +13,7 @@ import click
 from crawlcw.cli import extras, ledger_option, loading, loop, options
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
-from crawlcw.ledger_opening import open_to_search, recorded_names
+from crawlcw.ledger_opening import open_ledger, recorded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,21 +27,17 @@ def _access_options(*, port: int) -> Callable[[F], F]:
     """Return a decorator that adds `--host`, `--port` and `--token-file`; see `_access_token`."""
 
     def add(command: F) -> F:
-        for option in (
-            click.option(
-                "--token-file",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="File with the token that clients must send. "
-                "Default: CRAWLCW_TOKEN, or no token.",
-            ),
-            click.option("--port", type=click.IntRange(0, 65535), default=port, show_default=True),
-            click.option(
-                "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
-            ),
-        ):
-            command = option(command)
-        return command
+        command = click.option(
+            "--token-file",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="File with the token that clients must send. Default: CRAWLCW_TOKEN, or no token.",
+        )(command)
+        kind = click.IntRange(0, 65535)
+        command = click.option("--port", type=kind, default=port, show_default=True)(command)
+        return click.option(
+            "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
+        )(command)
 
     return add
 
@@ -166,7 +162,7 @@ def dashboard(
             if name not in there:
                 raise await ledger_option.nothing_of(name, ledger_url)
         stopped = loop.stopped_by_signals()
-        open_one = partial(open_to_search, ledger_url, settings=settings)
+        open_one = partial(open_ledger, ledger_url, settings=settings, create=False, kind=None)
         async with (
             Crawls(open_one=open_one, recorded=recorded, only=names) as crawls,
             serving(

@@ -11,7 +11,6 @@ import click
 from crawlcw.cli import options, watching
 from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.loop import until_stopped
-from crawlcw.cli.selection import age
 from crawlcw.cli.terminal import tables
 from crawlcw.cli.terminal.tables import two_columns
 from crawlcw.crawl.control import Control
@@ -61,10 +60,8 @@ class _Numbers:
     help="Count all items on MongoDB too; reads every task, seconds for a million.",
 )
 @click.option("--watch", "watched", is_flag=True, help="Update repeatedly, until Ctrl-C.")
-@click.option(
-    "--every",
-    metavar="DURATION",
-    help="Interval of --watch. Default: 2s on a terminal, else 10s.",
+@options.duration_option(
+    "--every", about="Interval of --watch. Default: 2s on a terminal, else 10s."
 )
 async def command(
     subject: Subject,
@@ -73,7 +70,7 @@ async def command(
     dimension: str | None,
     all_items: bool,
     watched: bool,
-    every: str | None,
+    every: timedelta | None,
 ) -> None:
     """Show the tasks of SPIDER by status and reason, and the workers.
 
@@ -90,8 +87,11 @@ async def command(
         raise UsageError("--all-items does not go with --by or --watch: leave them out")
     if dimension is not None and watched:
         raise UsageError("--by does not go with --watch: leave one of them out")
+    if every is not None and every < _SHORTEST_PAUSE:
+        raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
     if watched:
-        await until_stopped(watching.watch(subject, every=_pause(every), as_json=as_json))
+        pause = every or timedelta(seconds=2 if sys.stdout.isatty() else 10)
+        await until_stopped(watching.watch(subject, every=pause, as_json=as_json))
         return
     async with subject.opened() as ledger:
         if dimension is not None:
@@ -109,17 +109,14 @@ async def _write_groups(ledger: Ledger, by: str, *, as_json: bool) -> None:
     if as_json:
         # One object a line: there may be a million hosts.
         for group in groups:
-            click.echo(escaping.visible(_group_json(group, by)), nl=False)
+            counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
+            line = json.dumps({by: group.value, **counts, "total": group.total})
+            click.echo(escaping.visible(line))
     elif not groups:
         click.echo("no task has a value for this yet")
     else:
         tracked_by_host = ledger.kind.tracked and by == Dimension.HOST
         _print_groups(groups, "stage" if tracked_by_host else by)
-
-
-def _group_json(group: Group, by: str) -> str:
-    counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
-    return json.dumps({by: group.value, **counts, "total": group.total}) + "\n"
 
 
 def _print_groups(groups: list[Group], called: str) -> None:
@@ -135,43 +132,30 @@ def _print_groups(groups: list[Group], called: str) -> None:
         click.echo(f"{_MOST_ROWS:,} of {len(groups):,}; --json writes all")
 
 
-def _pause(every: str | None) -> timedelta:
-    if every is None:
-        return timedelta(seconds=2 if sys.stdout.isatty() else 10)
-    pause = age(every, option="--every")
-    if pause < _SHORTEST_PAUSE:
-        raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
-    return pause
-
-
 async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
+    queries = ledger.queries
+    if count_all:
+        items = Count(number=await queries.item_count())
+    else:
+        items = await queries.items_among(scan_limit=_SCAN_LIMIT)
+    # A killed worker stays on the list until another one starts.
+    workers = [each for each in await ledger.workers.all() if not is_dead(each)]
     return _Numbers(
         name=name,
         kind=ledger.kind,
         counters=await ledger.workers.counters(),
-        counts=await ledger.queries.counts(),
-        items=await _items(ledger, count_all=count_all),
-        reasons=await ledger.queries.reasons(),
-        workers=_at_work(await ledger.workers.all()),
-        next_due=await ledger.queries.horizon(),
+        counts=await queries.counts(),
+        items=items,
+        reasons=await queries.reasons(),
+        workers=sorted(workers, key=lambda each: (each.started, each.name)),
+        next_due=await queries.horizon(),
         control=Control.of(await ledger.notes.control()),
         now=ledger.now(),
     )
 
 
-async def _items(ledger: Ledger, *, count_all: bool) -> Count:
-    if count_all:
-        return Count(number=await ledger.queries.item_count())
-    return await ledger.queries.items_among(scan_limit=_SCAN_LIMIT)
-
-
 def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(numbers.items(), key=lambda each: (-each[1], each[0])))
-
-
-def _at_work(workers: list[Worker]) -> list[Worker]:
-    # A killed worker stays on the list until another one starts.
-    return sorted((w for w in workers if not is_dead(w)), key=lambda w: (w.started, w.name))
 
 
 def _json(numbers: _Numbers) -> str:
@@ -214,7 +198,7 @@ def _print(numbers: _Numbers) -> None:
     rows["total"] = f"{numbers.counts.known:,}"
     if numbers.counts.redirects:
         rows["redirects"] = f"{numbers.counts.redirects:,}"
-    rows["items"] = _item_number(numbers.items)
+    rows["items"] = f"{numbers.items}{'' if numbers.items.whole else ' (--all-items counts all)'}"
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"
@@ -237,10 +221,6 @@ def _print(numbers: _Numbers) -> None:
         for name in _largest_first(counters.links_dropped):
             for link in counters.link_examples.get(name, ()):
                 click.echo(f"  {printable(name)}: {printable(link)}")
-
-
-def _item_number(items: Count) -> str:
-    return str(items) if items.whole else f"{items} (--all-items counts all)"
 
 
 def _shown(numbers: Mapping[str, int]) -> dict[str, str]:
