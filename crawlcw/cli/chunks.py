@@ -4,7 +4,6 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from enum import Enum
 from typing import TypeVar
 
 from anyio import to_thread
@@ -12,45 +11,41 @@ from anyio import to_thread
 T = TypeVar("T")
 
 
-class _End(Enum):
-    WELL = "well"
-
-
 async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
     """Yield *things* in lists of at most *at_once*, read in a thread, in constant memory."""
-    read: queue.Queue[tuple[T] | Exception | _End] = queue.Queue(2 * at_once)
+    # None is the end of the input.
+    read: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * at_once)
 
     def read_on() -> None:
         try:
             for thing in things:
                 read.put((thing,))
-            read.put(_End.WELL)
+            read.put(None)
         except Exception as error:
             read.put(error)
 
     # A daemon: a thread that waits for standard input cannot be interrupted.
     threading.Thread(target=read_on, daemon=True).start()
     while True:
-        chunk, end = await to_thread.run_sync(_some, read, at_once, abandon_on_cancel=True)
+        chunk, found = await to_thread.run_sync(_some, read, at_once, abandon_on_cancel=True)
         if chunk:
             yield chunk
-        if isinstance(end, Exception):
-            raise end
-        if end is _End.WELL:
+        if isinstance(found, Exception):
+            raise found
+        if found is None:
             return
 
 
 def _some(
-    read: "queue.Queue[tuple[T] | Exception | _End]", at_once: int
-) -> tuple[list[T], Exception | _End | None]:
-    """Wait for one, then return all that are available, and the end of the input if reached."""
+    read: "queue.Queue[tuple[T] | Exception | None]", at_once: int
+) -> tuple[list[T], tuple[T] | Exception | None]:
+    """Wait for one, then return all that are available, with the last entry."""
     chunk: list[T] = []
     found = read.get()
     with suppress(queue.Empty):
         while isinstance(found, tuple):
             chunk.append(found[0])
             if len(chunk) == at_once:
-                return chunk, None
+                break
             found = read.get_nowait()
-        return chunk, found
-    return chunk, None
+    return chunk, found

@@ -1,5 +1,6 @@
 """Shell completion of spiders and settings, without running any spider's code."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -7,11 +8,15 @@ from click.shell_completion import CompletionItem
 
 
 class _Completed(click.ParamType[str]):
-    """A text that the shell completes; none is refused here."""
+    """A text that the shell completes by *complete*; none is refused here."""
 
-    def completed(self, incomplete: str) -> list[CompletionItem]:
-        """Return what *incomplete* may become."""
-        raise NotImplementedError
+    name = "text"
+
+    def __init__(self, complete: Callable[[str], list[CompletionItem]]) -> None:
+        self._complete = complete
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """Return None: click then shows the parameter's own name."""
 
     def shell_complete(
         self,
@@ -19,46 +24,31 @@ class _Completed(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002
         incomplete: str,
     ) -> list[CompletionItem]:
-        """See `completed`."""
-        return self.completed(incomplete)
+        return self._complete(incomplete)
 
 
-class SpiderName(_Completed):
-    """A spider: the names of the files in ./spiders, or any file."""
-
-    name = "spider"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return None: click then shows the argument's own name."""
-
-    def completed(self, incomplete: str) -> list[CompletionItem]:
-        """Return the names with this prefix; without any, let the shell complete files."""
-        folder = Path("spiders")
-        names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
-        found = [CompletionItem(each) for each in names if each.startswith(incomplete)]
-        return found or [CompletionItem(incomplete, type="file")]
+def _spiders(incomplete: str) -> list[CompletionItem]:
+    """Return the files in ./spiders with this prefix; without any, let the shell complete files."""
+    folder = Path("spiders")
+    names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
+    found = [CompletionItem(each) for each in names if each.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
 
 
-class SettingAssignment(_Completed):
-    """`NAME=VALUE` of a setting."""
+def _settings(incomplete: str) -> list[CompletionItem]:
+    from crawlcw.api.settings import described  # slow to load, and `--help` does not need it
 
-    name = "setting"
-
-    def completed(self, incomplete: str) -> list[CompletionItem]:
-        """Return the settings with this prefix, each with its description."""
-        from crawlcw.api.settings import described  # slow to load, and `--help` does not need it
-
-        return [
-            CompletionItem(f"{name}=", help=field.doc)
-            for name, field in described()
-            if name.startswith(incomplete)
-        ]
+    return [
+        CompletionItem(f"{name}=", help=field.doc)
+        for name, field in described()
+        if name.startswith(incomplete)
+    ]
 
 
 def offer(command: click.Command) -> None:
     """Give the parameters of *command* that name spiders and settings their completion."""
     for param in command.params:
         if param.name == "spider" and isinstance(param, click.Argument):
-            param.type = SpiderName()
+            param.type = _Completed(_spiders)
         elif param.name == "assignments":
-            param.type = SettingAssignment()
+            param.type = _Completed(_settings)

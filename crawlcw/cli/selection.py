@@ -75,8 +75,9 @@ class Selection:
         """Return whether any option was given."""
         return self != Selection()
 
-    def __str__(self) -> str:
-        """Return the options' values, for a question."""
+    @property
+    def which(self) -> str:
+        """Suffix for the tasks in a question: ` with host a.example`, or empty."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -87,12 +88,7 @@ class Selection:
         said = [f"{name} {printable(text)}" for name, text in parts.items() if text]
         if self.since is not None:
             said.append(f"changed in the last {format_duration(self.since)}")
-        return ", ".join(said)
-
-    @property
-    def which(self) -> str:
-        """Suffix for the tasks in a question: ` with host a.example`, or empty."""
-        return f" with {self}" if self else ""
+        return f" with {', '.join(said)}" if said else ""
 
     def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
         """Return the filter for a ledger; raises `UsageError` for an invalid URL."""

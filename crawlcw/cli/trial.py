@@ -5,9 +5,6 @@ those of a crawl; delays do not apply.
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -15,7 +12,7 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Purpose, Session, repla
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, callback_named, entry_urls, scope
+from crawlcw.api.spider import Spider, callback_named, scope
 from crawlcw.browser.layer import Render
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
@@ -23,14 +20,13 @@ from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.sessions import Sessions
-from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch import pipeline
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.fetch.pipeline import RENDERED, DefaultDownloader, downloader_of, web
+from crawlcw.fetch.pipeline import RENDERED, DefaultDownloader
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.fetch.redirects import is_page
 from crawlcw.ledger.protocol import Ledger
@@ -171,29 +167,3 @@ class Trial:
             await self._sessions.keep()
         await self._render.aclose()
         await self._robots.close()
-
-
-@asynccontextmanager
-async def open_trial(
-    spider: Spider, url: str, settings: Settings, *, ledger: Ledger | None = None
-) -> AsyncIterator[Trial]:
-    """Open the resources of a trial of *url* with *spider*, and close them afterwards.
-
-    The URL may be at a private address, like a start URL: the user has named it. *ledger*
-    only has the sessions of a spider that logs in. Raises `FetchError` for an invalid URL,
-    and `SpiderError` for an invalid `login_when`.
-    """
-    urls.locate(url)
-    # A typed URL may be of any site: it gets credentials only if there are no start URLs.
-    credentials = Credentials(
-        entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
-    )
-    credentials.learn_password(url)
-    proxies = ProxyPool(settings, os.environ)
-    default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
-    async with downloader_of(spider, default) as way:
-        trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=ledger)
-        try:
-            yield trial
-        finally:
-            await trial.close()

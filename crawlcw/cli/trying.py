@@ -1,14 +1,20 @@
 """Fetch of one page, for the commands `fetch`, `parse` and `shell`."""
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.api.spider import Spider, logs_in, settled
+from crawlcw.api.spider import Spider, entry_urls, logs_in, settled
 from crawlcw.cli import loading
-from crawlcw.cli.trial import Trial, open_trial
+from crawlcw.cli.ledger_option import closing
+from crawlcw.cli.trial import Trial
+from crawlcw.dev_cache import DevCache
 from crawlcw.errors import FetchError, UsageError
+from crawlcw.fetch.credentials import Credentials
+from crawlcw.fetch.pipeline import downloader_of, web
+from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model import urls
@@ -36,11 +42,8 @@ async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
     if not logs_in(spider):
         yield None
         return
-    ledger = await open_ledger("sqlite:///:memory:", spider.name)
-    try:
+    async with closing(open_ledger("sqlite:///:memory:", spider.name)) as ledger:
         yield ledger
-    finally:
-        await ledger.close()
 
 
 @asynccontextmanager
@@ -49,18 +52,28 @@ async def trying(
 ) -> AsyncIterator[Trial]:
     """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.
 
-    The sessions of a spider that logs in are in *sessions*, or else live for this trial.
+    The URL may be at a private address, like a start URL: the user has named it. The sessions
+    of a spider that logs in are in *sessions*, or else live for this trial. Raises
+    `SpiderError` for an invalid `login_when`.
     """
     try:
         urls.locate(url)
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
+    # A typed URL may be of any site: it gets credentials only if there are no start URLs.
+    credentials = Credentials(
+        entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
+    )
+    credentials.learn_password(url)
     async with AsyncExitStack() as stack:
         if sessions is None:
             sessions = await stack.enter_async_context(open_sessions(spider))
-        opened = open_trial(spider, url, settings, ledger=sessions)
-        trial = await stack.enter_async_context(opened)
+        proxies = ProxyPool(settings, os.environ)
+        default = web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
+        way = await stack.enter_async_context(downloader_of(spider, default))
+        trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=sessions)
+        stack.push_async_callback(trial.close)
         await settled(spider.opened())
         yield trial
 

@@ -113,7 +113,7 @@ class Bookshop:
     runs. Two shops with one seed have the same pages.
     """
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, *, seed: int = 1) -> None:
+    def __init__(self, *, port: int = 0, seed: int = 1) -> None:
         stock = _stock(random.Random(seed))
         self.url = ""
         #: Requests so far, by path.
@@ -124,21 +124,20 @@ class Bookshop:
         #: Number of 503 answers left by path: eight pages have one, one of them two.
         self._refusals = Counter(book.path for book in stock[15::30])
         self._refusals[stock[15].path] += 1
-        self._address = (host, port)
+        self._port = port
         app = web.Application()
         app.router.add_get("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
 
     async def __aenter__(self) -> Self:
         await self._runner.setup()
-        host, port = self._address
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         except OSError:
             # The port is in use: `__aexit__` is not called after a failed start.
             await self._runner.cleanup()
             raise
-        self.url = f"http://{host}:{self._runner.addresses[0][1]}/"
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}/"
         return self
 
     async def __aexit__(self, *_: object) -> None:

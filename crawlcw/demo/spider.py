@@ -21,18 +21,14 @@ class BookshopSpider(Spider):
 
     def parse(self, response: Response) -> Iterator[Request]:
         """Follow the links of the home page and of the pages about the shop."""
-        yield from response.follow_all("nav.shelves a", self.parse_category)
+        yield from response.follow_all("nav.shelves a", self.parse_shelf)
         yield from response.follow_all("article.book a", self.parse_book)
         yield from response.follow_all("main p a, footer a")
 
-    def parse_category(self, response: Response) -> Iterator[Request]:
-        """Follow the books of a category, page by page."""
+    def parse_shelf(self, response: Response) -> Iterator[Request]:
+        """Follow the books of a category, page by page, or those of an author."""
         yield from response.follow_all("article.book a", self.parse_book)
-        yield from response.follow_all("a[rel=next]", self.parse_category)
-
-    def parse_author(self, response: Response) -> Iterator[Request]:
-        """Follow the books of an author."""
-        yield from response.follow_all("article.book a", self.parse_book)
+        yield from response.follow_all("a[rel=next]", self.parse_shelf)
 
     def parse_book(self, response: Response) -> Iterator[dict[str, Any] | Request]:
         """Yield a book, and follow its author and related books."""
@@ -50,5 +46,5 @@ class BookshopSpider(Spider):
             "category": facts["genre"],
             "url": response.url,
         }
-        yield from response.follow_all("a[rel=author]", self.parse_author)
+        yield from response.follow_all("a[rel=author]", self.parse_shelf)
         yield from response.follow_all("section.related a", self.parse_book)

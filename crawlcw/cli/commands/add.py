@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -28,29 +28,11 @@ from crawlcw.tracking import NewTask, Tracker, keys
 from crawlcw.tracking.tracker import CHUNK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """Options for spiders and for use cases."""
-
-    style: str | None
-    key: str
-    priority: int
-    stage: str | None
-    callback: str | None
-    as_json: bool
-
-
 @click.command("add")
 @click.argument("name")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @ledger_option.ledger_option
-@click.option(
-    "-a",
-    "arguments",
-    metavar="NAME=VALUE",
-    multiple=True,
-    help="An argument of the spider, as for `crawlcw run`. May be repeated.",
-)
+@options.arguments_option
 @click.option("--callback", metavar="NAME", help="Default callback of pages.  [default: parse]")
 @click.option(
     "--format",
@@ -93,17 +75,30 @@ def command(
     without `data`, all its other fields are the data, as are the other columns of a
     CSV row.
     """
-    options = _Options(
-        style=style, key=key, priority=priority, stage=stage, callback=callback, as_json=as_json
-    )
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
     spider = None if kind is LedgerKind.USE_CASE else _spider(name, arguments)
-    if kind is LedgerKind.SPIDER or spider is not None:
-        recorded = kind is not None
-        return _add_pages(spider_name, spider, ledger_url, sources, options, recorded=recorded)
-    _add_tasks(name, ledger_url, sources, options)
-    return OK
+    if kind is not LedgerKind.SPIDER and spider is None:
+        use_case = keys.use_case(name)
+        if callback is not None:
+            raise UsageError(f"{name} is a use case: --callback is for the pages of a spider")
+        source = _file_of_keys(name, sources)
+        style, priority = style or _style(sources[0]), keys.priority(priority)
+        tasks = reading_tasks.read(source, style, key=key, priority=priority)
+        added = loop.run(_add(use_case, ledger_url, tasks, stage))
+        _tell_added(added, as_json=as_json)
+        return OK
+    if stage is not None or key != "key" or style == "csv":
+        raise UsageError(f"{spider_name} is a spider: --stage, --key and CSV are for use cases")
+    with ExitStack() as opened:
+        lines = chain.from_iterable([_lines(source, opened) for source in sources])
+        requests = reading_requests.read(lines, callback=callback, priority=priority)
+        fed = loop.run(_feed(spider_name, spider, ledger_url, requests))
+    if kind is not None and spider is None:
+        unchecked = "hosts and callbacks were not checked"
+        click.echo(f"crawlcw: there is no spider {spider_name!r} here: {unchecked}", err=True)
+    _tell_fed(fed, as_json=as_json)
+    return USAGE if fed.refused and not (fed.new or fed.known) else OK
 
 
 def _is_bare(name: str) -> bool:
@@ -135,33 +130,6 @@ def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
     return loading.make(kind, arguments)
 
 
-def _add_pages(
-    name: str,
-    spider: Spider | None,
-    ledger_url: str,
-    sources: Sequence[str],
-    options: _Options,
-    *,
-    recorded: bool,
-) -> int:
-    """Add pages; return the exit code: `USAGE` if all were refused."""
-    if options.stage is not None or options.key != "key" or options.style == "csv":
-        raise UsageError(f"{name} is a spider: --stage, --key and CSV are for use cases")
-    with ExitStack() as opened:
-        lines = chain.from_iterable([_lines(source, opened) for source in sources])
-        requests = reading_requests.read(
-            lines, callback=options.callback, priority=options.priority
-        )
-        fed = loop.run(_feed(name, spider, ledger_url, requests))
-    if recorded and spider is None:
-        click.echo(
-            f"crawlcw: there is no spider {name!r} here: hosts and callbacks were not checked",
-            err=True,
-        )
-    _tell_fed(fed, options)
-    return USAGE if fed.refused and not (fed.new or fed.known) else OK
-
-
 def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
     """Return the lines of a source; a URL is one line."""
     if "://" in source and not Path(source).exists():
@@ -186,8 +154,8 @@ async def _feed(
         return adder.fed
 
 
-def _tell_fed(fed: Fed, options: _Options) -> None:
-    if options.as_json:
+def _tell_fed(fed: Fed, *, as_json: bool) -> None:
+    if as_json:
         refused = dict(fed.refused.most_common())
         click.echo(
             json.dumps({"new": fed.new, "known": fed.known, "again": fed.again, "refused": refused})
@@ -201,10 +169,8 @@ def _tell_fed(fed: Fed, options: _Options) -> None:
         click.echo(f"crawlcw: {said}", err=True)
 
 
-def _add_tasks(name: str, ledger_url: str, sources: Sequence[str], options: _Options) -> None:
-    use_case = keys.use_case(name)
-    if options.callback is not None:
-        raise UsageError(f"{name} is a use case: --callback is for the pages of a spider")
+def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
+    """Return the one source of a use case's tasks; raises `UsageError` for URLs, or several."""
     if any("://" in source for source in sources) and not Path(sources[0]).exists():
         raise UsageError(
             f"there is no spider {name!r} here, and no recorded crawl of one: a use case takes "
@@ -212,13 +178,11 @@ def _add_tasks(name: str, ledger_url: str, sources: Sequence[str], options: _Opt
         )
     if len(sources) != 1:
         raise UsageError(f"{name} is a use case: give one file of keys, or - for standard input")
-    source = _file(sources[0])
-    style = options.style or _style(sources[0])
-    tasks = reading_tasks.read(
-        source, style, key=options.key, priority=keys.priority(options.priority)
-    )
-    added = loop.run(_add(use_case, ledger_url, tasks, options.stage))
-    if options.as_json:
+    return _file(sources[0])
+
+
+def _tell_added(added: Added, *, as_json: bool) -> None:
+    if as_json:
         numbers = {"new": added.new, "known": added.known, "refused": len(added.rejected)}
         click.echo(json.dumps(numbers))
         return

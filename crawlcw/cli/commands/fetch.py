@@ -1,12 +1,13 @@
 """`crawlcw fetch`: fetch one page as a crawl would."""
 
 import sys
-from collections.abc import Sequence
 
 import click
 
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider
 from crawlcw.cli import loop, options, trying
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.terminal import logs
@@ -36,19 +37,13 @@ def command(
 
     Exit code 3: no response, or its status is not between 200 and 299.
     """
-    return loop.run(_fetch(url, spider, arguments, assignments, headers=headers))
-
-
-async def _fetch(
-    url: str,
-    spider: str | None,
-    arguments: Sequence[str],
-    assignments: Sequence[str],
-    *,
-    headers: bool,
-) -> int:
     made = trying.made(spider, arguments)
-    async with trying.trying(made, url, options.settings_of(made, assignments)) as trial:
+    settings = options.settings_of(made, assignments)
+    return loop.run(_fetch(made, url, settings, headers=headers))
+
+
+async def _fetch(spider: Spider, url: str, settings: Settings, *, headers: bool) -> int:
+    async with trying.trying(spider, url, settings) as trial:
         try:
             response = await trial.fetch(Request(url))
         except FetchError as error:

@@ -54,7 +54,7 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
         now, called = ledger.now(), "stage" if ledger.kind.tracked else "host"
         if as_json:
             async for row in _rows(ledger, now=now):
-                click.echo(escaping.visible(_json(row, called=called)), nl=False)
+                click.echo(escaping.visible(_json(row, called=called)))
             return
         rows = [row async for row in _rows(ledger, now=now)]
     for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=called):
@@ -106,7 +106,7 @@ def _json(row: Row, *, called: str) -> str:
         "sitemaps": row.sitemaps,
         "why": row.why,
     }
-    return json.dumps(fields) + "\n"
+    return json.dumps(fields)
 
 
 def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterator[str]:

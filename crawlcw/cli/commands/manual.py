@@ -32,18 +32,14 @@ def guide(*, name: str | None, as_json: bool) -> None:
             text = {} if name is None else {"text": each.text}
             click.echo(json.dumps({"name": each.name, "about": each.summary, **text}))
     elif name is None:
-        _list_pages()
+        pages = all_pages()
+        width = max(len(each.name) for each in pages)
+        for each in pages:
+            click.echo(f"{each.name:{width}}  {each.summary}")
     elif sys.stdout.isatty():
         click.echo_via_pager(_laid_out(page(name)))
     else:
         click.echo(page(name).text, nl=False)
-
-
-def _list_pages() -> None:
-    pages = all_pages()
-    width = max(len(each.name) for each in pages)
-    for each in pages:
-        click.echo(f"{each.name:{width}}  {each.summary}")
 
 
 def _laid_out(shown: Page) -> str:

@@ -1,13 +1,14 @@
 """`crawlcw parse`: run a spider's callback on one page, or on stored pages."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from crawlcw.api.request import Request
-from crawlcw.api.spider import callback_named
+from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider, callback_named
 from crawlcw.cli import ledger_option, loop, options, parsed_pages, stored_pages, trying
 from crawlcw.cli.exit_codes import NOT_WELL, OK
 from crawlcw.cli.terminal import logs
@@ -77,7 +78,10 @@ def command(
     if len(urls) != 1:
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
-    return loop.run(_parse(spider, request, arguments, assignments, as_json=as_json))
+    made = trying.made(spider, arguments)
+    callback_named(made, request.callback)  # checked before the first request
+    settings = options.settings_of(made, assignments)
+    return loop.run(_parse(made, request, settings, as_json=as_json))
 
 
 def _context(text: str | None) -> Mapping[str, Any] | None:
@@ -92,17 +96,8 @@ def _context(text: str | None) -> Mapping[str, Any] | None:
     return found
 
 
-async def _parse(
-    spider: str,
-    request: Request,
-    arguments: Sequence[str],
-    assignments: Sequence[str],
-    *,
-    as_json: bool,
-) -> int:
-    made = trying.made(spider, arguments)
-    callback_named(made, request.callback)  # checked before the first request
-    async with trying.trying(made, request.url, options.settings_of(made, assignments)) as trial:
+async def _parse(spider: Spider, request: Request, settings: Settings, *, as_json: bool) -> int:
+    async with trying.trying(spider, request.url, settings) as trial:
         try:
             response = await trial.fetch(request)
         except FetchError as error:

@@ -171,27 +171,23 @@ def listing(*, as_json: bool) -> None:
     """
     found = list(loading.listed())
     spiders = sorted((s for s in found if isinstance(s, Listed)), key=lambda s: s.name)
+    broken = [each for each in found if isinstance(each, Broken)]
     if as_json:
-        _print_objects(spiders, [each for each in found if isinstance(each, Broken)])
+        for spider in spiders:
+            about = {"name": spider.name, "place": spider.place, "about": _about(spider)}
+            click.echo(json.dumps(about))
+        for file in broken:
+            click.echo(json.dumps({"file": str(file.path), "error": str(file.error)}))
         return
     width = max((len(spider.name) for spider in spiders), default=0)
     place = max((len(spider.place) for spider in spiders), default=0)
     for spider in spiders:
         line = f"{spider.name:{width}}  {spider.place:{place}}  {_about(spider)}"
         click.echo(printable(line.rstrip(), limit=500))
-    for broken in found:
-        if not isinstance(broken, Listed):
-            click.echo(printable(f"cannot be loaded: {broken.error}", limit=500))
+    for file in broken:
+        click.echo(printable(f"cannot be loaded: {file.error}", limit=500))
     if not found:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
-
-
-def _print_objects(spiders: list[Listed], broken: list[Broken]) -> None:
-    for each in spiders:
-        about = {"name": each.name, "place": each.place, "about": _about(each)}
-        click.echo(json.dumps(about))
-    for file in broken:
-        click.echo(json.dumps({"file": str(file.path), "error": str(file.error)}))
 
 
 def _about(spider: Listed) -> str:

@@ -198,7 +198,8 @@ def _print(numbers: _Numbers) -> None:
     rows["total"] = f"{numbers.counts.known:,}"
     if numbers.counts.redirects:
         rows["redirects"] = f"{numbers.counts.redirects:,}"
-    rows["items"] = f"{numbers.items}{'' if numbers.items.whole else ' (--all-items counts all)'}"
+    hint = "" if numbers.items.whole else " (--all-items counts all)"
+    rows["items"] = f"{numbers.items}{hint}"
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:
         rows["paused"] = f"since {numbers.control.paused:%Y-%m-%d %H:%M:%S}Z"

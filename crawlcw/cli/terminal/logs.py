@@ -233,16 +233,13 @@ class TerseHandler(logging.Handler):
 
     def _tell_counts(self) -> None:
         seen, self._seen = self._seen, Counter()
-        for key, number in seen.items():
-            if number > _FIRST_FEW:
-                self._tell(key, number - _FIRST_FEW)
-
-    def _tell(self, key: tuple[str, str], number: int) -> None:
-        extra = {"event": "repeated", "of": key[0], "reason": key[1], "times": number}
-        fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
-        what = ", ".join(part for part in key if part)
-        fields |= {"msg": "%d more like this: %s", "args": (number, what)}
-        self._write(logging.makeLogRecord(fields | extra))
+        for (event, reason), number in seen.items():
+            if (more := number - _FIRST_FEW) > 0:
+                extra = {"event": "repeated", "of": event, "reason": reason, "times": more}
+                fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
+                what = ", ".join(part for part in (event, reason) if part)
+                fields |= {"msg": "%d more like this: %s", "args": (more, what)}
+                self._write(logging.makeLogRecord(fields | extra))
 
     def _write(self, record: logging.LogRecord) -> None:
         try:

@@ -40,7 +40,8 @@ def picture(look: Look, *, height: int) -> RenderableType:
     """Return the display for a terminal with *height* lines."""
     room = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
     workers = min(len(look.workers), max(room // 2, room - len(look.hosts)))
-    parts: list[RenderableType] = [_title(look), _tasks(look), _pace(look)]
+    parts: list[RenderableType] = [_title(look), _tasks(look)]
+    parts.append(Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}"))
     if look.paused is not None:
         parts.append(Text(_paused(look.paused), style="bold yellow"))
     if look.trouble:
@@ -132,10 +133,6 @@ def _tasks(look: Look) -> Text:
         text.append(f"{number:,}", style=_STYLES.get(name, ""))
         text.append("  ")
     return text.append(f"total {look.counts.known:,}", style="dim")
-
-
-def _pace(look: Look) -> Text:
-    return Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}")
 
 
 def _speed(look: Look) -> str:
