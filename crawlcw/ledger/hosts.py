@@ -3,12 +3,14 @@
 Each store has subclasses, which lease ready hosts and find the first due tasks of hosts.
 """
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import count
 from typing import Any
 
-from crawlcw.errors import Reason
+from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import batches, behind, edit_of, resumed
 from crawlcw.ledger.documents import Document
@@ -262,24 +264,59 @@ async def _due(unit: Unit, after: str, limit: int) -> list[str]:
 
 
 class HostLeases(ABC):
-    """Leases hosts, and writes what their owners have learned."""
+    """Leases of hosts, and the writes of their owners."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
+        #: Distinguishes the leases of a worker.
+        self._numbers = count(1)
+        #: Tokens of calls whose reply was lost: their hosts may or may not be ours.
+        self._unsure: list[str] = []
+
+    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
+        """Lease up to *limit* hosts that are ready, the longest ready first.
+
+        A host is ready when its `ready_at` has come: it was woken, or its last owner's
+        lease ran out. No two leases of all processes hold a host at the same time. Each
+        raises the host's epoch by one and sets its `ready_at` to the lease's end.
+        """
+        if limit < 1:
+            return []
+        now = self._store.now()
+        if self._unsure:
+            adopted = await self._store.writing(_adopt, self._unsure, now, limit)
+            self._unsure = []
+            if adopted:
+                return adopted
+        token = f"{worker}:{next(self._numbers)}"
+        try:
+            return await self._take(token, limit, now=now, end=now + lease)
+        except (LedgerUnavailableError, asyncio.CancelledError):
+            # They may be ours without our knowing, and would stand still for a lease.
+            self._unsure.append(token)
+            raise
 
     @abstractmethod
-    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """See `protocol.HostLeases.lease`."""
+    async def _take(
+        self, token: str, limit: int, *, now: datetime, end: datetime
+    ) -> list[HostLease]:
+        """Lease ready hosts until *end* under a token."""
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """See `protocol.HostLeases.renew`."""
+        """Let the leases end *lease* from now; return the names of lost hosts."""
         # A delayed renewal must not shorten a lease that a later one has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(_write, [(held, edit) for held in leases])
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `protocol.HostLeases.save`."""
+        """Write the owners' states of their hosts; return the names of lost ones.
+
+        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
+        `finished` of the state, and `robots` if it differs from the lease's host. No other
+        process writes them during the lease, so a repeated state counts once. The lease stays.
+        A host that another process has leased is not written.
+        """
         edits = [
             (lease, Edit(set=documents.host_learned(state, since=lease.host)))
             for lease, state in states
@@ -287,9 +324,12 @@ class HostLeases(ABC):
         return await self._store.writing(_write, edits)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """See `protocol.HostLeases.release`.
+        """End leases, and write the states as `save` does; return the names of lost hosts.
 
-        A crash between the two writes loses a wake-up: the next process that polls finds its task.
+        Each host is ready again at its state's `ready_at`, or, if that is None, when it is
+        woken. A wake-up during the lease is not lost: after the release the ledger queries
+        the host's earliest due task, and wakes it for that. It does so unless the host is
+        ready by now, or by its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -304,10 +344,27 @@ class HostLeases(ABC):
             if lease.host.name not in lost
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
-        # After the release: a process that adds a task to a held host does not wake it.
+        # After the release: a process that adds a task to a held host does not wake it. If this
+        # process is killed before, the next one that sweeps finds the task.
         dues = await self._hosts.earliest_dues(asleep)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
         return lost
+
+
+async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -> list[HostLease]:
+    """Return the leases of earlier calls that did reach the ledger."""
+    # A write waits for a commit that is on its way: its hosts are those ready longest.
+    ready = {"ready_at": AtMost(now)}
+    found = await unit.hosts.scan(ready, by=Path.READY, limit=limit, fields=("_id",))
+    names = sorted(each["_id"] for each in found)
+    await unit.host_leases.change([Write(name, {}, Edit()) for name in names])
+    leases = [
+        documents.host_lease(each)
+        for token in tokens
+        for each in await unit.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
+    ]
+    # A host whose lease has run out meanwhile is ready, and is leased like any other.
+    return [lease for lease in leases if lease.expires > now]
 
 
 async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:

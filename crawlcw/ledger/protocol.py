@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from crawlcw.ledger.admin import Admin
 from crawlcw.ledger.examination import Inspection
+from crawlcw.ledger.hosts import HostLeases as HostLeases
 from crawlcw.ledger.hosts import Hosts as Hosts
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes, SpiderStates
@@ -35,7 +36,6 @@ from crawlcw.ledger.values import most_first as most_first
 from crawlcw.ledger.workers import Rates, Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
-from crawlcw.model.hosts import Host, HostLease
 from crawlcw.model.rates import Worker as Worker
 from crawlcw.model.task import BlobRef, ChangedTask, Lease, Record, Task
 from crawlcw.model.transitions import Settlement
@@ -153,39 +153,6 @@ class Outcomes(Protocol):
         """Release tasks unchanged, without counting an attempt; return their number.
 
         Lost leases are left alone.
-        """
-
-
-class HostLeases(Protocol):
-    """Leases of hosts, and the writes of their owners."""
-
-    async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """Lease up to *limit* hosts that are ready, the longest ready first.
-
-        A host is ready when its `ready_at` has come: it was woken, or its last owner's
-        lease ran out. No two leases of all processes hold a host at the same time. Each
-        raises the host's epoch by one and sets its `ready_at` to the lease's end.
-        """
-
-    async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Let the leases end *lease* from now; return the names of lost hosts."""
-
-    async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write the owners' states of their hosts; return the names of lost ones.
-
-        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
-        `finished` of the state, and `robots` if it differs from the lease's host. No other
-        process writes them during the lease, so a repeated state counts once. The lease stays.
-        A host that another process has leased is not written.
-        """
-
-    async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """End leases, and write the states as `save` does; return the names of lost hosts.
-
-        Each host is ready again at its state's `ready_at`, or, if that is None, when it is
-        woken. A wake-up during the lease is not lost: after the release the ledger queries
-        the host's earliest due task, and wakes it for that. It does so unless the host is
-        ready by now, or by its `not_before`.
         """
 
 

@@ -290,8 +290,8 @@ SQL_MUTANTS = [
         name="sql-hosts-not-answered-are-forgotten",
         edits=(
             Edit(
-                f"{_SQL}.host_leases",
-                "SqlHostLeases.lease",
+                f"{_LEDGER}.hosts",
+                "HostLeases.lease",
                 ("self._unsure.append(token)", "pass"),
             ),
         ),
@@ -306,9 +306,9 @@ SQL_MUTANTS = [
                 module=f"{_SQL}.leases",
             ),
             _without(
-                "SqlHostLeases._adopt",
-                "db.execute(self._store.sql.lock_ready_hosts, bounds)",
-                module=f"{_SQL}.host_leases",
+                "_adopt",
+                "await unit.host_leases.change([Write(name, {}, Edit()) for name in names])",
+                module=f"{_LEDGER}.hosts",
             ),
         ),
         caught_by=(_COMMIT_LATE + "[claim]", _COMMIT_LATE + "[lease_hosts]"),

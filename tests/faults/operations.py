@@ -70,9 +70,8 @@ async def _lease_hosts(world: World) -> list[HostLease]:
     leases = await world.send(
         lambda: world.near.host_leases.lease(worker="w", limit=10, lease=LEASE)
     )
-    # After a lost reply, PostgreSQL does not know which of them was ready first.
-    in_order = world.driver != "postgres"
-    return leases if in_order else sorted(leases, key=lambda lease: lease.host.name)
+    # After a lost reply, the ledger does not know which of them was ready first.
+    return sorted(leases, key=lambda lease: lease.host.name)
 
 
 def _same_added(answer: Added, expected: Added) -> bool:

@@ -49,7 +49,7 @@ HOT = {
     "update items: _id": "large items",
     "find hosts: _id, owner": "hosts leased",
     "update hosts: _id, ready_at": "hosts to lease",
-    "update hosts: _id, owner": "hosts made known or woken",
+    "update hosts: _id": "hosts made known",
     "update hosts: _id, epoch, owner": "hosts renewed, saved and given back",
     "find tasks: _id, due, host, priority": "earliest tasks of hosts given back",
 }

@@ -133,10 +133,6 @@ class Statements:
             "ORDER BY ready_at LIMIT :limit"
         )
         self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_held}"
-        self.lock_ready_hosts = f"{self.ready_hosts}{tables.dialect.for_update}"
-        self.owned_hosts = (
-            f"SELECT * FROM {hosts} INDEXED BY {tables.owned} WHERE owner = ? ORDER BY id"
-        )
         self.lease_host = (
             f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
         )
