@@ -59,9 +59,8 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
     """
     if wish.callback is not None:
         callback_named(spider, wish.callback)
-    async with ledger_option.opened(ledger_url, spider.name) as ledger:
-        if ledger.kind.tracked:
-            raise UsageError(f"{spider.name} is a use case: its tasks are not pages")
+    not_pages = ": its tasks are not pages"
+    async with ledger_option.opened(ledger_url, spider.name, crawls_only=not_pages) as ledger:
         chosen = await _chosen(ledger, spider, wish)
         if wish.save and not wish.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
