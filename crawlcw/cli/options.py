@@ -56,7 +56,7 @@ def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedel
     try:
         return None if text is None else duration(text)
     except SettingsError as error:
-        raise UsageError(f"{param.opts[0]}: {error}") from None
+        raise click.BadParameter(str(error), param_hint=param.opts[0]) from None
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -404,7 +405,11 @@ def test_kill_ends_the_workers_that_do_not_end(crawl):
 def test_suspended_workers_are_stopped_with_their_children_until_they_are_resumed(crawl):
     sent = []
     crawl.patch.setattr(os, "killpg", lambda group, which: sent.append((group, which)))
-    orders = [(1, Supervisor.suspend), (2, Supervisor.resume), (3, Supervisor.stop)]
+    signals = [
+        (at, partial(Supervisor.send_groups, which=which))
+        for at, which in ((1, signal.SIGSTOP), (2, signal.SIGCONT))
+    ]
+    orders = [*signals, (3, Supervisor.stop)]
     crawl.run(obedient, drains, orders=orders, processes=2)
 
     group = crawl.workers[0].pid

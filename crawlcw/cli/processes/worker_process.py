@@ -99,10 +99,7 @@ class WorkerProcess:
 
     async def ended(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
-        # In a thread: the loop does not watch a process that was started before it.
-        code = await anyio.to_thread.run_sync(
-            self._started.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        )
+        code = await end_of(self._started)
         # A child process of the spider may keep the other ends open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._printed, self._logged):
@@ -138,6 +135,14 @@ class WorkerProcess:
                 self.state = WorkerState.of(fields)
                 self._is_heard = True
                 self._on_state(self.state)
+
+
+async def end_of(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the end of *process*; return its exit code."""
+    # In a thread: the loop does not watch a process that was started before it.
+    return await anyio.to_thread.run_sync(
+        process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+    )
 
 
 def _print(line: bytes, stream: TextIO) -> None:
