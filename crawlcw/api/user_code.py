@@ -28,7 +28,7 @@ class EscapedError(Exception):
     """User code raised what would end the process, or the task that runs it."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(type(error).__name__)
+        super().__init__(error)  # it may come from another process
         self.error = error
 
 
@@ -60,15 +60,8 @@ def running_in(frame: FrameType | None) -> Called | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Escaped:
-    """What user code raised in another thread or process that would end it."""
-
-    error: BaseException
-
-
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of *function*, or `Escaped` where it raises a bare `BaseException`.
+    """Return the result of *function*; raises `EscapedError` for a bare `BaseException`.
 
     A thread or process of a pool is to go on: it may have been given its next task.
     """
@@ -76,15 +69,8 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except Exception:
         raise
-    except BaseException as error:  # raised where it is waited for
-        return Escaped(error)
-
-
-def raised(result: Any) -> Any:
-    """Return what `without_escape` has returned, or raise it."""
-    if isinstance(result, Escaped):
-        raise result.error
-    return result
+    except BaseException as error:
+        raise EscapedError(error) from None
 
 
 class Cancellation:

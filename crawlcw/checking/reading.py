@@ -6,7 +6,7 @@ from pathlib import Path
 
 from crawlcw.checking import requests, state
 from crawlcw.checking.scrapy_names import Names
-from crawlcw.checking.source import UNREADABLE, Class, Finding, Source
+from crawlcw.checking.source import UNREADABLE, Class, Finding, Source, defined
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
@@ -41,14 +41,13 @@ def _module_file(module: str) -> Path | None:
     return None
 
 
-def _names(spider: Class) -> list[str]:
+def _names(spider: Class) -> list[object]:
     return [
-        value
+        statement.value.value
         for statement in spider.node.body
         if isinstance(statement, ast.Assign | ast.AnnAssign)
         and isinstance(statement.value, ast.Constant)
-        and isinstance(value := statement.value.value, str)
-        and "name" in ast.unparse(statement).partition("=")[0].split(":")[0].split()
+        and "name" in defined(statement)
     ]
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_process, to_thread
 
-from crawlcw.api.user_code import Called, calls_user_code, raised, without_escape
+from crawlcw.api.user_code import Called, calls_user_code, without_escape
 from crawlcw.errors import UnwantedError
 from crawlcw.model.sanitize import printable
 from crawlcw.tracking.execution import Execution
@@ -75,18 +75,17 @@ async def _result(
             return await handler.function(execution)
         case Runs.THREAD:
             execution.begins(called)
-            result = await to_thread.run_sync(
+            return await to_thread.run_sync(
                 without_escape,
                 handler.function,
                 SyncExecution(execution, _from_thread),
                 abandon_on_cancel=True,
                 limiter=threads,
             )
-            return raised(result)
         case Runs.PROCESS:
             # Cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
             function = handler.function
-            result = await to_process.run_sync(
+            return await to_process.run_sync(
                 without_escape,
                 _call,
                 function.__module__,
@@ -96,7 +95,6 @@ async def _result(
                 cancellable=True,
                 limiter=processes,
             )
-            return raised(result)
 
 
 def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **kwargs: Any) -> T:
