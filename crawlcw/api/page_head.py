@@ -5,9 +5,11 @@ here fails on anything that a page holds: what makes no sense says nothing.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from typing import Self
 
 from selectolax.lexbor import LexborNode
 
@@ -49,12 +51,12 @@ class RobotsDirectives:
     noindex: bool = False  #: it is not to be shown in search results
     nofollow: bool = False  #: its links are not to be followed
 
-    def __or__(self, other: "RobotsDirectives") -> "RobotsDirectives":
-        return RobotsDirectives(self.noindex or other.noindex, self.nofollow or other.nofollow)
-
-
-#: What most pages ask for.
-NO_DIRECTIVES = RobotsDirectives()
+    @classmethod
+    def of(cls, words: Iterable[str]) -> Self:
+        """Return the rules that *words* ask for."""
+        asked = {word.strip().lower() for word in words}
+        is_none = "none" in asked
+        return cls(is_none or "noindex" in asked, is_none or "nofollow" in asked)
 
 
 def product_token(user_agent: str) -> str:
@@ -74,20 +76,20 @@ def refresh(value: str) -> tuple[timedelta, str] | None:
     return (timedelta(seconds=int(seconds[:_DIGITS] or 0)), link) if link else None
 
 
-def directives(header: str, *, robot: str) -> RobotsDirectives:
-    """Return what an X-Robots-Tag asks of the crawler that is called *robot*.
+def directives(header: str, *, robot: str) -> list[str]:
+    """Return what an X-Robots-Tag asks of the crawler that is called *robot*, word by word.
 
     What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
     """
-    robot, ours, found = robot.lower(), True, NO_DIRECTIVES
+    robot, ours, words = robot.lower(), True, list[str]()
     for part in header.lower().split(","):
         name, colon, rest = part.partition(":")
-        word = part
-        if colon and name.strip() not in _WITH_A_VALUE:
-            ours, word = name.strip() in (robot, _EVERY_ROBOT, "*"), rest
-        if ours and word:
-            found |= _directive(word)
-    return found
+        is_named = bool(colon) and name.strip() not in _WITH_A_VALUE
+        if is_named:
+            ours = name.strip() in (robot, _EVERY_ROBOT, "*")
+        if ours:
+            words.append(rest if is_named else part)
+    return words
 
 
 class Head:
@@ -113,16 +115,13 @@ class Head:
         found = (refresh(content) for event, _, content in self._metas if event == "refresh")
         return next((each for each in found if each is not None), None)
 
-    def directives(self, *, robot: str) -> RobotsDirectives:
-        """Return the rules of the metas named `robots` and *robot*."""
+    def directives(self, *, robot: str) -> list[str]:
+        """Return what the metas named `robots` and *robot* ask for, word by word."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
-        found = NO_DIRECTIVES
-        if names[0].encode() in self._lower or names[1].encode() in self._lower:
-            for _, name, content in self._metas:
-                if name in names:
-                    for word in content.lower().split(","):
-                        found |= _directive(word)
-        return found
+        if names[0].encode() not in self._lower and names[1].encode() not in self._lower:
+            return []
+        named = (content for _, name, content in self._metas if name in names)
+        return [word for content in named for word in content.split(",")]
 
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
@@ -153,14 +152,3 @@ def _without_scripts(node: LexborNode) -> bool:
     while above is not None and above.tag != "noscript":
         above = above.parent
     return above is not None
-
-
-def _directive(word: str) -> RobotsDirectives:
-    match word.strip():
-        case "none":
-            return RobotsDirectives(noindex=True, nofollow=True)
-        case "noindex":
-            return RobotsDirectives(noindex=True)
-        case "nofollow":
-            return RobotsDirectives(nofollow=True)
-    return NO_DIRECTIVES

@@ -143,8 +143,8 @@ class Response(Document):
         """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
         # The robot is known only to the crawl, which looks at a head for a Refresh before.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
-        in_head = self._head.directives(robot=robot)
-        return in_head if header is None else in_head | directives(header, robot=robot)
+        words = [] if header is None else directives(header, robot=robot)
+        return RobotsDirectives.of([*words, *self._head.directives(robot=robot)])
 
     @cached_property
     def refresh(self) -> Refresh | None:

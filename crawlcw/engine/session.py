@@ -212,7 +212,12 @@ class WorkerSession:
                     on_lost(lost)
                 if self.hosts is not None:
                     await self.retry.ask("host_leases.renew", self.hosts.renew)
-                await self._release_orphans(announce)
+                orphans, self.held.orphans = self.held.orphans, []
+                if orphans:
+                    await self.ledger.outcomes.release(orphans)
+                    self.held.end(orphans)
+                    if announce is not None:
+                        await announce([each.task for each in orphans])
                 try:
                     await reap_dead_workers(self.raw_ledger)
                 except LedgerUnavailableError as error:
@@ -237,16 +242,6 @@ class WorkerSession:
             await self.beat(over=ledger)
         finally:
             await ledger.close()
-
-    async def _release_orphans(
-        self, announce: Callable[[Iterable[Task]], Awaitable[None]] | None
-    ) -> None:
-        orphans, self.held.orphans = self.held.orphans, []
-        if orphans:
-            await self.ledger.outcomes.release(orphans)
-            self.held.end(orphans)
-            if announce is not None:
-                await announce([each.task for each in orphans])
 
     def lease_changed(self) -> None:
         """Renew the leases held at once, and by the present lease from here on.
