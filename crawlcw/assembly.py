@@ -28,11 +28,12 @@ from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
-from crawlcw.crawl.seeder import Seeder, StartNames
+from crawlcw.crawl.seeder import Seeder
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.dev_cache import DevCache
 from crawlcw.engine.session import WorkerSession
 from crawlcw.fetch import pipeline
+from crawlcw.fetch.addresses import PublicNames
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.fetch.pipeline import DefaultDownloader, downloader_of, web
 from crawlcw.fetch.proxies import ProxyPool
@@ -63,7 +64,7 @@ async def open_crawl(
     opened = await open_ledger(ledger, spider.name, settings=settings)
     try:
         proxies = ProxyPool(settings, os.environ)
-        names = StartNames(opened.notes, has_own_start=has_own_start(spider))
+        names = PublicNames(opened.notes, has_own_start=has_own_start(spider))
         default = downloader or web(
             spider,
             settings,

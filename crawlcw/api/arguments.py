@@ -1,7 +1,6 @@
 """The arguments of a request that need a look: those it is stored with, and those it has not."""
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
@@ -67,14 +66,6 @@ def form(data: Any) -> bytes:
             )
     _check_values("data", dict(pairs))
     return urlencode(pairs, doseq=True).encode()
-
-
-def json_text(content: object) -> bytes:
-    """Return *content* as JSON; raises `SpiderError` for what JSON cannot hold."""
-    try:
-        return json.dumps(content).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SpiderError(f"Request(json=...): {error}") from None
 
 
 def check_context(context: object) -> None:

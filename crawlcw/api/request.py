@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
+from json import dumps
 from typing import Any, Never, Self
 
 from crawlcw.api import arguments
@@ -152,7 +153,10 @@ class Request:
             self.body = arguments.form(data)
             kind = "application/x-www-form-urlencoded"
         else:
-            self.body = arguments.json_text(json)
+            try:
+                self.body = dumps(json).encode()
+            except (TypeError, ValueError, RecursionError) as error:
+                raise SpiderError(f"Request(json=...): {error}") from None
             kind = "application/json"
         if "content-type" not in (name.lower() for name, _ in self.headers):
             self.headers = (*self.headers, ("Content-Type", kind))

@@ -98,10 +98,6 @@ class HostQueues:
         queue.opened = True
         self._give_turn(queue, now)
 
-    def close(self, host: str) -> None:
-        """Serve a host no more, until `open`."""
-        self.by_host[host].opened = False
-
     def pace(
         self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
     ) -> None:

@@ -121,7 +121,7 @@ class HeldHost:
         if phase is Phase.SERVING:
             queues.open(self.name, now=frontier.clock())
         else:
-            queues.close(self.name)
+            self.queue.opened = False
         if phase is Phase.LEAVING:
             frontier.returned += queues.withdraw(host=self.name)
         queues.changed.add(self.name)

@@ -4,10 +4,9 @@ A process that is killed on the way leaves no note, so the next one does all of 
 """
 
 import logging
-import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from hashlib import blake2b
@@ -23,10 +22,9 @@ from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.engine.batching import Gathering
-from crawlcw.errors import FetchError, LedgerError, SpiderError
-from crawlcw.fetch.addresses import MOST_START_NAMES
+from crawlcw.errors import FetchError, SpiderError
+from crawlcw.fetch.addresses import MOST_START_NAMES, START
 from crawlcw.fetch.credentials import Credentials
-from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import WAITING, Status, Task
@@ -40,7 +38,6 @@ _BATCH = 5_000
 _LAST_WORDS = 2.0
 #: With seeds on more hosts than that, a crawl seeds again each time.
 MOST_HOSTS = 10_000
-_START, _PUBLIC = "start ", "public "
 _LEFT = (*WAITING, Status.PROCESSING)
 #: Leases for which a worker that is gone was silent.
 _SILENT_LEASES = 3
@@ -242,7 +239,7 @@ class Seeder:
         if self._notes_hosts and hosts and len(self._noted_hosts | hosts) <= MOST_START_NAMES:
             # Before their tasks, which any process may ask for next.
             self._noted_hosts |= hosts
-            await self._ledger.notes.set_state({f"{_START}{host}": True for host in hosts})
+            await self._ledger.notes.set_state({f"{START}{host}": True for host in hosts})
         await self.adder.add(batch)
 
 
@@ -296,41 +293,3 @@ def _named(named: Mapping[str, object]) -> list[object]:
             except TypeError:
                 told += [name, type(value).__name__]
     return told
-
-
-class StartNames:
-    """`PublicNames` in the ledger's notes, for all processes of a crawl and the next ones."""
-
-    def __init__(self, notes: Notes, *, has_own_start: bool = False) -> None:
-        """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
-        self._notes = notes
-        self._has_own_start = has_own_start
-        self._noted: set[str] = set()
-
-    async def was_public(self, name: str) -> bool:
-        """See `PublicNames.was_public`."""
-        return f"{_PUBLIC}{name}" in await self._state()
-
-    async def start_hosts(self) -> list[str]:
-        """See `PublicNames.start_hosts`."""
-        if not self._has_own_start:
-            return []
-        state = await self._state()
-        return [key.removeprefix(_START) for key in state if key.startswith(_START)]
-
-    async def _state(self) -> Mapping[str, Any]:
-        try:
-            return await self._notes.state()
-        except LedgerError as error:
-            # As if the DNS itself were away: the page is tried again.
-            message = f"the ledger could not be asked about the name: {printable(error)}"
-            raise socket.gaierror(socket.EAI_AGAIN, message) from error
-
-    async def note_public(self, name: str) -> None:
-        """See `PublicNames.note_public`."""
-        key = f"{_PUBLIC}{name}"
-        if key not in self._noted:
-            # Where the ledger is away, the next look-up writes it down.
-            with suppress(LedgerError):
-                await self._notes.set_state({key: True})
-                self._noted.add(key)

@@ -10,21 +10,26 @@ way is a context variable.
 
 import ipaddress
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import yarl
 from aiohttp.connector import AddrInfoType
 
 from crawlcw.api.attempt import Attempt
-from crawlcw.errors import FetchError, Reason, SettingsError
+from crawlcw.errors import FetchError, LedgerError, Reason, SettingsError
 from crawlcw.model import urls
 from crawlcw.model.proxies import Proxy, address_of, is_loopback
+from crawlcw.model.sanitize import printable
+
+if TYPE_CHECKING:
+    from crawlcw.ledger.notes import Notes
 
 _PORTS = frozenset({80, 443, *range(8000, 9000)})
 _WEB_PORTS = frozenset({80, 443})
@@ -48,6 +53,8 @@ _METADATA = [
 #: Of more start URLs' names than that none is trusted: no intranet has so many, and
 #: each costs memory.
 MOST_START_NAMES = 1_000
+#: Keys of the notes: a host that `start` has yielded, a name that had a public address.
+START, _PUBLIC = "start ", "public "
 #: Names that are remembered as public. The ledger has those of start URLs as well.
 _MOST_PUBLIC = 10_000
 NOT_PUBLIC = "the host is at an address that is not public"
@@ -86,20 +93,45 @@ class AddressRefusedError(PermissionError):
     """
 
 
-class PublicNames(Protocol):
-    """The names of start URLs that had a public address, for all processes of a crawl."""
+class PublicNames:
+    """The names of start URLs in the ledger's notes, for all processes and the next crawls."""
+
+    def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
+        """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
+        self._notes = notes
+        self._has_own_start = has_own_start
+        self._noted: set[str] = set()
 
     async def was_public(self, name: str) -> bool:
-        """Return whether a name had one before; raises `OSError` while the ledger is away."""
-
-    async def note_public(self, name: str) -> None:
-        """Write down that a name has one."""
+        """Return whether a name had a public address; raises `OSError` if the ledger is away."""
+        return f"{_PUBLIC}{name}" in await self._state()
 
     async def start_hosts(self) -> Collection[str]:
         """Return the `Location.host` of all requests that the spider's `start` has yielded.
 
         Raises `OSError` while the ledger is away.
         """
+        if not self._has_own_start:
+            return ()
+        state = await self._state()
+        return [key.removeprefix(START) for key in state if key.startswith(START)]
+
+    async def _state(self) -> Mapping[str, Any]:
+        try:
+            return await self._notes.state()
+        except LedgerError as error:
+            # As if the DNS itself were away: the page is tried again.
+            message = f"the ledger could not be asked about the name: {printable(error)}"
+            raise socket.gaierror(socket.EAI_AGAIN, message) from error
+
+    async def note_public(self, name: str) -> None:
+        """Write down that a name has a public address."""
+        key = f"{_PUBLIC}{name}"
+        if key not in self._noted:
+            # Where the ledger is away, the next look-up writes it down.
+            with suppress(LedgerError):
+                await self._notes.set_state({key: True})
+                self._noted.add(key)
 
 
 class AddressGuard:

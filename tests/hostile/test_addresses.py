@@ -17,9 +17,9 @@ import pytest
 
 from crawlcw import Request, Response, Settings, Spider
 from crawlcw.assembly import run_spider
-from crawlcw.crawl.seeder import StartNames
 from crawlcw.errors import FetchError, LedgerUnavailableError, Reason
 from crawlcw.fetch import addresses, connector
+from crawlcw.fetch.addresses import PublicNames
 from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
@@ -276,10 +276,10 @@ async def test_a_crawl_that_goes_on_knows_that_a_name_was_public(
 async def test_a_public_name_is_told_to_every_process(store: LedgerFactory) -> None:
     one, two = await store.open(), await store.open()
 
-    await StartNames(one.notes).note_public("a.example")
+    await PublicNames(one.notes).note_public("a.example")
 
-    assert await StartNames(two.notes).was_public("a.example")
-    assert not await StartNames(two.notes).was_public("example")
+    assert await PublicNames(two.notes).was_public("a.example")
+    assert not await PublicNames(two.notes).was_public("example")
 
 
 async def test_a_name_that_is_inside_when_the_crawl_starts_is_crawled(
@@ -422,7 +422,7 @@ async def test_while_the_ledger_is_away_no_name_becomes_private(net: Net) -> Non
             raise LedgerUnavailableError("away")
 
     origins = [f"inside.example:{net.port}", f"a.example:{net.port}"]
-    names: Any = StartNames(Away())  # type: ignore[arg-type]  # the two that are used of it
+    names: Any = PublicNames(Away())  # type: ignore[arg-type]  # the two that are used of it
     net.pages["/"] = response(b"outside")
     async with AiohttpDownloader(Settings(), start_origins=origins, public_names=names) as opened:
         with pytest.raises(FetchError) as refused:
