@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 import yarl
@@ -166,18 +165,13 @@ class Attempt:
         self.memory = []
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         shares, self.memory = self.memory or (), None
         # Bound to this attempt: the cycle would keep both until the next garbage collection.
         self.follows = None
         try:
             if self.cleanup is not None:
-                await self.cleanup.__aexit__(kind, error, traceback)
+                await self.cleanup.__aexit__(*raised)
         finally:
             for share in shares:
                 share.shrink(0)

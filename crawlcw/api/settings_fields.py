@@ -145,12 +145,8 @@ class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
 class Flag(SettingField[bool | str, bool]):
     """True or false; in text also `1`, `0`, `yes`, `no`, `on`, `off`."""
 
-    _WORDS = {"true": True, "1": True, "yes": True, "on": True} | {
-        "false": False,
-        "0": False,
-        "no": False,
-        "off": False,
-    }
+    _WORDS = dict.fromkeys(("true", "1", "yes", "on"), True)
+    _WORDS |= dict.fromkeys(("false", "0", "no", "off"), False)
 
     def read(self, value: bool | str) -> bool:
         if isinstance(value, bool):
@@ -249,16 +245,12 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 class SecretPairs(tuple[tuple[str, str], ...]):
     """Headers, whose values are not shown."""
 
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return f"<headers {', '.join(name for name, _ in self) or 'none'}>"
 
 
 class SecretLogin(tuple[str, str]):
     """A user and a password, which are not shown."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return "<a user and a password>"
@@ -267,16 +259,12 @@ class SecretLogin(tuple[str, str]):
 class SecretProxies(tuple[Proxy, ...]):
     """Proxies, whose users and passwords are not shown."""
 
-    __slots__ = ()
-
     def __repr__(self) -> str:
         return f"<proxies {', '.join(map(str, self)) or 'none'}>"
 
 
 class SecretUrl(str):
     """A URL that may have a key in its path, which is not shown."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return "<a URL>"

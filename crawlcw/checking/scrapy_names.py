@@ -210,18 +210,15 @@ class Names:
                 case (
                     ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)
                 ):
-                    if "custom_settings" in defined(statement):
-                        self._custom(value)
+                    keys = value.keys if "custom_settings" in defined(statement) else ()
+                    for key in keys:
+                        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                            self._tell(key.lineno, key.value, _setting(key.value), "settings")
                 case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
                     if any(each.arg == "reason" for each in statement.args.args):
                         what = f"def {statement.name}(self, reason)"
                         instead = "def closed(self, report): report.finish_reason"
                         self._tell(statement.lineno, what, instead, _HOOKS)
-
-    def _custom(self, settings: ast.Dict) -> None:
-        for key in settings.keys:
-            if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                self._tell(key.lineno, key.value, _setting(key.value), "settings")
 
     def _part(self, part: Class) -> None:
         """Find the methods of a pipeline or of middleware."""

@@ -108,15 +108,12 @@ class Scope:
             traps=settings.trap_policy,
         )
 
-    def admit(self, host: str) -> None:
-        """Raise `FetchError` (`refused-scope`) for a host that is not crawled."""
-        if not urls.in_scope(host, self.hosts):
-            raise FetchError(Reason.REFUSED_SCOPE, f"{host} is not among the allowed hosts")
-
     def admit_url(self, url: str) -> None:
         """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap."""
         location = urls.locate(url)
-        self.admit(location.host)
+        if not urls.in_scope(location.host, self.hosts):
+            message = f"{location.host} is not among the allowed hosts"
+            raise FetchError(Reason.REFUSED_SCOPE, message)
         trap = self.traps.why(location.canonical)
         if trap is not None:
             raise FetchError(trap, f"{location.url} looks like a trap")

@@ -111,11 +111,6 @@ def _to_send(wanted: object, given: Request) -> Request:
     return sent
 
 
-def _shown_at(response: Response, url: str) -> Response:
-    # Additions of a hook or a layer to a URL, a signature for example, are for the server alone.
-    return response if response.url == url else replaced(response, url=url)
-
-
 def made_by(spider: Spider, default: Downloader) -> Downloader:
     """Return the downloader that *spider* puts around the default one; raises `SpiderError`."""
     made: Any  # whatever the user's code returns
@@ -203,7 +198,8 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        return _shown_at(response, request.url)
+        # Additions of a hook or a layer to a URL, a signature for example, are for the server alone.
+        return response if response.url == request.url else replaced(response, url=request.url)
 
 
 class OwnDownloader:

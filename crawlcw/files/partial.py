@@ -6,21 +6,18 @@ bytes that it counts are of one version. The operating system ends the lock with
 """
 
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
 import os
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-
-if sys.platform != "win32":
-    import fcntl
 
 #: Largest loss at a crash, in bytes or seconds, whichever comes first.
 _SYNCED_EVERY = 16 << 20
@@ -181,15 +178,9 @@ class PartialFile:
         return size, validator, total
 
 
-def _check_locks() -> None:
-    if sys.platform == "win32":
-        raise OSError(errno.ENOTSUP, "saving files needs POSIX locks")
-
-
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the lock file *path* within the block."""
-    _check_locks()
     with path.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
@@ -211,7 +202,6 @@ def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
 
     A missing file is created with *mode*; None: it must exist.
     """
-    _check_locks()
     made = 0 if mode is None else os.O_CREAT
     while True:
         flags = os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW
