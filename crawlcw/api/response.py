@@ -144,7 +144,8 @@ class Response(Document):
         # The robot is known only to the crawl, which looks at a head for a Refresh before.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         words = [] if header is None else directives(header, robot=robot)
-        return RobotsDirectives.of([*words, *self._head.directives(robot=robot)])
+        words += self._head.directives(robot=robot)
+        return RobotsDirectives.of(words) if words else RobotsDirectives()
 
     @cached_property
     def refresh(self) -> Refresh | None:

@@ -305,7 +305,8 @@ class Coordinator:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         # Tasks go back before their hosts, whose next owners would not find leased tasks.
         frontier = self.frontier
-        await self._give_back([])
+        if frontier.returned:
+            await self._give_back([])
         for host in [*frontier.opening]:
             # A good page of a host that is half-open is asked for before any other.
             if not (host.is_busy or self._opening.probe(host, background)) and host.opened:

@@ -77,10 +77,12 @@ class HostLeaser:
         """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
         # The state of a host is written before another process may lease it.
-        await self._save_changed()
-        for host in [host for host in frontier.losing if not host.is_busy]:
-            frontier.losing.discard(host)
-            host.work(background, partial(self._give_up, host))
+        if frontier.unsaved:
+            await self._save_changed()
+        for host in frontier.losing.copy():
+            if not host.is_busy:
+                frontier.losing.discard(host)
+                host.work(background, partial(self._give_up, host))
         await self._give_back(background)
         leased = await self._lease_some(hungry=hungry)
         if time.monotonic() >= self._others_at:

@@ -198,7 +198,7 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        # Additions of a hook or a layer to a URL, a signature for example, are for the server alone.
+        # Additions of a hook or a layer to a URL, such as a signature, are for the server alone.
         return response if response.url == request.url else replaced(response, url=request.url)
 
 
