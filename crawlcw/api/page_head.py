@@ -77,7 +77,7 @@ def refresh(value: str) -> tuple[timedelta, str] | None:
 
 
 def directives(header: str, *, robot: str) -> list[str]:
-    """Return what an X-Robots-Tag asks of the crawler that is called *robot*, word by word.
+    """Return the directives of an X-Robots-Tag for the crawler that is called *robot*.
 
     What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
     """
@@ -116,7 +116,7 @@ class Head:
         return next((each for each in found if each is not None), None)
 
     def directives(self, *, robot: str) -> list[str]:
-        """Return what the metas named `robots` and *robot* ask for, word by word."""
+        """Return the directives of the metas named `robots` and *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         if names[0].encode() not in self._lower and names[1].encode() not in self._lower:
             return []
