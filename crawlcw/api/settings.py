@@ -384,10 +384,6 @@ def project_settings(folder: Path) -> dict[str, Any]:
 
 
 def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings:
-    known = {f.name for f in fields(Settings)}
-    for name in values:
-        if name not in known:
-            raise SettingsError(f"there is no setting {name!r} (from {source}): {_nearest(name)}")
     try:
         return replace(base, **values)
     except SettingsError as error:

@@ -468,13 +468,9 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
 def _place_of(result: Any) -> FrameSummary | None:
     """Return where a generator stands, for an error that is not its own."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
-    if frame is not None:
-        return FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
-    # One that has come to its end stands nowhere.
-    code = getattr(result, "gi_code", None)
-    if code is None:
-        return None
-    return FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)
+    if frame is None:
+        return None  # one that has come to its end stands nowhere
+    return FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def things(result: Any) -> Iterator[object] | AsyncIterator[object]:

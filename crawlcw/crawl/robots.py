@@ -10,7 +10,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -75,38 +75,34 @@ class Rules:
 ALLOW_ALL = Rules()
 
 
+@dataclass
 class Robots:
     """The rules of every origin, each fetched once by a process, and kept for a day."""
 
-    def __init__(
-        self,
-        ask: Next,
-        settings: Settings,
-        *,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-    ) -> None:
-        """Let rules be valid by *clock*, in seconds; *now* is the time of day."""
-        self._ask = ask
-        self._obeyed = settings.obey_robots
-        self._throttle_statuses = settings.throttle_statuses
-        self._agent = product_token(settings.user_agent)
-        self._clock = clock
-        self._now = now
-        self._known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = OrderedDict()
-        #: Told of each origin whose rules have been fetched.
-        self.learned: Callable[[str], None] = lambda _: None
+    ask: Next
+    settings: Settings
+    _: KW_ONLY
+    clock: Callable[[], float]  #: rules are valid by it, in seconds
+    now: Callable[[], datetime]  #: the time of day
+    #: Told of each origin whose rules have been fetched.
+    learned: Callable[[str], None] = lambda _: None
+    _known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
+        init=False, default_factory=OrderedDict
+    )
+
+    def __post_init__(self) -> None:
+        self._agent = product_token(self.settings.user_agent)
 
     async def rules(self, url: str) -> Rules:
         """Return the rules for *url*'s origin; many callers at once make one request.
 
         Raises `FetchError` (`robots-unavailable`) while they cannot be known.
         """
-        if not self._obeyed:
+        if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
-        if answer is None or self._clock() >= expires:
+        if answer is None or self.clock() >= expires:
             # A task of its own: a cancelled caller must not cancel the others' request.
             answer = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, answer, VALID.total_seconds())
@@ -115,16 +111,16 @@ class Robots:
 
     def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
         """Return the rules for *url*'s origin, or another process's *record* of them, if known."""
-        if not self._obeyed:
+        if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
-        current = answer is not None and answer.done() and self._clock() < expires
+        current = answer is not None and answer.done() and self.clock() < expires
         if answer is not None and current and not answer.exception():
             return answer.result()
         if record is None or record.origin != origin:
             return None
-        valid = (record.expires - self._now()).total_seconds()
+        valid = (record.expires - self.now()).total_seconds()
         if valid <= 0:
             return None
         body = record.body.encode()
@@ -150,7 +146,7 @@ class Robots:
         await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
 
     def _remember(self, origin: str, answer: asyncio.Future[Rules], valid: float) -> None:
-        self._known[origin] = (self._clock() + valid, answer)
+        self._known[origin] = (self.clock() + valid, answer)
         while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
             self._known.popitem(last=False)
 
@@ -161,7 +157,7 @@ class Robots:
             # Its host may rest now; the next caller after that is to ask again.
             self._known.pop(origin, None)
         elif error is not None:
-            self._known[origin] = (self._clock() + _UNKNOWN_FOR, answer)
+            self._known[origin] = (self.clock() + _UNKNOWN_FOR, answer)
         elif not answer.cancelled():
             self.learned(origin)
 
@@ -172,7 +168,7 @@ class Robots:
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
             async with attempt:
-                response = await self._ask(attempt, request)
+                response = await self.ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
@@ -184,8 +180,8 @@ class Robots:
             )
             unknown.proxy, unknown.port_closed = error.proxy, error.port_closed
             raise unknown from error
-        if throttles(response, self._throttle_statuses) or response.status >= 500:
-            raise status_error(response, now=self._now(), reason=Reason.ROBOTS_UNAVAILABLE)
+        if throttles(response, self.settings.throttle_statuses) or response.status >= 500:
+            raise status_error(response, now=self.now(), reason=Reason.ROBOTS_UNAVAILABLE)
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         if response.truncated == "coding":

@@ -241,11 +241,11 @@ def test_every_setting_can_be_set_by_the_environment():
     [
         (
             {"project": {"concurency": 5}},
-            "'concurency' (from [tool.crawlcw] in pyproject.toml): did you mean concurrency?",
+            "'concurency': did you mean concurrency? (from [tool.crawlcw] in pyproject.toml)",
         ),
         (
             {"assignments": ["zzz=1"]},
-            "there is no setting 'zzz' (from -s): `crawlcw settings` lists them",
+            "there is no setting 'zzz': `crawlcw settings` lists them (from -s)",
         ),
         ({"assignments": ["delay"]}, "-s takes NAME=VALUE, not 'delay'"),
         ({"assignments": ["delay=soon"]}, "setting delay: 'soon' is not a duration"),
