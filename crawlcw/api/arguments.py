@@ -101,10 +101,6 @@ def _seconds(timeout: timedelta | float | str) -> float:
     return seconds
 
 
-def _recurrence(revisit: timedelta | float | str) -> float | str:
-    return visits.stored(visits.recurrence(revisit))
-
-
 def _session(name: str) -> str:
     if not is_session_name(name):
         raise SpiderError(f"Request(session={name!r}) is no name: {SESSION_NAMES}")
@@ -170,7 +166,7 @@ OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "retry_statuses": statuses,
     "accept_statuses": statuses,
     "max_depth": _whole("max_depth", least=0),
-    "revisit": _recurrence,
+    "revisit": lambda revisit: visits.stored(visits.recurrence(revisit)),
     "max_body": _whole("max_body", least=0),
     "session": _session,
     "proxy": _proxy,

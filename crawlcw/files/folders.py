@@ -70,7 +70,13 @@ class _RemoteFolder:
 
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
         bucket = f"{self._path}/{sha256[:2]}"
-        known = self._known(bucket, sha256)
+        self._store.invalidate_cache(bucket)
+        try:
+            listed = self._store.ls(bucket, detail=True)
+        except FileNotFoundError:
+            listed = []
+        same = (each for each in listed if each["name"].rpartition("/")[2].startswith(sha256))
+        known = next(same, None)
         target = f"{bucket}/{name}" if known is None else known["name"]
         # A smaller file is the rest of a crash, in a store that publishes partial uploads.
         if known is None or known["size"] != part.size:
@@ -78,15 +84,6 @@ class _RemoteFolder:
             self._store.put_file(str(part.path), target)
         part.discard()
         return str(self._store.unstrip_protocol(target))
-
-    def _known(self, bucket: str, sha256: str) -> dict[str, Any] | None:
-        self._store.invalidate_cache(bucket)
-        try:
-            found = self._store.ls(bucket, detail=True)
-        except FileNotFoundError:
-            return None
-        names = (each for each in found if each["name"].rpartition("/")[2].startswith(sha256))
-        return next(names, None)
 
 
 Folder: TypeAlias = _LocalFolder | _RemoteFolder
