@@ -1,4 +1,4 @@
-"""The workers: the processes at work, their counters minute by minute, the end of a dead one.
+"""The workers: the processes at work, their tasks, their counters minute by minute.
 
 A point of a worker's counters, of the last week, is the document
 
@@ -12,8 +12,10 @@ A point of a worker's counters, of the last week, is the document
 and its key is the first three. So each read, and each deletion, is one range of keys.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from typing import Any
 
 from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
@@ -46,7 +48,8 @@ from crawlcw.model.rates import (
     minute_of,
     spans,
 )
-from crawlcw.model.task import Status
+from crawlcw.model.task import BlobRef, Lease, Status
+from crawlcw.model.transitions import lease_of
 
 #: More than there ever are: those at work, and the last ones that left.
 _EVERY = 100_000
@@ -130,28 +133,37 @@ async def _beat(unit: Unit, name: str, news: Document) -> None:
 
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
-    # ';' follows ':', so these are the tokens that begin with `name:`.
-    mine = Within(f"{name}:", f"{name};")
-    held = {"status": Among([int(Status.PROCESSING)]), "lock": mine}
-    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=MOST)
-    ids = [each.id for each in cursors]
-    tasks = await unit.tasks.read(ids, ("host", "lock", "fence", "create_time"), held)
+    tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
     # Due since they are there: of what waits, nothing that came later goes first.
     ended = await unit.tasks.change(
         [
-            Write(
-                task_id,
-                {**held, "lock": task["lock"], "fence": task["fence"]},
-                Edit(set={"due": task["create_time"]}),
-            )
-            for task_id, task in tasks.items()
+            _held_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
+            for key, task in tasks.items()
         ]
     )
-    await unit.hosts.change_where(
-        {"owner": mine}, Edit(set={"ready_at": now, "owner": None}), by=Path.OWNER
-    )
+    ended_hosts = Edit(set={"ready_at": now, "owner": None})
+    await unit.hosts.change_where({"owner": _tokens(name)}, ended_hosts, by=Path.OWNER)
     await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
     return ended, {task["host"] for task in tasks.values()}
+
+
+async def _tasks_of(
+    unit: Unit, worker: str, fields: Collection[str] = ()
+) -> Mapping[Key, Document]:
+    """Return the tasks that a worker holds, with those fields or all."""
+    held = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
+    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=MOST)
+    return await unit.tasks.read([each.id for each in cursors], fields, held)
+
+
+def _tokens(worker: str) -> Within:
+    # ';' follows ':', so these are the tokens that begin with `worker:`.
+    return Within(f"{worker}:", f"{worker};")
+
+
+def _held_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
+    """Return the change of a task that is still held by a lease."""
+    return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
 async def _leave(unit: Unit, name: str, now: datetime) -> None:
@@ -163,6 +175,40 @@ async def _leave(unit: Unit, name: str, now: datetime) -> None:
     if old := [each["_id"] for each in left[::-1][documents.KEPT_WORKERS :]]:
         # A name may have joined anew since it was read.
         await unit.workers.delete({"_id": Among(old), "left": Not(None)})
+
+
+class HeldTasks:
+    """The operations of `protocol.Leases` on tasks that a worker holds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def begin(self, lease: Lease) -> bool:
+        """See `protocol.Leases.begin`."""
+        edit = Edit(set={"quarantine_fence": lease.fence})
+        return await self._store.writing(_change_held, lease, edit)
+
+    async def save(
+        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
+    ) -> bool:
+        """See `protocol.Leases.save`."""
+        edit = Edit(
+            set={"data": documents.value_document(data)},
+            # A delayed write must not shorten the lease.
+            raise_to={"due": self._store.now() + duration},
+        )
+        return await self._store.writing(_change_held, lease, edit)
+
+    async def held(self, worker: str) -> list[Lease]:
+        """See `protocol.Leases.held`."""
+        found = await self._store.reading(_tasks_of, worker)
+        tasks = sorted(found.values(), key=lambda each: (each["lock_time"], each["_id"]))
+        return [lease_of(documents.task(each)) for each in tasks]
+
+
+async def _change_held(unit: Unit, lease: Lease, edit: Edit) -> bool:
+    write = _held_write(lease.task.id, lease.token, lease.fence, edit)
+    return await unit.tasks.change([write]) == 1
 
 
 class Rates:

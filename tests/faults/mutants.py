@@ -20,6 +20,7 @@ _MONGO = "crawlcw.ledger.mongo"
 _UPDATES = "crawlcw.ledger.mongo.updates"
 _COMMITTER = "crawlcw.crawl.committer"
 _CONTRACT = "tests/ledger/test_ledger_contract.py::test_"
+_BY_KEY_ONLY = ('{"lock": token, "fence": fence, "status": int(Status.PROCESSING)}', "{}")
 _HOSTS = "tests/ledger/test_hosts_contract.py::test_"
 _WRITING = "tests/crawl/test_committer.py::test_"
 _OPERATIONS = "tests/faults/test_operations.py::test_"
@@ -174,13 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         name="who-lost-the-lease-begins",
-        edits=(
-            Edit(
-                f"{_MONGO}.leases",
-                "Leases.begin",
-                ("mine(lease), {", '{"_id": lease.task.id}, {'),
-            ),
-        ),
+        edits=(Edit(f"{_LEDGER}.workers", "_held_write", _BY_KEY_ONLY),),
         caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[pymongo]",),
     ),
     Mutant(
@@ -219,7 +214,10 @@ SQL_MUTANTS = [
     ),
     Mutant(
         name="sql-renewal-by-id-only",
-        edits=(Edit(f"{_SQL}.statements", "Statements._of_leases", (_HELD_BY_LEASE, "id = :id")),),
+        edits=(
+            Edit(f"{_SQL}.statements", "Statements._of_leases", (_HELD_BY_LEASE, "id = :id")),
+            Edit(f"{_LEDGER}.workers", "_held_write", _BY_KEY_ONLY),
+        ),
         caught_by=(_TOO_LATE + "[postgres-renew]", _TOO_LATE + "[postgres-save]"),
     ),
     Mutant(

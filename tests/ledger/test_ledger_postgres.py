@@ -273,7 +273,7 @@ async def test_claims_are_quick_and_outcomes_durable(
 
     assert given_up.abandoned == 1
     quick = {name for name, is_durable in durable.items() if not is_durable}
-    assert quick == {"claim", "begin", "renew", "lease_hosts", "renew_hosts"}
+    assert quick == {"claim", "renew", "lease_hosts", "renew_hosts"}
 
 
 async def test_a_server_without_synced_commits_is_told_to_sync_those_of_outcomes(

@@ -129,11 +129,14 @@ def keys(records: list[Record]) -> list[str]:
 
 
 async def test_held_tasks_are_walked_through_by_their_index_without_a_sort(orders: SqliteLedger):
-    values = {"first": "a:", "end": "a;"}
+    statements: list[str] = []
+    await orders.store.reader.run(lambda db: db.set_trace_callback(statements.append))
+    assert await orders.leases.held("a") == []
 
     def explained(db: sqlite3.Connection) -> list[str]:
-        statement = f"EXPLAIN QUERY PLAN {orders.store.sql.held}"
-        return [row["detail"] for row in db.execute(statement, values)]
+        db.set_trace_callback(None)
+        (statement,) = [each for each in statements if each.startswith("SELECT")]
+        return [row["detail"] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
 
     (plan,) = await orders.store.reader.run(explained)
 

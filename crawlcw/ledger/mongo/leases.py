@@ -5,36 +5,35 @@ it: such claims are stored, and looked up when the call is repeated.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from crawlcw.errors import LedgerError, LedgerUnavailableError
+from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.store import BY_STATUS, MongoStore, all_of
-from crawlcw.ledger.mongo.table import encoding_error
-from crawlcw.ledger.mongo.updates import locked, mine, update_of
+from crawlcw.ledger.mongo.store import MongoStore, all_of
+from crawlcw.ledger.mongo.updates import locked, update_of
 from crawlcw.ledger.protocol import Claimed
+from crawlcw.ledger.workers import HeldTasks
 from crawlcw.model import transitions
-from crawlcw.model.task import WAITING, BlobRef, Lease, Status, Task
-from crawlcw.model.transitions import Change, lease_of
+from crawlcw.model.task import WAITING, Lease, Status, Task
+from crawlcw.model.transitions import Change
 
 _CLOCK_CHECK = 60.0
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
-#: What `held` has no use for.
-_RESULTS = dict.fromkeys(("errors", "response", "items", "trace"), 0)
 _HELD = dict.fromkeys(("due", "lock", "fence"), 1)
 _CARRIED = dict.fromkeys(documents.CARRIED_FIELDS, 1)
 
 
-class Leases:
+class Leases(HeldTasks):
     """Claims tasks, and renews their leases."""
 
+    _store: MongoStore
+
     def __init__(self, store: MongoStore) -> None:
-        self._store = store
+        super().__init__(store)
         #: Claims whose reply was lost, by id and token: they may or may not be ours.
         self._unsure: dict[bytes, dict[str, Task]] = {}
 
@@ -210,14 +209,6 @@ class Leases:
                 )
         return leases
 
-    async def begin(self, lease: Lease) -> bool:
-        """See `protocol.Leases.begin`."""
-        with mapped():
-            result = await self._store.tasks.update_one(
-                mine(lease), {"$set": {"quarantine_fence": lease.fence}}, hint="_id_"
-            )
-        return bool(result.matched_count)
-
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """Move the leases' ends by one update; read only where some were not matched."""
         with mapped():
@@ -236,29 +227,6 @@ class Leases:
                 bytes(each["_id"]): each["fence"] for each in await all_of(cursor, len(leases))
             }
         return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
-
-    async def save(
-        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
-    ) -> bool:
-        """Set the data and move the lease's end by one fenced update."""
-        saved = {"data": documents.value_document(data)}
-        if error := encoding_error(saved):
-            raise LedgerError(f"the data cannot be kept in the task: {error}")
-        # As for a renewal: one that was delayed on its way must not shorten the lease.
-        update = {"$set": saved, "$max": {"due": self._store.now() + duration}}
-        with mapped():
-            result = await self._store.durable.update_one(mine(lease), update, hint="_id_")
-        matched: int = result.matched_count
-        return matched == 1
-
-    async def held(self, worker: str) -> list[Lease]:
-        """Read all processing tasks, and return those of the worker."""
-        tokens = {"$regex": f"^{re.escape(worker)}:"}
-        held = {"status": int(Status.PROCESSING), "lock": tokens}
-        with mapped():
-            found = await self._store.tasks.find(held, {**_RESULTS}).hint(BY_STATUS).to_list(None)
-        found.sort(key=lambda each: (each["lock_time"], bytes(each["_id"])))
-        return [lease_of(documents.task(each)) for each in found]
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the server's time again if the last measurement is old."""

@@ -6,31 +6,32 @@ it: such leases are kept, and looked up when the claim is repeated.
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.sql.database import Database, update
+from crawlcw.ledger.sql.database import Database
 from crawlcw.ledger.sql.outcomes import apply_each, changed, mine, portions, written
 from crawlcw.ledger.sql.rows import document_of, milliseconds
 from crawlcw.ledger.sql.store import SqlStore
+from crawlcw.ledger.workers import HeldTasks
 from crawlcw.model import transitions
-from crawlcw.model.task import BlobRef, Lease, Payload, Task
-from crawlcw.model.transitions import Change, Event, lease_of
+from crawlcw.model.task import Lease, Payload, Task
+from crawlcw.model.transitions import Change, Event
 
 
-class Leases:
+class Leases(HeldTasks):
     """Claims tasks, and renews their leases."""
 
+    _store: SqlStore
     at_once = 200  #: some 5 ms, for which other writers wait
 
     def __init__(self, store: SqlStore) -> None:
-        self._store = store
+        super().__init__(store)
         #: Leases of claims whose reply was lost, by task: they may or may not be ours.
         self._unsure: dict[bytes, list[Lease]] = {}
 
@@ -138,14 +139,6 @@ class Leases:
             for lease in leases
         ]
 
-    async def begin(self, lease: Lease) -> bool:
-        """See `protocol.Leases.begin`."""
-        return await self._store.writer.run(self._begin, lease)
-
-    def _begin(self, db: Database, lease: Lease) -> bool:
-        with db.transaction():
-            return db.execute(self._store.sql.begin, mine(lease)).rowcount == 1
-
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
         """See `protocol.Leases.renew`."""
         return await self._store.writer.run(
@@ -162,24 +155,3 @@ class Leases:
                 for held in leases
                 if not db.execute(self._store.sql.renew, {**mine(held), "due": due}).rowcount
             }
-
-    async def save(
-        self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
-    ) -> bool:
-        """See `protocol.Leases.save`."""
-        values = {
-            **mine(lease),
-            "data": self._store.text(documents.value_document(data)),
-            "due": milliseconds(self._store.now() + duration),
-        }
-        return await self._store.writer.run(update, self._store.sql.save, values) == 1
-
-    async def held(self, worker: str) -> list[Lease]:
-        """See `protocol.Leases.held`."""
-        # ';' follows ':', so these are the tokens that begin with `worker:`.
-        tokens = {"first": f"{worker}:", "end": f"{worker};"}
-        return await self._store.reader.run(self._held, tokens)
-
-    def _held(self, db: Database, tokens: Mapping[str, Any]) -> list[Lease]:
-        rows = db.execute(self._store.sql.held, tokens)
-        return [lease_of(documents.task(document_of(row))) for row in rows]

@@ -60,21 +60,11 @@ class Statements:
 
     def _of_leases(self, tables: Tables) -> None:
         """Those of claims, of their outcomes, and of the tasks that are held."""
-        tasks, changed_last = tables.tasks, tables.changed
+        tasks = tables.tasks
         mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
-        self.begin = f"UPDATE {tasks} SET quarantine_fence = fence WHERE {mine}"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
         self.lock_task = f"SELECT 1 FROM {tasks} WHERE id = ?{tables.dialect.for_update}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
-        carried = ", ".join(documents.CARRIED_FIELDS)
-        later = "CASE WHEN due > :due THEN due ELSE :due END"
-        self.save = f"UPDATE {tasks} SET data = :data, due = {later} WHERE {mine}"
-        # Walked backwards, the index of those last changed begins with those longest held.
-        self.held = (
-            f"SELECT {_READ}, {carried} FROM {tasks} INDEXED BY {changed_last} "
-            f"WHERE status = {Status.PROCESSING:d} AND lock >= :first AND lock < :end "
-            "ORDER BY update_time, id"
-        )
 
     def added_to(self, number: int) -> str:
         """Return the statement that reads what grows of *number* tasks."""
