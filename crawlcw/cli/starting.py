@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from typing import BinaryIO
 
 #: Makes `crawlcw` a worker; the number of its end of the channel follows.
@@ -30,10 +31,11 @@ class Process:
     printed: BinaryIO
     logged: BinaryIO
 
-    def send_arguments(self, share: Mapping[str, int]) -> None:
-        """Send it what this process has, and its *share* of the limits, by setting."""
+    def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
+        """Send it what this process has, its *share* of the limits, and when the crawl *began*."""
         run, *rest = sys.argv[1:]
-        arguments = [run, *(f"--share={name}={limit}" for name, limit in share.items()), *rest]
+        shares = (f"--share={name}={limit}" for name, limit in share.items())
+        arguments = [run, *shares, f"--began={began.isoformat()}", *rest]
         line = json.dumps({"arguments": arguments, "environment": dict(os.environ)})
         self.channel.sendall(line.encode() + b"\n")
 

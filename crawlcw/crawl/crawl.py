@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing, nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -166,6 +166,13 @@ class Crawl:
             return None
         resting = rests.number(self.ledger.now())
         return meter.measures(self.stats, held=self.held, resting=resting)
+
+    def share_run(self, since: datetime) -> None:
+        """Take part in the last run of the ledger, unless it was over before *since*.
+
+        The workers of one supervisor share a run: one that starts late may find it drained.
+        """
+        self._parts.seeder.run_start.since = since
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""

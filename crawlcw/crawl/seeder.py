@@ -51,6 +51,7 @@ class RunStart:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
         self._began: datetime
+        self.since: datetime | None = None  #: a run that ended since then is this one
         #: Which run of the ledger it is. Processes that begin one together find the same number.
         self.number = 0
 
@@ -60,9 +61,11 @@ class RunStart:
         self.number = noted.get("number", 0)
         if noted:
             began = self._began = datetime.fromtimestamp(noted["began"] / 1000, UTC)
-            over = noted.get("over") or not await self._ledger.queries.has(_LEFT)
-            # Of several processes that start together the first has begun it just now.
-            if not over or began >= await self._first_started():
+            if "over" not in noted and await self._ledger.queries.has(_LEFT):
+                return began
+            over = datetime.fromtimestamp(noted.get("over", noted["began"]) / 1000, UTC)
+            # Of several processes that start together the first may have ended it already.
+            if over >= await self._first_started():
                 return began
         began = self._began = self._ledger.now()
         self.number += 1
@@ -71,16 +74,17 @@ class RunStart:
 
     async def end(self) -> None:
         """Note that the ledger is drained: the next crawl begins another run."""
-        await self._note(self._began, over=True)
+        await self._note(self._began, over=self._ledger.now())
 
-    async def _note(self, began: datetime, **more: bool) -> None:
-        run = {"began": round(began.timestamp() * 1000), "number": self.number, **more}
-        await self._ledger.notes.set_state({"run": run})
+    async def _note(self, began: datetime, **more: datetime) -> None:
+        moments = {"began": began, **more}
+        run = {name: round(each.timestamp() * 1000) for name, each in moments.items()}
+        await self._ledger.notes.set_state({"run": {**run, "number": self.number}})
 
     async def _first_started(self) -> datetime:
         now, workers = self._ledger.now(), await self._ledger.workers.all()
         alive = [each for each in workers if now - each.heartbeat < self._silence]
-        return min((worker.started for worker in alive), default=now)
+        return min([now if self.since is None else self.since, *(each.started for each in alive)])
 
 
 @dataclass

@@ -475,7 +475,7 @@ def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
         return 0
 
     async def ended() -> None:
-        await worker.start(share={})
+        await worker.start(share={}, began=datetime.now(UTC))
         is_started.set()
         assert await worker.ended() == 0
         worker.close()

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +314,27 @@ async def test_a_run_lasts_until_nothing_is_left_for_it(file: Path):
     await ledger.workers.beat(worker.name, Counters())
     assert await number() == 3, "and is still at work"
     assert await number(after=timedelta(minutes=3)) == 4, "it is heard of no more"
+    await ledger.close()
+
+
+async def test_a_worker_that_finds_the_run_of_its_supervisor_over_begins_no_other(file: Path):
+    async def ended(since: datetime | None) -> int:
+        clock.advance(seconds=1)
+        run = RunStart(ledger, lease=timedelta(minutes=1))
+        run.since = since
+        await run.find(await ledger.notes.state())
+        await run.end()
+        return run.number
+
+    clock = FakeClock()
+    ledger = await SqliteLedger.open(file, "started", clock=clock)
+    await ledger.tasks.add([make_task()])
+    await RunStart(ledger, lease=timedelta(minutes=1)).find({})
+    clock.advance(seconds=1)
+    second = clock()
+
+    assert [await ended(second), await ended(second)] == [1, 1], "it goes on with the first one's"
+    assert await ended(clock() + timedelta(seconds=1)) == 2
     await ledger.close()
 
 

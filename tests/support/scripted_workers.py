@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
+from datetime import datetime
 from typing import IO, Any
 
 import pytest
@@ -48,7 +49,7 @@ class ScriptedWorker:
         theirs = self._ends.enter_context(os.fdopen(writing, "wb", buffering=0))
         return os.fdopen(reading, "rb"), theirs
 
-    def send_arguments(self, share: Mapping[str, int]) -> None:
+    def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
         self.share = dict(share)
 
     async def _live(self) -> None:

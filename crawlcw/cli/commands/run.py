@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ from crawlcw.ledger.protocol import Ledger
 @logs.quiet_option
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--share", multiple=True, hidden=True)
+@click.option("--began", type=datetime.fromisoformat, hidden=True)
 @click.pass_obj
 def command(
     first: Process | None,
@@ -81,6 +83,7 @@ def command(
     quiet: bool,
     channel: int | None,
     share: tuple[str, ...],
+    began: datetime,
 ) -> int:
     """Crawl SPIDER, or resume an earlier crawl.
 
@@ -126,7 +129,8 @@ def command(
     # Loading creates objects that stay, and no garbage.
     gc.disable()
     if channel is not None:
-        return _in_worker(make, ledger_url, channel, measured=metrics_port is not None)
+        measured = metrics_port is not None
+        return _in_worker(make, ledger_url, channel, began=began, measured=measured)
 
     metrics = exposing.address(host=metrics_host, port=metrics_port)
     from crawlcw.cli import showing  # imported here: the workers do not need it
@@ -168,6 +172,7 @@ def _in_worker(
     ledger_url: str,
     channel: int,
     *,
+    began: datetime,
     measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker; report progress and the end on *channel*."""
@@ -185,6 +190,7 @@ def _in_worker(
                 settings=settings,
                 channel=channel,
                 lifeline=lifeline,
+                began=began,
                 measured=measured,
             )
         )

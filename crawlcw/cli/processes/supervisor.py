@@ -358,7 +358,7 @@ class Supervisor:
         """Run a worker from its start to its end; return its exit code."""
         try:
             first, self._first = self._first, None
-            await worker.start(share=share, process=first)
+            await worker.start(share=share, began=self._began, process=first)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

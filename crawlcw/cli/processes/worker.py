@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from crawlcw.api.settings import Settings
@@ -132,14 +132,16 @@ async def crawl(
     settings: Settings,
     channel: int,
     lifeline: Lifeline,
+    began: datetime,
     measured: bool,
 ) -> int:
     """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
 
-    If *measured*, the states for the supervisor include measures.
+    The crawl *began* then by the ledger's clock. If *measured*, the states include measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
+        running.share_run(began)
         lifeline.hold(running, patience=settings.grace)
         # Signals may come from others: a shutdown of the machine sends one to each process.
         with signals.stopping(running, grace=settings.grace, stuck=running):

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import TextIO
 
 import anyio
@@ -57,15 +58,19 @@ class WorkerProcess:
         """The process id."""
         return self._started.pid
 
-    async def start(self, *, share: Mapping[str, int], process: Process | None = None) -> None:
+    async def start(
+        self, *, share: Mapping[str, int], began: datetime, process: Process | None = None
+    ) -> None:
         """Start a *process*, or use a waiting one, with its *share* of the limits, by setting.
+
+        *began* is the supervisor's start by the ledger's clock.
 
         Raises `OSError` if no process can be created.
         """
         process = process or start()
         self._process = process.popen
         with suppress(OSError):  # it may have ended already
-            process.send_arguments(share)
+            process.send_arguments(share, began=began)
         self._orders = process.channel.dup()
         self._orders.setblocking(False)
         self._ends.append(self._orders)
