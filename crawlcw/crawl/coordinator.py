@@ -58,7 +58,7 @@ _MANY_HOSTS = 100
 #: Seconds that the leases of hosts may wait for the end of a page.
 _BUSY_PAUSE = 1.0
 #: Seconds without a host until a worker says that it wants some.
-_HUNGRY_FROM = 0.1
+_IDLE_FROM = 0.1
 
 
 class Coordinator:
@@ -100,11 +100,11 @@ class Coordinator:
         self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._moved_at = time.monotonic()  #: when the last request ended
-        #: The reason to wait that the last look at the ledger found.
+        #: The reason to wait that the last poll of the ledger found.
         self._waits_for: Standstill | None = None
         self._turn_at = 0.0  #: when the next turn of a host is taken by a timer
         self._leases_at = 0.0  #: when the leases of hosts are to be looked at
-        self._look_at = 0.0  #: when a look at the whole ledger is next worth its while
+        self._poll_at = 0.0  #: when a poll of the whole ledger is next worth its while
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until there is nothing more to do; return why it ended."""
@@ -130,11 +130,11 @@ class Coordinator:
                 with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
                     await self._changed.wait()
                 continue
-            if await self._look(background):
+            if await self._poll(background):
                 return FinishReason.DRAINED
             number = len(self.frontier.hosts)
             rested = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
-            with anyio.move_on_after(self._next_look()):
+            with anyio.move_on_after(self._next_poll()):
                 await self._changed.wait()
             await anyio.sleep(max(0, rested - time.monotonic()))
 
@@ -146,7 +146,7 @@ class Coordinator:
     def wake(self) -> None:
         """Look at the ledger again: there may be more to claim."""
         self._idle = _SHORTEST_IDLE
-        self._look_at = 0.0
+        self._poll_at = 0.0
         self.host_leaser.wake()
         self._changed.set()
 
@@ -210,11 +210,11 @@ class Coordinator:
         now = self._moved_at = time.monotonic()
         self.dispatch()
         # What else it may leave to do is noted where it comes about: `Frontier.poll_wanted`.
-        feeds = self._is_low() and now >= min(self._look_at, self.frontier.wanted()[1])
+        feeds = self._is_low() and now >= min(self._poll_at, self.frontier.wanted()[1])
         if feeds or now >= self._leases_at:
             self._changed.set()
 
-    def put_back(self, lease: Lease, *, to_ledger: bool) -> None:
+    def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
         if to_ledger:
             self.frontier.returned.append(lease)
@@ -301,7 +301,7 @@ class Coordinator:
     def _is_low(self) -> bool:
         return self._room() >= _PREFETCH * self.pool.size // 2
 
-    async def _look(self, background: anyio.abc.TaskGroup) -> bool:
+    async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         # Tasks go back before their hosts, whose next owners would not find leased tasks.
         frontier = self.frontier
@@ -311,12 +311,12 @@ class Coordinator:
             # A good page of a host that is half-open is asked for before any other.
             if not (host.is_busy or self._opening.probe(host, background)) and host.opened:
                 host.enter(Phase.SERVING)
-        if await self.host_leaser.poll(background, hungry=self.pool.has_idle_workers()):
+        if await self.host_leaser.poll(background, idle=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
         # Claims only where there is room: no other process can work on a task that waits here.
         if not self._is_low() or await self._feed(background):
             return False
-        if time.monotonic() < self._look_at or await self._claim_shared():
+        if time.monotonic() < self._poll_at or await self._claim_shared():
             return False
         return await self._drained()
 
@@ -340,12 +340,12 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts held; return whether there were any to look at."""
-        hungry, _ = self.frontier.wanted()
-        if not hungry:
+        low, _ = self.frontier.wanted()
+        if not low:
             return False
         now, room = time.monotonic(), self._room()
-        share = room // len(hungry)
-        hosts = heapq.nsmallest(_HOSTS_A_PAGE, hungry, key=_feeding_order)
+        share = room // len(low)
+        hosts = heapq.nsmallest(_HOSTS_A_PAGE, low, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
             # Before the page is read: a process that adds a task from here on sets this again.
@@ -487,7 +487,7 @@ class Coordinator:
         await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
-        self._session.set_idle(others_work and lacks_hosts and idle >= _HUNGRY_FROM)
+        self._session.set_idle(others_work and lacks_hosts and idle >= _IDLE_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
                 # Another process leases a host that is ready, or we hold as many as we may.
@@ -506,8 +506,8 @@ class Coordinator:
 
     def _rest(self, seconds: float) -> None:
         """Look at the whole ledger, and for hosts, after *seconds*, and then more seldom."""
-        self._look_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
-        self.host_leaser.lease_at = self._look_at
+        self._poll_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
+        self.host_leaser.lease_at = self._poll_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
 
     async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
@@ -521,15 +521,15 @@ class Coordinator:
             return Standstill(others=True)
         return Standstill(until=until)
 
-    def _next_look(self) -> float:
+    def _next_poll(self) -> float:
         """Return in how many seconds there is something to look at, if nothing changes before."""
         is_idle = self.pool.has_idle_workers()
-        self._leases_at = self.host_leaser.next_poll(hungry=is_idle)
+        self._leases_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, wait: the next free one wakes us. Handing hosts on now could
         # hand on one whose turn has just come.
         until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
         if self._is_low():
-            until = min(until, self._look_at, self.frontier.wanted()[1])
+            until = min(until, self._poll_at, self.frontier.wanted()[1])
         return until - time.monotonic()
 
 

@@ -126,15 +126,15 @@ class Fetcher:
                 except (FetchError, StopCrawl) as refusal:
                     return await outcomes.unanswered(attempt, refusal)
         except Defer as deferred:
-            self._put_back(lease, deferred)
+            self._requeue(lease, deferred)
         except (LedgerError, UsageError):
             # The last: a package that is not installed is missing for every page.
             raise
         except Exception as error:
-            self._put_back(lease, self.coordinator.internal_errors.deferred(lease, error))
+            self._requeue(lease, self.coordinator.internal_errors.deferred(lease, error))
         return None
 
-    def _put_back(self, lease: Lease, deferred: Defer) -> None:
+    def _requeue(self, lease: Lease, deferred: Defer) -> None:
         logger.debug(
             "%s is put back: %s",
             printable(lease.task.url),
@@ -147,7 +147,7 @@ class Fetcher:
             until = self.outcomes.now() + until
         if until is not None:
             lease = put_off(lease, until=until)
-        self.coordinator.put_back(lease, to_ledger=to_ledger)
+        self.coordinator.requeue(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
         """Return the result of a page's answer; raises the failure if there is none."""

@@ -61,19 +61,19 @@ class HostLeaser:
         """Look for hosts that are ready, soon."""
         self.lease_at = min(self.lease_at, time.monotonic() + _LEASE_PAUSE)
 
-    def next_poll(self, *, hungry: bool) -> float:
-        """Return when there is something to do next; *hungry*: some fetchers have no work."""
+    def next_poll(self, *, idle: bool) -> float:
+        """Return when there is something to do next; *idle*: some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
             next_poll = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
         else:
-            next_poll = self._next_lease(often=hungry)
+            next_poll = self._next_lease(often=idle)
         return next_poll if self._idle_since is None else min(next_poll, self._idle_since + _LINGER)
 
     def _next_lease(self, *, often: bool) -> float:
         soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
         return max(soonest, self._shared_until)
 
-    async def poll(self, background: anyio.abc.TaskGroup, *, hungry: bool) -> bool:
+    async def poll(self, background: anyio.abc.TaskGroup, *, idle: bool) -> bool:
         """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
         # The state of a host is written before another process may lease it.
@@ -84,7 +84,7 @@ class HostLeaser:
                 frontier.losing.discard(host)
                 host.work(background, partial(self._give_up, host))
         await self._give_back(background)
-        leased = await self._lease_some(hungry=hungry)
+        leased = await self._lease_some(idle=idle)
         if time.monotonic() >= self._others_at:
             self._take_back()
             await self._make_way()
@@ -97,14 +97,14 @@ class HostLeaser:
         self._hand_on(self._staying(), at=float("-inf"))
         await self._give_back(background)
 
-    async def _lease_some(self, *, hungry: bool) -> bool:
+    async def _lease_some(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether there were any.
 
-        Often if few are held or fetchers are *hungry*, else now and then, because others wait.
+        Often if few are held or fetchers are *idle*, else now and then, because others wait.
         """
         now = time.monotonic()
         room = self._capacity - len(self._frontier.leased)
-        often = room >= self._capacity // 2 or hungry
+        often = room >= self._capacity // 2 or idle
         if room <= 0 or now < self._next_lease(often=often):
             return False
         self.lease_at = now + _LEASE_PAUSE
@@ -250,8 +250,8 @@ class HostLeaser:
         settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE]
         if not settled:
             return
-        workers, hungry = await self._session.neighbours()
-        if share := len(owned) * hungry // max(workers, 1):
+        workers, idle = await self._session.neighbours()
+        if share := len(owned) * idle // max(workers, 1):
             settled.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(settled[:share], at=now)
             # Or they would be taken back before the others have seen them.

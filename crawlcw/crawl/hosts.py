@@ -418,15 +418,15 @@ class Frontier:
         """Return the hosts whose turns come soon and want tasks, and when the next one is such."""
         self._sort()
         now, first = self.clock(), float("inf")
-        hungry = []
+        low = []
         for host in self._low:
             at = host.queue.next_start - AHEAD
             # Nothing can be begun with before a lease is renewed.
             if now < host.queue.deadline:
                 first = min(first, at)
                 if at <= now:
-                    hungry.append(host)
-        return hungry, first
+                    low.append(host)
+        return low, first
 
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing under way and nothing left to look at."""

@@ -43,8 +43,8 @@ from crawlcw.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a login that another process is at.
-_LOOK = 0.2
+#: Seconds between two polls of a login that another process is at.
+_POLL_EVERY = 0.2
 #: Seconds that a page waits in its fetcher, and then in the ledger for as long again.
 _PATIENCE = 5.0
 _LATER = timedelta(seconds=1)
@@ -71,7 +71,7 @@ class _Held:
     jar: SiteCookies
     proxy: Proxy | None = None  #: the one that `identity.proxy` names
     ready: bool = False  #: as far as is known here
-    not_before: datetime | None = None  #: no look at it is worth its while before
+    not_before: datetime | None = None  #: no poll of it is worth its while before
     useful: int = 0  #: what showed that the login is of use, to be written
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_CANDIDATES))
     read_at: float = 0.0  #: when others' changes were last read, monotonic
@@ -287,18 +287,18 @@ class Sessions:
                 if time.monotonic() - began > _PATIENCE:
                     held.not_before = self._ledger.now() + _LATER
                 self._check_wait(held)
-                await self._look(held)
+                await self._poll(held)
         finally:
             held.waiting.release()
 
     def _check_wait(self, held: _Held) -> None:
-        """Raise `Defer` while no look at a session is worth its while."""
+        """Raise `Defer` while no poll of a session is worth its while."""
         if held.not_before is not None and held.not_before > self._ledger.now():
             why = f": {known.reason}" if (known := held.identity).reason else ""
             raise Defer(f"session {known.name} is not ready{why}", until=held.not_before)
 
-    async def _look(self, held: _Held) -> None:
-        """Look at a session in the ledger, and take the next step."""
+    async def _poll(self, held: _Held) -> None:
+        """Poll a session in the ledger, and take the next step."""
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
         known = found or Identity(name=name)
@@ -317,7 +317,7 @@ class Sessions:
         elif begin > now and known.owner is None:
             held.not_before = begin
         elif begin > now:
-            await anyio.sleep(min(_LOOK, (begin - now).total_seconds()))
+            await anyio.sleep(min(_POLL_EVERY, (begin - now).total_seconds()))
         else:
             begun = identities.login_begun(
                 known,

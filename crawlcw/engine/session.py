@@ -274,7 +274,7 @@ class WorkerSession:
         await self.ledger.workers.leave(self.worker)
 
     async def _keep_beating(self) -> None:
-        """Beat every few seconds, and at once when hunger comes or goes."""
+        """Beat every few seconds, and at once when this worker becomes idle, or has work again."""
         while True:
             with anyio.move_on_after(min(_LONGEST_PAUSE, self.lease().total_seconds() / 3)):
                 await self._idle_changed.wait()

@@ -639,16 +639,16 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     harness = Harness(ledger, concurrency=4, per_host_concurrency=0, obey_robots=False)
     coordinator, pool = harness.coordinator, harness.coordinator.pool
     running = asyncio.create_task(coordinator.run())
-    under_way, put_back = await pool.get(), await pool.get()
+    under_way, requeue = await pool.get(), await pool.get()
     slots = harness.frontier.hosts[under_way.task.host].queue
 
     coordinator.pause(ledger.now())
-    coordinator.put_back(put_back, to_ledger=False)
-    coordinator.done(put_back)
+    coordinator.requeue(requeue, to_ledger=False)
+    coordinator.done(requeue)
     assert pool.waiting == 2, "dispatched before the pause"
     await asyncio.sleep(5)
     assert (pool.waiting, len(harness.held), slots.active) == (0, 1, 1)
-    coordinator.put_back(under_way, to_ledger=True)
+    coordinator.requeue(under_way, to_ledger=True)
     await asyncio.sleep(5)
     assert harness.frontier.returned == [], "each goes back once"
     coordinator.pause(None)
@@ -712,7 +712,7 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     await asyncio.sleep(1)
 
     before = waited()
-    harness.coordinator.put_back(lease, to_ledger=to_ledger)
+    harness.coordinator.requeue(lease, to_ledger=to_ledger)
     harness.coordinator.done(lease)
     again = await harness.coordinator.pool.get()
     assert waited() - before < 0.3

@@ -269,8 +269,8 @@ class FrontierMachine(RuleBasedStateMachine):
                 and len(queues[name].waiting) <= queues[name].most // 2
                 and process.now < queues[name].deadline
             }
-            hungry, first = frontier.wanted()
-            assert {host.name for host in hungry} == {
+            low, first = frontier.wanted()
+            assert {host.name for host in low} == {
                 name for name, at in wanted.items() if at <= process.now
             }
             assert first == min(wanted.values(), default=float("inf"))

@@ -56,16 +56,16 @@ class World:
     async def wake(self, *names: str) -> None:
         await self.ledger.hosts.wake(dict.fromkeys(names, self.ledger.now()))
 
-    async def look(self, *, hungry: bool = False) -> bool:
+    async def look(self, *, idle: bool = False) -> bool:
         """Look as a coordinator does, and wait for its background tasks."""
         async with anyio.create_task_group() as background:
-            return await self.leaser.poll(background, hungry=hungry)
+            return await self.leaser.poll(background, idle=idle)
 
     async def holding(self, number: int) -> list[HeldHost]:
         """Lease and open hosts, and look at them once."""
         await self.wake(*named(number))
         while len(self.frontier.leased) < number:
-            await self.look(hungry=True)
+            await self.look(idle=True)
             self.wait(0.1)
         for host in self.frontier.leased.values():
             host.open()
@@ -75,9 +75,9 @@ class World:
         hosts = self.frontier.leased.values()
         return sorted(host.name for host in hosts if host.phase is Phase.LEAVING)
 
-    async def neighbour(self, name: str, *, hungry: bool) -> None:
+    async def neighbour(self, name: str, *, idle: bool) -> None:
         await self.ledger.workers.join(replace(this_worker(now=self.ledger.now()), name=name))
-        await self.ledger.workers.beat(name, Counters(), idle=hungry)
+        await self.ledger.workers.beat(name, Counters(), idle=idle)
 
     def count(self, facet: PatchedFacet, operation: str) -> list[str]:
         """Return the list that the calls of an operation are written to."""
@@ -126,14 +126,14 @@ async def test_no_more_hosts_are_held_than_fetchers_can_ask(world: World):
     await world.holding(4)
     await world.wake("a.example", "b.example", "c.example", "d.example", "e.example")
     world.wait(5)
-    assert not await world.look(hungry=True)
+    assert not await world.look(idle=True)
 
     world.leaser.resize(2)
-    assert await world.look(hungry=True)
+    assert await world.look(idle=True)
     assert len(world.frontier.leased) == 8
     world.leaser.resize(1)
     world.wait(5)
-    assert not await world.look(hungry=True)
+    assert not await world.look(idle=True)
     assert len(world.frontier.leased) == 8
 
 
@@ -162,13 +162,13 @@ async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
     host.poll(wanted=False)
     await world.look()
     assert world.frontier.leased
-    assert world.leaser.next_poll(hungry=False) == world.now + 0.3
-    assert world.leaser.next_poll(hungry=True) == world.now + 0.1
+    assert world.leaser.next_poll(idle=False) == world.now + 0.3
+    assert world.leaser.next_poll(idle=True) == world.now + 0.1
 
     world.wait(0.4)
     await world.look()
     assert not world.frontier.leased
-    assert world.leaser.next_poll(hungry=False) > world.now
+    assert world.leaser.next_poll(idle=False) > world.now
 
 
 # --- saving
@@ -262,16 +262,16 @@ async def test_a_hungry_worker_is_left_the_hosts_with_the_least_work_and_has_tim
     world: World,
 ):
     first, second = await world.holding(2)
-    await world.neighbour("b", hungry=True)
-    await world.neighbour("c", hungry=False)
+    await world.neighbour("b", idle=True)
+    await world.neighbour("c", idle=False)
     for number, host in ((2, first), (1, second)):
         world.process.claim(number, host=host.name)
     world.wait(1)
 
-    await world.look(hungry=True)
+    await world.look(idle=True)
 
     assert world.leaving() == [second.name]
-    assert world.leaser.next_poll(hungry=True) == world.now + 2
+    assert world.leaser.next_poll(idle=True) == world.now + 2
 
 
 async def test_a_host_is_not_left_to_others_for_as_long_as_a_page_of_it_takes(world: World):
@@ -283,7 +283,7 @@ async def test_a_host_is_not_left_to_others_for_as_long_as_a_page_of_it_takes(wo
     for seconds in (1, 29.5, 1, 30, 2):
         world.wait(seconds)
         for name in ("b", "c"):
-            await world.neighbour(name, hungry=name == "b")
+            await world.neighbour(name, idle=name == "b")
         await world.look()
         left.append(world.leaving())
 
@@ -317,14 +317,14 @@ async def test_a_host_that_has_rested_is_served_beside_a_page_that_takes_long(
 
 async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: World):
     await world.holding(2)
-    await world.neighbour("b", hungry=True)
-    await world.neighbour("c", hungry=False)
+    await world.neighbour("b", idle=True)
+    await world.neighbour("c", idle=False)
 
     world.leaser._others_at = 0.0
-    await world.look(hungry=True)
+    await world.look(idle=True)
 
     assert world.leaving() == []
-    assert world.leaser.next_poll(hungry=True) == world.now + 0.1
+    assert world.leaser.next_poll(idle=True) == world.now + 0.1
 
 
 # --- lost wake-ups

@@ -58,7 +58,7 @@ async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
 async def look(leaser: HostLeaser) -> bool:
     """Look as a coordinator does, and wait for its background tasks."""
     async with anyio.create_task_group() as background:
-        return await leaser.poll(background, hungry=True)
+        return await leaser.poll(background, idle=True)
 
 
 async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: GivingUpLedger):
@@ -70,7 +70,7 @@ async def test_a_host_that_is_lost_while_it_is_given_up_is_parted_with(ledger: G
         process.failed()
 
     async with anyio.create_task_group() as background:
-        await host_leaser.poll(background, hungry=False)
+        await host_leaser.poll(background, idle=False)
         await ledger.begun.wait()
         process.lose()
         ledger.go.set()
