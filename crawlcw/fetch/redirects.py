@@ -17,8 +17,6 @@ from crawlcw.model.retry import retry_after
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, section 15.4: it says nothing of where a redirect leads.
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
-#: RFC 9309, section 2.3.1.2.
-_MOST_OF_ROBOTS = 5
 _ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
 #: Headers that are sent to another origin as well: none of them is a secret.
 _PORTABLE = HARMLESS | _ABOUT_THE_BODY
@@ -116,8 +114,6 @@ class FollowRedirects:
         if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
         most = self._settings.max_redirects
-        if attempt.purpose is Purpose.ROBOTS:
-            most = min(most, _MOST_OF_ROBOTS)
         if len(attempt.redirects) > most:
             message = f"more than {most} redirects, the last one to {url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
