@@ -136,9 +136,8 @@ def _in_spider(
             found = reading.check(at[0])
         except UNREADABLE:
             at = None  # loading it gives a better error
-    if at is not None and any(each.stops for each in found):
-        return spider, str(at[0]), found
-    if at is not None and found and not reading.has_spider(at[0]):
+    stops = any(each.stops for each in found)
+    if at is not None and (stops or (found and not reading.has_spider(at[0]))):
         return spider, str(at[0]), found
     kind = loading.find(spider)
     place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
