@@ -17,6 +17,7 @@ from crawlcw.doctor import invariants
 from crawlcw.engine.workers import is_dead, is_gone
 from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.kind import LedgerKind
+from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
@@ -183,14 +184,14 @@ class _Examination:
                 self.report.add(violation, candidate.where, mended=mended)
 
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self.ledger.inspection.examine(only=only):
+        async for found in self.ledger.inspection.examine(Part.TASKS, only=only):
             self.report.tasks += only is None
             if violations := [*invariants.of_task(found, now=self.ledger.now())]:
                 mend = partial(self._mend, found, violations)
                 yield _Candidate(found["_id"], _where(found), violations, mend)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self.ledger.inspection.examine_hosts(only=only):
+        async for found in self.ledger.inspection.examine(Part.HOSTS, only=only):
             self.report.hosts += only is None
             if violations := [*invariants.of_host(found, now=self.ledger.now())]:
                 where = {"host": str(found["_id"])}
@@ -220,7 +221,7 @@ class _Examination:
                 async for candidate in self._sleepers(names):
                     yield candidate
             return
-        read = self.ledger.inspection.examine_hosts(only=only)
+        read = self.ledger.inspection.examine(Part.HOSTS, only=only)
         hosts, now = {host["_id"]: host async for host in read}, self.ledger.now()
         for name in only:
             host = hosts.get(name)
@@ -235,7 +236,7 @@ class _Examination:
 
     async def _blobs(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield large values without a task that refers to them."""
-        async for found in self.ledger.inspection.unreferenced_blobs(only=only):
+        async for found in self.ledger.inspection.examine(Part.BLOBS, only=only):
             identity, made = found["_id"], found["create_time"]
             detail, is_old = f"{identity} of {made}", made <= self.ledger.now() - _REFERRED_WITHIN
             left = Violation(kind=Kind.BLOB_LEFT, detail=detail, mend={} if is_old else None)

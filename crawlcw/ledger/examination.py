@@ -97,33 +97,15 @@ class Inspection(ABC):
     async def health(self) -> Health:
         """Look at the store; writes nothing."""
 
-    def examine(self, *, only: Collection[Any] | None = None) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield every task, or *only* those of the ids, as `doctor` takes it.
+    async def examine(
+        self, part: Part, *, only: Collection[Any] | None = None
+    ) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield every document of a part, or *only* those of the ids, in flat memory.
 
-        In flat memory, without what grows with the results. Each task is of one
-        moment; tasks that are added meanwhile may or may not be among them. A document that is no
-        task may have an `_id` of any type.
+        They are as `port.Raw.read` describes them, each of one moment; new ones may be missing. A
+        document that is no task may have an `_id` of any type. A blob is yielded only if its
+        task does not refer to it.
         """
-        return self._walk(Part.TASKS, only)
-
-    def examine_hosts(
-        self, *, only: Collection[Any] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield every host, or *only* those of the names, without its robots.txt."""
-        return self._walk(Part.HOSTS, only)
-
-    def unreferenced_blobs(
-        self, *, only: Collection[Any] | None = None
-    ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the blobs that their task does not refer to, or *only* some of them.
-
-        Each has `_id`, `task_id` and `create_time`. Only tracked tasks have such values.
-        """
-        return self._walk(Part.BLOBS, only)
-
-    async def _walk(
-        self, part: Part, only: Collection[Any] | None
-    ) -> AsyncIterator[Mapping[str, Any]]:
         for some in [None] if only is None else batches(only, _AT_ONCE):
             after = None
             while True:

@@ -22,6 +22,7 @@ from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind
 from crawlcw.ledger.mongo import MongoLedger, inspection, store
+from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger_opening import open_for_inspection
@@ -323,10 +324,10 @@ class Passing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def examine(self, *, only: Any = None) -> AsyncIterator[Any]:
-        if only is not None:
+    async def examine(self, part: Part, *, only: Any = None) -> AsyncIterator[Any]:
+        if part is Part.TASKS and only is not None:
             self._mend()
-        async for found in self._ledger.inspection.examine(only=only):
+        async for found in self._ledger.inspection.examine(part, only=only):
             yield found
 
 

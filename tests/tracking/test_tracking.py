@@ -20,6 +20,7 @@ from crawlcw.errors import (
     TaskNotFoundError,
     UsageError,
 )
+from crawlcw.ledger.port import Part
 from crawlcw.model.task import BlobRef, Status, key_id
 from crawlcw.tracking import NewTask, SyncTracker, Tracker, UseCase
 from crawlcw.tracking.sync_calls import SyncCalls
@@ -757,7 +758,7 @@ async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker
     with pytest.raises(UsageError):
         await tracker.add_many([NewTask("four", large), NewTask("")])
 
-    left = tracker.ledger.inspection.unreferenced_blobs()
+    left = tracker.ledger.inspection.examine(Part.BLOBS)
     assert [each async for each in left] == []
     assert (await tracker.get("one")).data["v"] == (await tracker.get("three")).data["v"]
     assert (await tracker.get("two")).data == {}
