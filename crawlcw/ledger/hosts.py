@@ -159,7 +159,10 @@ class Hosts(ABC):
 
     async def next_ready(self) -> datetime | None:
         """Return the time of the next ready host, live leases included; None: never."""
-        return await self._store.reading(_next_ready)
+        found = await self._store.reading(
+            lambda unit: unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
+        )
+        return found[0]["ready_at"] if found else None
 
     async def due(self, *, after: str, limit: int) -> list[str]:
         """Return the next hosts after the name *after* that have tasks with a `due`.
@@ -243,11 +246,6 @@ async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence
         await unit.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
         await unit.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
     )
-
-
-async def _next_ready(unit: Unit) -> datetime | None:
-    found = await unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
-    return found[0]["ready_at"] if found else None
 
 
 async def _due(unit: Unit, after: str, limit: int) -> list[str]:

@@ -192,23 +192,6 @@ class MongoLedger:
         await self.store.close()
 
 
-def _connected(
-    url: str,
-    spider: str,
-    *,
-    driver: str,
-    claims: str = "each",
-    clock: Callable[[], datetime] | None,
-    kind: LedgerKind | None,
-) -> MongoStore:
+def _connected(url: str, spider: str, *, driver: str, **options: Any) -> MongoStore:
     client, database = connected(url, driver)
-    return MongoStore(
-        database,
-        spider,
-        claims=claims,
-        clock=clock,
-        client=client,
-        url=url,
-        driver=driver,
-        kind=kind or LedgerKind.SPIDER,
-    )
+    return MongoStore(database, spider, client=client, url=url, driver=driver, **options)

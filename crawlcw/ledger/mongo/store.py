@@ -107,14 +107,15 @@ class MongoStore:
         client: Any = None,
         url: str | None = None,
         driver: str = "pymongo",
-        kind: LedgerKind = LedgerKind.SPIDER,
+        kind: LedgerKind | None = None,
     ) -> None:
         """Use a database of either client; see `Schema.prepare`.
 
         *claims* is `each` (a `find_one_and_update` for every task) or `batch`; *url* and
-        *driver* are for opening another connection; *kind* is the kind of the tasks.
+        *driver* are for opening another connection; *kind* is the kind of the tasks, a spider's
+        if it is None.
         """
-        self.kind = kind
+        self.kind = kind or LedgerKind.SPIDER
         self.database = database = shielded(database)
         self.client = shielded(client)
         self.url = url

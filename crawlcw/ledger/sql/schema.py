@@ -124,12 +124,10 @@ class Tables:
     ) -> None:
         """Use the functions that return the names of a table and of an index, quoted."""
         self.dialect = dialect
-        parts = ("tasks", "items", "workers", "rates", "hosts", "blobs", "sessions")
-        self.tasks, self.items, self.workers, self.rates, self.hosts, self.blobs, self.sessions = (
-            table(part) for part in parts
-        )
-        self.versions = table("versions")
-        self.state = table("state")
+        results = [table(part) for part in ("tasks", "items", "versions", "blobs")]
+        self.tasks, self.items, self.versions, self.blobs = results
+        others = [table(part) for part in ("hosts", "workers", "rates", "sessions", "state")]
+        self.hosts, self.workers, self.rates, self.sessions, self.state = others
         self.marker = marker
         self.due, self.host_due, self.changed, self.ready, self.owned = (
             index(part)
@@ -144,20 +142,7 @@ class Tables:
         self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Their indexes go with them.
-        self.drop = [
-            f"DROP TABLE IF EXISTS {table}"
-            for table in (
-                self.versions,
-                self.items,
-                self.blobs,
-                self.hosts,
-                self.workers,
-                self.rates,
-                self.sessions,
-                self.state,
-                self.tasks,
-            )
-        ]
+        self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *others)]
 
     def _of_tasks(self) -> list[str]:
         return [

@@ -31,15 +31,13 @@ class TaskTable(Table):
             Path.DUE: Index(due, order, is_due),
             Path.HOST_DUE: Index(f"INDEXED BY {tables.host_due}", f"host, {order}", is_due),
             Path.REVISIT: Index(revisit, "revisit"),
+            Path.STATUS: Index(f"INDEXED BY {tables.changed}", "status, update_time DESC, id DESC"),
+            Path.HOST: Index(f"INDEXED BY {tables.by_host}", "host, status"),
+            Path.REASON: Index(f"INDEXED BY {tables.by_reason}", "reason, status"),
+            Path.CALLBACK: Index(f"INDEXED BY {tables.by_callback}", "callback, depth, status"),
         }
         super().__init__(db, tables.tasks, tables.dialect, indexes=indexes)
         self._sql = sql
-        self._paths = {
-            Path.STATUS: f"INDEXED BY {tables.changed}",
-            Path.HOST: f"INDEXED BY {tables.by_host}",
-            Path.REASON: f"INDEXED BY {tables.by_reason}",
-            Path.CALLBACK: f"INDEXED BY {tables.by_callback}",
-        }
 
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
@@ -92,7 +90,7 @@ class TaskTable(Table):
         return None
 
     def _from(self, by: Path) -> str:
-        return f"{self._name} {self._paths[by]}"
+        return f"{self._name} {self._indexes[by].of}"
 
     def _chosen(self, where: Where, by: Path, after: Cursor | None = None) -> tuple[str, list[Any]]:
         """Return what chooses rows that pass behind a place, and its values."""
