@@ -184,10 +184,14 @@ class DownloaderContract:
             await check(tested, f"http://127.0.0.1:{port}")
 
 
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 2 * _MANY  # with fewer the system refuses some of as many connections
+
+
 @contextmanager
 def _serving() -> Iterator[int]:
     """Serve within the block, in threads; yield the port."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Answer) as server:
+    with _Server(("127.0.0.1", 0), _Answer) as server:
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.server_port
