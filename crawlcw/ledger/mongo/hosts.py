@@ -1,14 +1,13 @@
 """The first due tasks of many hosts in a few commands."""
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Any
 
+from crawlcw.ledger.documents import Document
 from crawlcw.ledger.hosts import Hosts
-from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.store import ANY_PRIORITY, BY_HOST, HAS_DUE, MongoStore
-from crawlcw.ledger.mongo.updates import of_host, of_hosts
+from crawlcw.ledger.mongo.store import MongoStore
+from crawlcw.ledger.port import Among, Path, Where, Within
 
 #: How many hosts one command asks for: the server takes 4 us for the ids of each.
 _ASKED = 500
@@ -26,27 +25,19 @@ class MongoHosts(Hosts):
         # before it that they have none.
         rest = sorted(hosts)
         while rest:
-            found = await self._first_of(of_hosts(rest[:_ASKED], self._store.kind))
-            if found is None:
+            found = await self._first({"host": Among(rest[:_ASKED])})
+            if not found:
                 rest = rest[_ASKED:]
                 continue
-            host = found["host"]
-            while found is not None:
-                earliest[host] = min(found["due"], earliest.get(host, found["due"]))
-                found = await self._first_of(
-                    of_host(host, self._store.kind), below=found["priority"]
-                )
+            host = found[0]["host"]
+            while found:
+                (task,) = found
+                earliest[host] = min(task["due"], earliest.get(host, task["due"]))
+                lower = Within(None, task["priority"])
+                found = await self._first({"host": host, "priority": lower})
             rest = rest[bisect_right(rest, host) :]
         return earliest
 
-    async def _first_of(
-        self, chosen: dict[str, Any], *, below: int = ANY_PRIORITY
-    ) -> dict[str, Any] | None:
-        cursor = self._store.tasks.find(
-            {**chosen, "priority": {"$lt": below}, **HAS_DUE},
-            {"_id": 0, "host": 1, "priority": 1, "due": 1},
-        )
-        cursor = cursor.sort([("host", 1), ("priority", -1), ("due", 1)]).limit(1).hint(BY_HOST)
-        with mapped():
-            found: list[dict[str, Any]] = await cursor.to_list(1)
-        return found[0] if found else None
+    async def _first(self, where: Where) -> Sequence[Document]:
+        fields = ("host", "priority", "due")
+        return await self._store.unit.tasks.scan(where, by=Path.HOST_DUE, limit=1, fields=fields)

@@ -33,7 +33,7 @@ from crawlcw.ledger.mongo.store import (
     some,
 )
 from crawlcw.ledger.mongo.table import Index, Table
-from crawlcw.ledger.mongo.updates import of_host
+from crawlcw.ledger.mongo.updates import of_host, of_hosts
 from crawlcw.ledger.port import MOST, Among, Edit, Key, Listed, Part, Path, Where
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model import values
@@ -113,9 +113,11 @@ class TaskTable(Table):
 
     def _stretch(self, index: Index, where: Where) -> Document:
         chosen = super()._stretch(index, where)
-        host = where.get("host")
-        if index.name == BY_HOST and isinstance(host, str):
-            chosen |= of_host(host, self._store.kind)
+        match where.get("host"):
+            case str(host) if index.name == BY_HOST:
+                return chosen | of_host(host, self._store.kind)
+            case Among(hosts) if index.name == BY_HOST:
+                return chosen | of_hosts([*hosts], self._store.kind)
         return chosen
 
     async def listed(

@@ -1,7 +1,8 @@
 """The ledger in an SQLite file: its facets on one store."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -49,16 +50,8 @@ class SqliteLedger(Facets):
         spider's. Without *create* a missing name is an `UnknownNameError`. Raises
         `LedgerConfigurationError` for a file that is not such a ledger.
         """
-        machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
-        store = SqliteStore(Path(path), name, clock=clock or machine.now)
-        ledger = cls(store)
-        try:
-            await store.prepare(kind=kind, create=create)
-            await store.reader.run(restrict_to_reading)
-            await ledger._go_on_from_the_latest(machine)
-        except BaseException:
-            await ledger.close()
-            raise
+        async with cls._opening(path, name, clock) as ledger:
+            await ledger.store.prepare(kind=kind, create=create)
         return ledger
 
     @classmethod
@@ -88,17 +81,31 @@ class SqliteLedger(Facets):
         `LedgerConfigurationError` for a file that is not a ledger, or one of another format
         or kind.
         """
+        async with cls._opening(path, name, clock) as ledger:
+            store = ledger.store
+            store.kind = await store.reader.run(check_marker, name, store.path, kind=kind)
+        return ledger
+
+    @classmethod
+    @asynccontextmanager
+    async def _opening(
+        cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
+    ) -> AsyncIterator[Self]:
+        """Yield the ledger, and let its clock go on from the latest time; close it on an error."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
+            yield ledger
             await store.reader.run(restrict_to_reading)
-            store.kind = await store.reader.run(check_marker, name, store.path, kind=kind)
-            await ledger._go_on_from_the_latest(machine)
+            # If the machine's clock was set back since, due tasks would wait.
+            latest = await store.reader.run(_latest, store.tables, name)
+            reading = machine.monotonic()
+            if latest > machine.now():
+                machine.set(latest, asked=reading, answered=reading)
         except BaseException:
             await ledger.close()
             raise
-        return ledger
 
     @staticmethod
     async def discard(path: str | Path, name: str) -> None:
@@ -114,14 +121,6 @@ class SqliteLedger(Facets):
         store = SqliteStore(self.store.path, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return SqliteLedger(store)
-
-    async def _go_on_from_the_latest(self, machine: LedgerClock) -> None:
-        """Set the clock to the latest time that a worker has recorded, if that is later."""
-        # The machine's clock was set back since: otherwise due tasks would wait.
-        latest = await self.store.reader.run(_latest, self.store.tables, self.store.name)
-        reading = machine.monotonic()
-        if latest > machine.now():
-            machine.set(latest, asked=reading, answered=reading)
 
 
 def _latest(db: Database, tables: Tables, name: str) -> datetime:
