@@ -3,12 +3,20 @@
 Texts that begin alike are one range of the order that every store has: by code points.
 """
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 from crawlcw.errors import FetchError, LedgerUnavailableError
 from crawlcw.ledger.kind import LedgerKind
@@ -101,13 +109,6 @@ def behind(key: str | None) -> Where:
     return {} if key is None else {"_id": After(key)}
 
 
-class Reading(Protocol):
-    """A function that does a unit of work, see `port.Store.reading`."""
-
-    async def __call__(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return the result of the work."""
-
-
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Read, again a few times where the ledger does not answer: an iterator goes on."""
     for _ in range(_RESUMES):
@@ -124,10 +125,15 @@ def batches(things: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 async def walk(
-    reading: Reading, where: Where, *, size: int, ids: Collection[bytes] | None = None
+    reading: Callable[..., Awaitable[Listed]],
+    where: Where,
+    *,
+    size: int,
+    ids: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield the ids of chosen tasks, *size* at a time, the last changed first; or *ids*.
 
+    *reading* does a unit of work, see `port.Store.reading`.
     Those may have changed since they were read, and *ids* are not read: a write repeats the tests.
     """
     if ids is not None:

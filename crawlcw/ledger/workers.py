@@ -69,7 +69,12 @@ class Workers:
 
         Unless it is at work already, or has left since it started.
         """
-        await self._store.writing(_join, documents.worker_document(worker))
+        document = documents.worker_document(worker)
+        fields = {name: value for name, value in document.items() if name != "_id"}
+        # One that was delayed on its way takes back nothing that was written since.
+        gone = {"left": AtMost(worker.started)}
+        write = Write(worker.name, gone, Edit(set=fields), new=document)
+        await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
@@ -90,7 +95,10 @@ class Workers:
         news: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": counted}
         if vitals is not None:
             news["vitals"] = asdict(vitals)
-        await self._store.writing(_beat, name, news)
+        # One that was delayed on its way must not take back a later one.
+        earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
+        write = Write(name, earlier, Edit(set=news))
+        await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def counters(self) -> Counters:
         """Return the sum of what all workers have counted, those that left included.
@@ -116,19 +124,6 @@ class Workers:
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return ended
-
-
-async def _join(unit: Unit, document: Document) -> None:
-    # One that was delayed on its way takes back nothing that was written since.
-    gone = {"left": AtMost(document["started"])}
-    fields = {name: value for name, value in document.items() if name != "_id"}
-    await unit.workers.change([Write(document["_id"], gone, Edit(set=fields), new=document)])
-
-
-async def _beat(unit: Unit, name: str, news: Document) -> None:
-    # One that was delayed on its way must not take back a later one.
-    earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
-    await unit.workers.change([Write(name, earlier, Edit(set=news))])
 
 
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:

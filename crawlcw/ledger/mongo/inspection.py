@@ -57,7 +57,7 @@ class Schema:
                 {"_id": self._store.name}
             )
         if kind is None:
-            self._store.kind = _kind_in(marker or {})
+            self._store.kind = LedgerKind.of((marker or {}).get("tracked"))
             self._only_looks = marker is None
         if marker is not None:
             self._check(marker)
@@ -173,7 +173,7 @@ class Schema:
         """Raise if the collections are of another format, or of a spider and not a use case."""
         name = self._store.name
         check_format(marker["version"], name)
-        check_kind(_kind_in(marker), self._store.kind, name)
+        check_kind(LedgerKind.of(marker.get("tracked")), self._store.kind, name)
 
     async def check_server(self) -> None:
         """Ask the server for its version and its time; raise where it will not do."""
@@ -193,10 +193,6 @@ class Schema:
             raise LedgerConfigurationError(
                 f"the server is MongoDB {info['version']}, and {needed} or later is needed"
             )
-
-
-def _kind_in(marker: Mapping[str, Any]) -> LedgerKind:
-    return LedgerKind.of(marker.get("tracked"))
 
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:

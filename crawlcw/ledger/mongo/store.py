@@ -150,9 +150,7 @@ class MongoStore:
         """See `port.Store.reading`."""
         return await work(self.unit, *args, **kwargs)
 
-    async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.writing`."""
-        return await work(self.unit, *args, **kwargs)
+    writing = reading  #: see `port.Store.writing`: there is no transaction
 
     async def set_clock(self) -> None:
         """Read the server's time."""

@@ -58,7 +58,10 @@ def _ids(host: str) -> documents.Document:
 
 def update_of(change: Change) -> dict[str, Any]:
     """Return what sets a task's fields: None means absent for those of `_MAY_BE_ABSENT`."""
-    fields = documents.changed(change) | _progressed(change)
+    fields = documents.changed(change) | documents.progressed(change)
+    # Each result by its own path. A stage's name is an identifier, so it leads nowhere else.
+    results = fields.pop("results", {})
+    fields |= {f"results.{stage}": result for stage, result in results.items()}
     absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
     for name in absent:
         del fields[name]
@@ -73,11 +76,3 @@ def update_of(change: Change) -> dict[str, Any]:
         pushed = update.setdefault("$push", {})
         pushed["trace"] = {"$each": trace, "$slice": -KEPT_TRACE}
     return update
-
-
-def _progressed(change: Change) -> documents.Document:
-    """Return the further fields of a change of a tracked task, each result by its own path."""
-    fields = documents.progressed(change)
-    results = fields.pop("results", {})
-    # The stages' names are identifiers, so no path leads anywhere else.
-    return fields | {f"results.{stage}": result for stage, result in results.items()}

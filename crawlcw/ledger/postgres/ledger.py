@@ -7,9 +7,11 @@ from typing import Self
 from crawlcw.ledger import protocol
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.postgres.changes import Changes
+from crawlcw.ledger.postgres.connection import Connection
 from crawlcw.ledger.postgres.inspection import Inspection
-from crawlcw.ledger.postgres.schema import found_kind, recorded_names
+from crawlcw.ledger.postgres.schema import check_marker, marker_of, recorded_names
 from crawlcw.ledger.postgres.store import PostgresStore
+from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.facets import Facets
 
 
@@ -62,7 +64,8 @@ class PostgresLedger(Facets):
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:
-            store.kind = await store.reader.run(found_kind, name, kind=kind)
+            marker = await store.reader.run(marker_of, name)
+            store.kind = check_marker(marker, name, kind=kind)
         except BaseException:
             await ledger.close()
             raise
@@ -71,7 +74,7 @@ class PostgresLedger(Facets):
     @staticmethod
     async def recorded_names(url: str) -> list[str]:
         """Return the names of the spiders and use cases with tasks, in order."""
-        return await recorded_names(url)
+        return await once(Connection(url), recorded_names)
 
     @staticmethod
     async def discard(url: str, name: str) -> None:

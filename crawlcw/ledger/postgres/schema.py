@@ -8,10 +8,9 @@ from typing import Any
 
 from crawlcw.errors import LedgerConfigurationError, UnknownNameError
 from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
-from crawlcw.ledger.postgres.connection import Connection, Database
+from crawlcw.ledger.postgres.connection import Database
 from crawlcw.ledger.postgres.dialect import DIALECT, types
 from crawlcw.ledger.sql import schema
-from crawlcw.ledger.sql.database import once
 from crawlcw.ledger.sql.schema import quoted
 from crawlcw.model.task import WAITING
 
@@ -84,7 +83,7 @@ def prepare(
     `UnknownNameError`. Raises `LedgerConfigurationError` as well.
     """
     marker = marker_of(db, name)
-    there = _checked(marker, name, kind=kind)
+    there = check_marker(marker, name, kind=kind)
     missing = tables.missing(db)
     if marker is None and "tasks" not in missing:
         check_format(None, name)
@@ -114,19 +113,16 @@ def prepare(
             for statement in tables.create:
                 db.execute(statement)
         # Another process may have made them meanwhile; if they are not as wanted, all is undone.
-        found = _checked(marker_of(db, name), name, kind=kind)
+        found = check_marker(marker_of(db, name), name, kind=kind)
         if found.tracked:
             for statement in tables.notify:
                 db.execute(statement)
     return found
 
 
-def found_kind(db: Database, name: str, *, kind: LedgerKind | None) -> LedgerKind:
-    """Return the kind of a ledger that is only looked at; raises `LedgerConfigurationError`."""
-    return _checked(marker_of(db, name), name, kind=kind)
-
-
-def _checked(marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None) -> LedgerKind:
+def check_marker(
+    marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None
+) -> LedgerKind:
     """Return the kind of the tables of *name*; raise if it or their format is another one."""
     if marker is None:
         return kind or LedgerKind.SPIDER
@@ -158,12 +154,8 @@ def drop(db: Database, tables: Tables, name: str) -> None:
             db.execute(f"DELETE FROM {_MARKER} WHERE spider = ?", (name,))
 
 
-async def recorded_names(url: str) -> list[str]:
+def recorded_names(db: Database) -> list[str]:
     """Return the names of the spiders and use cases with tasks, in order."""
-    return await once(Connection(url), _recorded)
-
-
-def _recorded(db: Database) -> list[str]:
     if not _has_marker(db):
         return []
     names = [row["spider"] for row in db.execute(f"SELECT spider FROM {_MARKER} ORDER BY 1")]

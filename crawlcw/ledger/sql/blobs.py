@@ -7,7 +7,7 @@ from uuid import uuid4
 from crawlcw.errors import LedgerError
 from crawlcw.ledger import documents
 from crawlcw.ledger.sql.database import Database, update
-from crawlcw.ledger.sql.rows import from_json, milliseconds
+from crawlcw.ledger.sql.rows import from_json, milliseconds, refusing, to_json
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.model.task import BlobRef
 
@@ -20,7 +20,8 @@ class Blobs:
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
         """See `protocol.Blobs.put`."""
-        content = self._store.text(documents.escaped(value))
+        with refusing():
+            content = to_json(documents.escaped(value))
         blob = BlobRef(id=uuid4().hex, size=len(content))
         row = {
             "id": blob.id,

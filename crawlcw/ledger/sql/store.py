@@ -4,12 +4,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
 from itertools import count
-from typing import Any
 
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.port import P, T, Unit, Work
 from crawlcw.ledger.sql.database import Connection, Database
-from crawlcw.ledger.sql.rows import refusing, to_json
 from crawlcw.ledger.sql.schema import Tables
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import driven
@@ -72,11 +70,6 @@ class SqlStore(ABC):
             db.unit = unit_on(db, self.sql)
         unit: Unit = db.unit
         return unit
-
-    def text(self, value: Any) -> str:
-        """Return a value as JSON; raises `LedgerError` if the ledger cannot hold it."""
-        with refusing():
-            return to_json(value)
 
     async def close(self) -> None:
         """See `Ledger.close`."""
