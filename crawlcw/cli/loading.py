@@ -6,14 +6,16 @@ Only spiders that the user names on the command line are loaded.
 
 import difflib
 import importlib
+import importlib.util
 import inspect
 import logging
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from crawlcw.api.spider import Spider, check, is_name
@@ -239,34 +241,38 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
     ]
 
 
-def load_file(path: Path) -> ModuleType:
-    """Return the module in the file at *path*; raises `SpiderError`.
+class _AsWritten(SourceFileLoader):
+    """Compiles a file at each load, as Python does with a script.
 
-    The file is compiled at each load, as Python does with a script. The import system would
-    reuse cached bytecode for a file that was changed within the same second and has the same
-    size, such as a spider with one changed digit.
+    The import system would reuse cached bytecode for a file that was changed within the
+    same second and has the same size, such as a spider with one changed digit.
     """
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Return the module in the file at *path*; raises `SpiderError`."""
     if not _is_file(path):
         what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
         other = path.with_name(path.name + ".py")
         hint = f": did you mean {other}?" if other.is_file() else ""
         raise SpiderError(what + hint)
-    if path.suffix != ".py":
-        raise SpiderError(f"{path} is not a Python file: its name must end in .py")
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise SpiderError(f"{path} cannot be read: {error.strerror}") from None
     # A unique name: a spider in json.py must not replace the standard library's module.
     name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
-    module = ModuleType(name)
-    module.__file__, module.__package__ = str(path.absolute()), ""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise SpiderError(f"{path} is not a Python file: its name must end in .py")
+    if isinstance(spec.loader, SourceFileLoader):
+        spec.loader = _AsWritten(name, spec.loader.path)
+    module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
     # Dataclasses and pickle look up a class's module by name.
     sys.modules[name] = module
     try:
-        code = compile(source, module.__file__, "exec", dont_inherit=True)
-        exec(code, vars(module))  # noqa: S102  # the user's own code
+        spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _broken(str(path), error) from error
