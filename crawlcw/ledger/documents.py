@@ -57,7 +57,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from datetime import datetime
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from crawlcw.errors import Reason
@@ -93,13 +93,14 @@ _PLAIN = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
-_plain = attrgetter(*_PLAIN)
+_plain, _stored_plain = attrgetter(*_PLAIN), itemgetter(*_PLAIN)
 _OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
 #: Fields that each change of a task sets as they are.
 _CHANGED = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
+_changed = attrgetter(*_CHANGED)
 #: Fields of a host, an origin, a worker, and of counters, that are stored as they are.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "until", "good_at", "resolved")
@@ -156,7 +157,7 @@ def task(found: Mapping[str, Any]) -> Task:
     reason = found.get("reason")
     options = found.get("options")
     stored = found.get("stored")
-    plain: Document = {name: found[name] for name in _PLAIN}
+    plain: Document = dict(zip(_PLAIN, _stored_plain(found), strict=True))
     for name in _OPTIONAL:
         plain[name] = found.get(name)
     return Task(
@@ -217,7 +218,7 @@ def changed(change: Change) -> Document:
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
-    found = _fields(change, _CHANGED)
+    found: Document = dict(zip(_CHANGED, _changed(change), strict=True))
     found["status"] = int(change.status)
     found["reason"] = str(change.reason) if change.reason is not None else None
     if change.response is not None:

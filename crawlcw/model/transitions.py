@@ -101,6 +101,8 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # Its callback had raised, for example.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
+#: The status after an event that leads to one only.
+_AFTER = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
 
 #: The fields of a task while it is held, and not afterwards.
 LOCK = ("lock", "lock_time")
@@ -306,7 +308,7 @@ def claim(
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     return Change(
         event=event,
-        status=_after(task.status, event),
+        status=_AFTER[task.status, event],
         due=now + lease,
         update_time=now,
         lock=token,
@@ -356,7 +358,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     """Return the change of a task that is not claimed, for it has cost another worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
-        status = _after(task.status, Event.ABANDON)
+        status = _AFTER[task.status, Event.ABANDON]
         message = f"{lost} workers were lost while they worked on nothing else, "
         message += f"the last was {task.lock}"
     else:
@@ -389,7 +391,7 @@ def settle(
         case Moved():
             change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
         case Unchanged():
-            status = _after(Status.PROCESSING, Event.CONFIRM)
+            status = _AFTER[Status.PROCESSING, Event.CONFIRM]
             found = _finished(lease, outcome, now=now)
             change = replace(found, event=Event.CONFIRM, status=status, items=None)
         case Succeeded():
@@ -406,7 +408,7 @@ def settle(
 def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
     return Change(
         event=Event.FINISH,
-        status=_after(Status.PROCESSING, Event.FINISH),
+        status=_AFTER[Status.PROCESSING, Event.FINISH],
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -428,7 +430,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
     # A stage has attempts of its own.
     return Change(
         event=Event.ADVANCE,
-        status=_after(Status.PROCESSING, Event.ADVANCE),
+        status=_AFTER[Status.PROCESSING, Event.ADVANCE],
         due=now + outcome.delay,
         update_time=now,
         fence=lease.fence,
@@ -466,7 +468,7 @@ def _failed(
     wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
     return Change(
         event=event,
-        status=_after(Status.PROCESSING, event),
+        status=_AFTER[Status.PROCESSING, event],
         due=now + wait if again else None,
         update_time=now,
         fence=lease.fence,
@@ -540,7 +542,7 @@ def reparse(
     fetched = task.update_time if task.visit is None else task.visit.changed
     change = Change(
         event=Event.REPARSE,
-        status=_after(task.status, Event.REPARSE),
+        status=_AFTER[task.status, Event.REPARSE],
         update_time=moment,
         # As at a claim: large items lie under it, and no other outcome fits any more.
         fence=task.fence + 1,
@@ -608,8 +610,3 @@ def retries(status: Status, reason: Reason | None) -> bool:
     if status not in RETRY.from_statuses:
         return False
     return status is Status.FAILED or reason in RETRIED_REASONS
-
-
-def _after(status: Status, event: Event) -> Status:
-    (after,) = TABLE[status, event]
-    return after
