@@ -82,9 +82,9 @@ def prepare(
     *kind* is the expected kind, None: any. Without *create* a name without tables is an
     `UnknownNameError`. Raises `LedgerConfigurationError` as well.
     """
-    marker = marker_of(db, name)
+    # The marker is read last: another process may make it together with the tables.
+    missing, marker = tables.missing(db), marker_of(db, name)
     there = check_marker(marker, name, kind=kind)
-    missing = tables.missing(db)
     if marker is None and "tasks" not in missing:
         check_format(None, name)
     if not create and (marker is None or "tasks" in missing):
