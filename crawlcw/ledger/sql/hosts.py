@@ -20,7 +20,6 @@ class SqlHosts(Hosts):
 
     def _earliest_dues(self, db: Database, hosts: Collection[str]) -> dict[str, datetime]:
         statement = self._store.sql.next_due_of_host
-        dues = {
-            host: [due for _, due in descending(db, statement, {"host": host})] for host in hosts
-        }
-        return {host: moment(min(of_host)) for host, of_host in dues.items() if of_host}
+        with db.snapshot():
+            found = {n: [due for _, due in descending(db, statement, {"host": n})] for n in hosts}
+        return {host: moment(min(dues)) for host, dues in found.items() if dues}
