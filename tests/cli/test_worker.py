@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ class Worker:
                     settings=Settings(grace="7s"),
                     channel=self.theirs,
                     lifeline=self.lifeline,
+                    began=datetime.now(UTC),
                     measured=measured,
                 )
                 self.seconds = self.clock.elapsed

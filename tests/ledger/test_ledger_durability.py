@@ -58,5 +58,5 @@ async def test_claims_are_quick_and_outcomes_durable(
     note("abandon")
 
     assert given_up.abandoned == 1
-    assert [levels.pop(each) for each in ("claim", "begin", "renew")] == [QUICK] * 3
+    assert [levels.pop(each) for each in ("claim", "renew")] == [QUICK] * 2
     assert levels == dict.fromkeys(levels, DURABLE)
