@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import blake2b
 from http.cookies import CookieError, SimpleCookie
+from itertools import count
 
 import yarl
 from publicsuffixlist import PublicSuffixList
@@ -65,8 +66,10 @@ class SiteCookies:
     def __init__(self) -> None:
         #: By a digest of what tells each from others, the one that was set longest ago first.
         self._kept: dict[str, Cookie] = {}
-        #: By port and domain, the digests of their cookies, in the order in which these came.
-        self._places: dict[tuple[int, str], dict[str, None]] = {}
+        #: By port and domain, the digests of their cookies, each with its rank: which of two was
+        #: there first. One that is set anew keeps it.
+        self._places: dict[tuple[int, str], dict[str, int]] = {}
+        self._next = count()
         self._size = 0  #: characters of all
         #: What responses have changed since `take_changes`.
         self.changed: set[str] = set()
@@ -124,9 +127,9 @@ class SiteCookies:
     def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
         """Return the names and values of the cookies for *url*, in their order (section 5.8.3)."""
         now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
-        found, domain = list[Cookie](), host
+        found, domain = [], host
         while domain:
-            for key in tuple(self._places.get((port, domain), ())):
+            for key, rank in tuple(self._places.get((port, domain), {}).items()):
                 cookie = self._kept[key]
                 if cookie.expires is not None and cookie.expires <= now:
                     self._drop(key)
@@ -138,11 +141,10 @@ class SiteCookies:
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
                 ):
-                    found.append(cookie)
+                    found.append((-len(cookie.path), rank, cookie.name, cookie.value))
             # Those of the names that the host is below of, too.
             domain = domain.partition(".")[2]
-        found.sort(key=lambda cookie: -len(cookie.path))
-        return [(cookie.name, cookie.value) for cookie in found]
+        return [(name, value) for *_, name, value in sorted(found)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep a cookie that a response, or the spider, has set, or delete it."""
@@ -157,16 +159,15 @@ class SiteCookies:
         self._keep(key, cookie)
         place = self._places[cookie.port, cookie.domain]
         while len(place) > _MOST_OF_A_DOMAIN:
-            self._forget(next(key for key in self._kept if key in place))
+            self._forget(next(iter(place)))
         while len(self._kept) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
             self._forget(next(iter(self._kept)))
 
     def _keep(self, key: str, cookie: Cookie) -> None:
-        if (known := self._kept.pop(key, None)) is not None:
-            self._size -= _size(known)
+        rank = self._drop(key)
         self._kept[key] = cookie
-        # One that is set again keeps its place.
-        self._places.setdefault((cookie.port, cookie.domain), {})[key] = None
+        place = self._places.setdefault((cookie.port, cookie.domain), {})
+        place[key] = next(self._next) if rank is None else rank
         self._size += _size(cookie)
 
     def _forget(self, key: str) -> None:
@@ -174,16 +175,17 @@ class SiteCookies:
         self._drop(key)
         self.changed.add(key)
 
-    def _drop(self, key: str) -> None:
-        """Take away a cookie."""
+    def _drop(self, key: str) -> int | None:
+        """Take away a cookie; return the rank that it had."""
         cookie = self._kept.pop(key, None)
         if cookie is None:
-            return
+            return None
         at = cookie.port, cookie.domain
-        del self._places[at][key]
+        rank = self._places[at].pop(key)
         if not self._places[at]:
             del self._places[at]
         self._size -= _size(cookie)
+        return rank
 
 
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
