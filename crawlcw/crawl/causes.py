@@ -116,7 +116,7 @@ class Causes:
         )
         if closed:
             # What else is learned goes back with the host; this ends a row of failures.
-            host.save_soon()
+            self.frontier.pending.save(host)
             self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
 
@@ -301,12 +301,12 @@ class Causes:
             chance=random.random(),
         )
         host.slow_start.steps = 0
-        host.save_soon()
+        self.frontier.pending.save(host)
         host.pace()
         if origin.given_up is not None and host.lease is not None:
             self.stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
             self._put_off_origin(host, scheme, until=now)
-            self.frontier.losing.add(host)
+            self.frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)
         until = host.state.resting_until(scheme, now=now)
@@ -333,7 +333,7 @@ class Causes:
         waiting = self.frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self.frontier.returned += [put_off(lease, until=until) for lease in waiting]
+        self.frontier.pending.release(put_off(lease, until=until) for lease in waiting)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(

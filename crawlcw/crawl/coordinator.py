@@ -217,7 +217,7 @@ class Coordinator:
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed, or is not ours any more."""
         if to_ledger:
-            self.frontier.returned.append(lease)
+            self.frontier.pending.release([lease])
         else:
             self._place(lease)
         self._changed.set()
@@ -227,7 +227,7 @@ class Coordinator:
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
-            frontier.returned.append(lease)
+            frontier.pending.release([lease])
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
@@ -242,7 +242,7 @@ class Coordinator:
             self._queues.add(lease, now=time.monotonic(), asks=False)
             return
         # If its origin was given up, it is ignored with all others once it is back.
-        frontier.returned.append(lease)
+        frontier.pending.release([lease])
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
@@ -305,8 +305,8 @@ class Coordinator:
         """Give back, lease, page and claim; return whether the ledger is drained."""
         # Tasks go back before their hosts, whose next owners would not find leased tasks.
         frontier = self.frontier
-        if frontier.returned:
-            await self._give_back([])
+        if frontier.pending.returned:
+            await self._give_back(frontier.pending.take_returned())
         for host in [*frontier.opening]:
             # A good page of a host that is half-open is asked for before any other.
             if not (host.is_busy or self._opening.probe(host, background)) and host.opened:
@@ -325,12 +325,10 @@ class Coordinator:
         leases = self.pool.take_back()
         for lease in leases:
             self.free_slot(lease)
-        return await self._give_back([*leases, *self._queues.withdraw()])
+        leases += [*self._queues.withdraw(), *self.frontier.pending.take_returned()]
+        return await self._give_back(leases) if leases else 0
 
     async def _give_back(self, leases: list[Lease]) -> int:
-        leases, self.frontier.returned = [*leases, *self.frontier.returned], []
-        if not leases:
-            return 0
         count = await self._ledger.outcomes.release(leases)
         # Only now: killed in between, the leases run out, and nothing is lost.
         self._held.end(leases)

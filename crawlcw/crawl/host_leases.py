@@ -77,12 +77,10 @@ class HostLeaser:
         """Save, give back and lease hosts as is due; return whether any was leased."""
         frontier = self._frontier
         # The state of a host is written before another process may lease it.
-        if frontier.unsaved:
-            await self._save_changed()
-        for host in frontier.losing.copy():
-            if not host.is_busy:
-                frontier.losing.discard(host)
-                host.work(background, partial(self._give_up, host))
+        if frontier.pending.unsaved:
+            await self._save(frontier.pending.take_unsaved())
+        for host in frontier.pending.take_losing() if frontier.pending.losing else ():
+            host.work(background, partial(self._give_up, host))
         await self._give_back(background)
         leased = await self._lease_some(idle=idle)
         if time.monotonic() >= self._others_at:
@@ -92,7 +90,7 @@ class HostLeaser:
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they go back when the requests under way have ended."""
-        await self._save_changed()
+        await self._save(self._frontier.pending.take_unsaved())
         # Those with a page under way are taken back as soon as the pause is over.
         self._hand_on(self._staying(), at=float("-inf"))
         await self._give_back(background)
@@ -128,7 +126,7 @@ class HostLeaser:
         """Renew all leases, and save the changes of their hosts; the tasks' were just renewed."""
         for visited in self._frontier.visited():
             visited.renewed(asked=self._session.renewed)
-        self._frontier.unsaved.clear()
+        self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
@@ -153,10 +151,6 @@ class HostLeaser:
             extra={"event": "host_lost", "host": name},
         )
         self._frontier.lose(name)
-
-    async def _save_changed(self) -> None:
-        unsaved, self._frontier.unsaved = self._frontier.unsaved, set()
-        await self._save(unsaved)
 
     async def _save(self, hosts: Iterable[HeldHost]) -> None:
         # Copies: changes while the ledger writes are not written with them.

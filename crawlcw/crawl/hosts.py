@@ -17,7 +17,7 @@ them takes long, it goes on as if it had been away.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -104,7 +104,7 @@ class HeldHost:
         if robots is not None:
             self.state.robots = robots
             if not self.queue.delay and not self.limit.concurrency:
-                self.save_soon()  # others take part in it once they can read this
+                self.frontier.pending.save(self)  # others take part in it once they can read this
         if asked:
             self.frontier.sent(self.name, at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
@@ -123,15 +123,9 @@ class HeldHost:
         else:
             self.queue.opened = False
         if phase is Phase.LEAVING:
-            frontier.returned += queues.withdraw(host=self.name)
+            frontier.pending.release(queues.withdraw(host=self.name))
         queues.changed.add(self.name)
         frontier.poll_wanted.set()
-
-    def save_soon(self) -> None:
-        """Let the ledger know its state at once, if it is ours."""
-        if self.lease is not None:
-            self.frontier.unsaved.add(self)
-            self.frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
         """Set the pace of its queue by its health and limits; with *limit* these are new.
@@ -177,9 +171,8 @@ class HeldHost:
             if origin.until is None:  # the usual case
                 return None
             return self.state.resting_until(scheme, now=self.frontier.ledger_now())
-        # Ignoring them is up to its owner.
-        if self.lease is not None and not self.frontier.calls.include(task.errback):
-            self.frontier.losing.add(self)
+        if not self.frontier.calls.include(task.errback):
+            self.frontier.pending.ignore(self)
         return origin.given_up
 
     def probe_url(self) -> str | None:
@@ -199,6 +192,51 @@ class PageLimit:
         """Return whether a host is full."""
         reached = self.most is not None and state.finished >= self.most
         return reached and state.name not in self.unlimited
+
+
+class Pending:
+    """Work on hosts and tasks that waits for the coordinator."""
+
+    def __init__(self) -> None:
+        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
+        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
+        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+
+    def save(self, host: HeldHost) -> None:
+        """Let the ledger know the state of a host at once, if it is ours."""
+        if host.lease is not None:
+            self.unsaved.add(host)
+            host.frontier.poll_wanted.set()
+
+    def ignore(self, host: HeldHost) -> None:
+        """Let the tasks of a host's lost origins be ignored, which is up to its owner."""
+        if host.lease is not None:
+            self.losing.add(host)
+
+    def release(self, leases: Iterable[Lease]) -> None:
+        """Let tasks go back to the ledger."""
+        self.returned += leases
+
+    def forget(self, host: HeldHost) -> None:
+        """Leave a host as it is: it is not ours any more."""
+        self.unsaved.discard(host)
+        self.losing.discard(host)
+
+    def take_unsaved(self) -> set[HeldHost]:
+        """Return the hosts to be saved, and forget them."""
+        unsaved, self.unsaved = self.unsaved, set()
+        return unsaved
+
+    def take_losing(self) -> list[HeldHost]:
+        """Return the hosts with tasks to be ignored, except the busy ones, and forget them."""
+        losing = [host for host in self.losing if not host.is_busy]
+        self.losing.difference_update(losing)
+        return losing
+
+    def take_returned(self) -> list[Lease]:
+        """Return the tasks that are to go back, and forget them."""
+        returned, self.returned = self.returned, []
+        return returned
 
 
 class Frontier:
@@ -232,9 +270,7 @@ class Frontier:
         self.hosts: dict[str, HeldHost] = {}
         self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
         self.opening: set[HeldHost] = set()  #: those that are OPENING
-        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
-        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
-        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+        self.pending = Pending()
         #: Hosts that are shared and failed us: until when this process leaves them alone.
         self.avoided: dict[str, float] = {}
         self._held = held
@@ -267,7 +303,7 @@ class Frontier:
         self.leased[name] = host
         if state.lost_origins:
             # The owner before may have been killed before the waiting tasks were ignored.
-            self.losing.add(host)
+            self.pending.ignore(host)
         for origin in state.origins.values():
             if origin.probe_page is not None and not origin.failures:
                 self.uplink.learned(name, origin.probe_page)
@@ -314,8 +350,7 @@ class Frontier:
         if host := self.hosts.get(name):
             host.lease = None
             self.leased.pop(name, None)
-            self.unsaved.discard(host)
-            self.losing.discard(host)
+            self.pending.forget(host)
             host.enter(Phase.LEAVING)
             self.queues.extend(name, deadline=float("-inf"), now=self.clock())
 
@@ -325,7 +360,8 @@ class Frontier:
         self.queues.end(host.name)
         del self.hosts[host.name]
         self.leased.pop(host.name, None)
-        for those in (self.opening, self.unsaved, self.losing, self._low, self._ended):
+        self.pending.forget(host)
+        for those in (self.opening, self._low, self._ended):
             those.discard(host)
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest) if rest > 0 else None
@@ -434,5 +470,5 @@ class Frontier:
         return [
             host
             for host in self._ended
-            if host not in self.losing and not self._held.of_host[host.name]
+            if host not in self.pending.losing and not self._held.of_host[host.name]
         ]

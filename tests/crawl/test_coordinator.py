@@ -650,7 +650,7 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     assert (pool.waiting, len(harness.held), slots.active) == (0, 1, 1)
     coordinator.requeue(under_way, to_ledger=True)
     await asyncio.sleep(5)
-    assert harness.frontier.returned == [], "each goes back once"
+    assert harness.frontier.pending.returned == [], "each goes back once"
     coordinator.pause(None)
     coordinator.done(under_way)
     working = asyncio.create_task(harness.work())

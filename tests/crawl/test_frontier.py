@@ -111,7 +111,7 @@ def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_a
     process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
 
     assert host.phase is Phase.LEAVING
-    assert process.frontier.unsaved == set(), "a visitor writes no state of a host"
+    assert process.frontier.pending.take_unsaved() == set(), "a visitor writes no state of a host"
     process.forget()
     assert process.frontier.shares("other.example")
     process.now += retry_after - 0.1
@@ -158,7 +158,7 @@ def test_a_host_that_fails_rests_and_is_left_where_that_takes_long(
     process.fetched(lease)
 
     assert process.resting() == retry_after
-    assert host in process.frontier.unsaved, "other processes must learn it at once"
+    assert host in process.frontier.pending.take_unsaved(), "other processes must learn it at once"
     assert process.frontier.poll_wanted.is_set()
     assert (host.phase is Phase.LEAVING) == leaves
     assert host.queue.delay == 0.5
@@ -256,8 +256,7 @@ def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.losing == {host}
-    process.frontier.losing.clear()
+    assert process.frontier.pending.take_losing() == [host]
     assert process.idle() == [HOST]
 
 
@@ -276,12 +275,12 @@ def test_a_task_of_an_origin_that_was_given_up_is_ignored_with_all_others_or_tol
     process = Process(concurrency=0)
     state = Host(name=HOST, origins={"http": Origin(given_up=Reason.HOST_UNREACHABLE)})
     host = process.begin(origins=state.origins) if owned else process.frontier.visit(state)
-    process.frontier.losing.clear()
+    process.frontier.pending.take_losing()
     task = make_task(errback=errback)
 
     assert host.obstacle(task) is Reason.HOST_UNREACHABLE
     assert process.frontier.given_up(task) is told
-    assert process.frontier.losing == ({host} if loses else set())
+    assert process.frontier.pending.take_losing() == ([host] if loses else [])
 
 
 # --- leases of hosts
@@ -311,11 +310,11 @@ def test_a_host_that_is_lost_is_asked_for_nothing_more():
     host = process.serve(finished=10)
     process.claim(3)
     assert len(process.take_all()) == 2
-    host.save_soon()
+    process.frontier.pending.save(host)
 
     process.lose()
 
-    assert process.frontier.unsaved == set()
+    assert process.frontier.pending.take_unsaved() == set()
     assert not process.may_ask()
     assert HOST not in process.frontier.leased
     assert process.frontier.leased == {}

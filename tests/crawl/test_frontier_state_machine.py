@@ -172,8 +172,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def save(self, number: int, name: str) -> None:
         frontier = self.processes[number].frontier
         row, host = self.rows[name], frontier.hosts[name]
-        assert host.lease is None or host in frontier.unsaved
-        frontier.unsaved.clear()
+        assert host.lease is None or host in frontier.pending.take_unsaved()
         if host.lease is None or not self.is_current(number, host):
             return
         row.state = host.state

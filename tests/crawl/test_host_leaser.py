@@ -211,7 +211,7 @@ async def test_a_host_with_one_origin_given_up_stays_for_the_other(
     await world.ledger.tasks.add([task(f"http://{host.name}/") for _ in range(waiting)])
     host.state.origins["http"] = Origin(given_up=Reason.HOST_UNREACHABLE)
     host.poll(wanted=False)
-    world.frontier.losing.add(host)
+    world.frontier.pending.ignore(host)
     world.process.occupy(host)
     await world.look()
     assert host.is_busy, "its robots.txt is asked for just now"

@@ -105,7 +105,7 @@ async def test_a_lease_that_is_lost_beside_a_write_of_its_host_is_known_to_be_lo
 
     async def lost(leases: Any, **_named: Any) -> set[str]:
         process.answered()
-        process.frontier.hosts[HOST].save_soon()
+        process.frontier.pending.save(process.frontier.hosts[HOST])
         await look(host_leaser)
         return {lease.host.name for lease in leases}
 

@@ -189,8 +189,7 @@ class Process:
 
     def given_back(self) -> list[Lease]:
         """Take the tasks that must be released to the ledger."""
-        returned, self.frontier.returned = self.frontier.returned, []
-        return returned
+        return self.frontier.pending.take_returned()
 
     def lose(self, name: str = HOST) -> None:
         self.frontier.lose(name)
