@@ -14,7 +14,7 @@ from crawlcw.api.response import Response
 from crawlcw.api.spider import Spider
 from crawlcw.cli import options, trying
 from crawlcw.cli.terminal import logs
-from crawlcw.cli.trial import Trial
+from crawlcw.cli.trying import Trial
 from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
