@@ -263,7 +263,7 @@ SQL_MUTANTS = [
         caught_by=(_FAULT + "[postgres-commit-reply-lost]", _COMMIT_LATE + "[commit]"),
     ),
     Mutant(
-        name="a-release-was-lost",
+        name="a-release-of-hosts-was-lost",
         edits=(
             Edit(
                 f"{_LEDGER}.hosts",

@@ -105,7 +105,7 @@ def positions(world: World, commands: list[Command]) -> list[int]:
     return [
         n
         for n, name in enumerate(names)
-        if world.driver != "postgres" or {*names[n - 1 : n], *names[n + 1 : n + 2]} != {name}
+        if world.driver != "postgres" or names[max(n - 1, 0) : n + 2] != [name] * 3
     ]
 
 
