@@ -4,9 +4,10 @@ import json
 import re
 import shutil
 import socket
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from signal import SIGTERM
@@ -19,7 +20,6 @@ from tests.faults.wires import Command as Sent
 from tests.support.crawl_process import wait_until
 from tests.support.mongod import with_database
 from tests.support.plain_site import PlainHandler, PlainSite
-from tests.support.programs import children_of
 from tests.support.work_process import Working, crawlcw
 
 pytestmark = pytest.mark.thorough
@@ -287,15 +287,10 @@ def replaced_by_another_file(ledger: Path) -> None:
 MISHAPS = [removed, replaced_by_a_copy, replaced_by_another_file]
 
 
-def holders(command: int, ledger: Path) -> int:
-    """Return the number of a command's processes that have the ledger's file open."""
-    links = [link for pid in children_of(command) for link in Path(f"/proc/{pid}/fd").glob("*")]
-    held = set()
-    for link in links:
-        with suppress(OSError):  # the file was closed
-            if link.readlink() == ledger:
-                held.add(link.parts[2])
-    return len(held)
+def workers(ledger: Path) -> int:
+    """Return the number of processes that have joined the crawl in a ledger's file."""
+    with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
+        return db.execute('SELECT COUNT(*) FROM "pages.workers" WHERE "left" IS NULL').fetchone()[0]
 
 
 @pytest.mark.representative("removed-1")
@@ -311,7 +306,7 @@ def test_a_ledger_file_that_is_gone_ends_the_crawl(
         running(tmp_path, spider(site.url), f"sqlite:///{ledger}", *options) as command,
     ):
         # A process that has not opened the file yet would create a new one.
-        wait_until(lambda: site.asked > 5 and holders(command.process.pid, ledger) == processes)
+        wait_until(lambda: site.asked > 5 and workers(ledger) == processes)
         mishap(ledger)
         code, report = command.end()
 
