@@ -191,7 +191,7 @@ class Runner:
                 produced = await run.result(*arguments)
             if isinstance(produced, Produced) and produced.retired is None:
                 page.is_kept = True
-                produced.state = self.state.changes(page) if page.names else {}
+                produced.state = self.state.changes(page) if page.values or page.sums else {}
             return produced
 
 

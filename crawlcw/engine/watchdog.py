@@ -74,7 +74,8 @@ class Watchdog:
         self._clock = clock
         self._renewed = clock()
         self._told: set[str] = set()
-        self._most_cpu = 0.0  #: seconds of CPU time without a tick; 0: no limit
+        #: Seconds of CPU time without a tick, of which a stopped process uses none; 0: no limit.
+        self._most_cpu = 0.0
         self._tick_handle: asyncio.TimerHandle
         self._left = threading.Event()
         self._thread: threading.Thread
@@ -141,7 +142,8 @@ class Watchdog:
             # Where the thread did not get to see it.
             self._tell(self.begun, lag)
         self.begun = None
-        self._restart_timer()
+        if self._most_cpu:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _run(self) -> None:
@@ -170,14 +172,10 @@ class Watchdog:
             called = running_in(frame)
             self._tell(called, lag)
             # Python runs, if not in the loop: the time is taken here.
-            self._restart_timer()
+            if self._most_cpu:
+                signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
             if called is not None and self.limit and silent >= self.limit:
                 self._end_process(called, frame)
-
-    def _restart_timer(self) -> None:
-        # Of CPU time: a process that was stopped, or whose machine slept, has used none.
-        if self._most_cpu:
-            signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name

@@ -79,7 +79,7 @@ class Stalls:
 
     def ticked(self, now: float) -> float:
         """Note that the loop runs; return by how much this is late."""
-        lag = self.lag(now)
+        lag = max(0.0, now - self._due)
         if lag >= _COUNTED_FROM:
             self._stalls.append((self._due, now))
         self._due = now + TICK

@@ -165,7 +165,7 @@ class History:
             self.undo(page.run)
             return
         del self._pages[page.run]
-        if page.names:
+        if page.values or page.sums:
             self._pages[page.run] = page  # in the order in which they end
         elif self._is_pending(page.run):
             # An errback, which stands for what its callback has added.
@@ -206,7 +206,7 @@ class History:
     def unwritten(self, running: Page | None = None) -> list[Page]:
         """Return the pages that have ended since the last write, and a *running* one."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
-        return [page for page in pages if page.names]
+        return [page for page in pages if page.values or page.sums]
 
     def next(self, pages: Collection[Page]) -> StoredState:
         """Return the state to be written, with the changes of *pages*."""
