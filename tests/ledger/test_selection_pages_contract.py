@@ -30,7 +30,12 @@ URLS = [
 ]
 
 
-@pytest.fixture(params=[50_000, 2], ids=["by_index", "by_status"])
+@pytest.fixture(
+    params=[
+        pytest.param(50_000, id="by_index"),
+        pytest.param(2, id="by_status", marks=pytest.mark.thorough),
+    ]
+)
 def scan_limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Force one of the two ways of reading for a small ledger."""
     monkeypatch.setattr("crawlcw.ledger.queries.SCAN_LIMIT", request.param)
@@ -102,6 +107,7 @@ _choices = st.builds(
 )
 
 
+@pytest.mark.representative("sqlite")
 # The ledger is only read after this.
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -122,6 +128,7 @@ async def test_pages_of_a_prefix_are_those_of_all_tasks_filtered(
     assert await ledger.admin.count_failed(chosen) == Count(number=len(failures))
 
 
+@pytest.mark.representative("sqlite")
 async def test_a_page_of_any_size_is_found(ledger: Ledger, clock: FakeClock, scan_limit: int):
     everything = await filled(ledger, clock)
     chosen = TaskFilter(url_prefix="http://shop")
