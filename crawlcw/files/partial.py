@@ -25,8 +25,6 @@ _SYNCED_WITHIN = 5.0
 _PIECE = 1 << 20
 _LONGEST_NOTE = 1 << 14
 _TOTAL = (int, type(None))
-#: A disk with a smaller free share is full, whatever size a file announces.
-_FULL = 1 / 100
 
 
 class PartialFile:
@@ -145,10 +143,9 @@ class PartialFile:
         left = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if left > disk.free:
-            # On a disk with free space, a file that does not fit is too large, or its announced
-            # size is wrong: not a full disk.
-            number = errno.ENOSPC if disk.free < _FULL * disk.total else errno.EFBIG
-            raise OSError(number, os.strerror(number))
+            # Nobody can make room for more than the whole disk has: the announced size is wrong.
+            number = errno.ENOSPC if left <= disk.total else errno.EFBIG
+            raise OSError(number, f"{left:,} bytes are to come, and {disk.free:,} are free")
 
     def _sync(self) -> None:
         os.fsync(self._stream.fileno())

@@ -154,12 +154,12 @@ Usage = namedtuple("Usage", "total used free")
 async def test_a_full_disk_ends_the_crawl_and_costs_no_task_anything(
     site: MediaSite, ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, BLOCK))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(FILM.size, 0, FILM.size - 1))
 
     report = await run_spider(spider(site, tmp_path), ledger=ledger_url)
 
     assert report.finish_reason is FinishReason.FILES_UNWRITABLE
-    assert report.detail == f"cannot save to {tmp_path}: No space left on device"
+    assert report.detail.startswith(f"cannot save to {tmp_path}: ")
     record = await film_in(ledger_url, site)
     assert (record.task.status, record.task.retry) == (Status.TODO, 0)
     monkeypatch.undo()

@@ -474,13 +474,14 @@ Usage = namedtuple("Usage", "total used free")
 async def test_a_disk_without_room_is_one_reason_and_is_not_filled(
     site: MediaSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(1 << 40, 0, BLOCK))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(FILM.size, 0, FILM.size - 1))
 
     with pytest.raises(FetchError) as caught:
         await saved(site, tmp_path)
 
     assert caught.value.reason is Reason.FILES_UNWRITABLE
-    assert caught.value.message == f"cannot save to {tmp_path}: No space left on device"
+    said = f"{FILM.size:,} bytes are to come, and {FILM.size - 1:,} are free"
+    assert caught.value.message == f"cannot save to {tmp_path}: {said}"
     assert names(tmp_path) == []
 
 
