@@ -1,6 +1,6 @@
 """Layer that renders fetched pages in Chromium by Playwright, started on demand.
 
-The browser has no access to the network: its proxy is a closed port, and no name resolves. The
+The browser has no access to the network: its proxy and all names lead to a closed port. The
 layers below fetch the page and all its subresources, with the address guard, limits and
 deadlines of other requests. Pages do not share storage.
 """
@@ -37,7 +37,10 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, closed everywhere
     "--proxy-bypass-list=<-loopback>",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    # Not ~NOTFOUND, which WebRTC asks for by multicast DNS if a page names a peer of `.local`.
+    "--host-resolver-rules=MAP * 127.0.0.1:9",
+    # WebRTC uses no UDP without a proxy for it: one name is Chromium's, one the headless shell's.
+    "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--dns-prefetch-disable",
     "--disable-background-networking",

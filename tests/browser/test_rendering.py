@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -230,6 +230,14 @@ async def test_a_page_reaches_nothing_that_the_crawl_may_not():
     """Neither private addresses, by any API of a page, nor URLs that robots.txt forbids."""
     listening = socket.create_server(("127.0.0.2", 0))
     listening.setblocking(False)
+    datagrams = socket.socket(type=socket.SOCK_DGRAM)
+    datagrams.bind(listening.getsockname())
+    multicast_dns = socket.socket(type=socket.SOCK_DGRAM)
+    multicast_dns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    multicast_dns.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    multicast_dns.bind(("", 5353))
+    group = socket.inet_aton("224.0.0.251") + socket.inet_aton("0.0.0.0")
+    multicast_dns.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
     private = f"127.0.0.2:{listening.getsockname()[1]}"
     async with serving() as site:
         site.pages |= {
@@ -242,10 +250,28 @@ async def test_a_page_reaches_nothing_that_the_crawl_may_not():
                 <script>
                   new WebSocket("ws://{private}/w");
                   navigator.sendBeacon("http://{private}/b", "x");
-                  new RTCPeerConnection({{iceServers: [{{urls: "stun:{private}"}}]}});
+                  const stun = {{urls: "stun:{private}"}};
+                  const turn = {{urls: ["turn:{private}", "turn:{private}?transport=tcp"],
+                    username: "u", credential: "c"}};
+                  const peer = new RTCPeerConnection({{iceServers: [stun, turn]}});
+                  peer.createDataChannel("x");
+                  const addresses = [];
+                  const gathered = new Promise(done => peer.onicecandidate =
+                    event => event.candidate ? addresses.push(event.candidate.candidate) : done());
+                  const other = new RTCPeerConnection();
+                  const remote = "candidate:1 1 udp 2113937151 a.local 3478 typ host";
+                  const connected = (async () => {{
+                    await peer.setLocalDescription(await peer.createOffer());
+                    await other.setRemoteDescription(peer.localDescription);
+                    await other.setLocalDescription(await other.createAnswer());
+                    await peer.setRemoteDescription(other.localDescription);
+                    await peer.addIceCandidate({{candidate: remote, sdpMid: "0"}});
+                  }})();
                   const all = ["http://{private}/d", "/secret/d", "/moved", "/part"];
-                  Promise.allSettled(all.map(url => fetch(url))).then(
-                    found => document.title = found.map(each => each.status[0]).join(""));
+                  Promise.allSettled(all.map(url => fetch(url))).then(async found => {{
+                    await Promise.all([gathered, connected]);
+                    document.title = found.map(each => each.status[0]).join("") + addresses;
+                  }});
                 </script>""",
             "/part": "x",
             "/secret/d": "x",
@@ -259,9 +285,22 @@ async def test_a_page_reaches_nothing_that_the_crawl_may_not():
         "all requests are refused but the one for the page's own part"
     )
     assert not [path for path in site.asked if path.startswith("/secret")]
-    with pytest.raises(BlockingIOError):
-        listening.accept()
-    listening.close()
+    with listening, datagrams, multicast_dns:
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+        assert received(datagrams) == []
+        questions = [data for data in received(multicast_dns) if b"NOTFOUND" in data]
+        assert questions == []
+
+
+def received(listener: socket.socket) -> list[bytes]:
+    """Return the datagrams that have come so far."""
+    listener.setblocking(False)
+    datagrams = []
+    with suppress(BlockingIOError):
+        while True:
+            datagrams.append(listener.recv(1 << 16))
+    return datagrams
 
 
 def _moved(target: str) -> Handler:
