@@ -15,6 +15,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -548,9 +549,43 @@ async def test_a_database_that_takes_no_writes_is_named(server: postgres.Server)
     ready = invoke("doctor", "standby", "--ready", "--ledger", only)
     assert (ready.returncode, "default_transaction_read_only is on" in ready.stderr) == (78, True)
     assert invoke("stats", "standby", "--ledger", only).returncode == 0
-    async with opened(only, "standby") as ledger:
-        with pytest.raises(LedgerUnavailableError, match="read-only transaction: name the primary"):
+    with pytest.raises(LedgerConfigurationError, match="read_only is on: set it to off"):
+        await PostgresLedger.open(only, "standby")
+    async with opened(only, "standby", create=False) as ledger:
+        with pytest.raises(LedgerConfigurationError, match="read_only is on: set it to off"):
             await ledger.tasks.add(make_tasks(5))
+
+
+@pytest.mark.thorough
+async def test_a_database_that_lacks_characters_is_refused_at_the_opening(server: postgres.Server):
+    with psycopg.connect(server.url("ledgers"), autocommit=True) as db:
+        db.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING LATIN1 LOCALE 'C'")
+
+    with pytest.raises(LedgerConfigurationError, match="encoding of the database is LATIN1, which"):
+        await PostgresLedger.open(server.url("latin"), "books")
+    ready = invoke("doctor", "books", "--ready", "--ledger", server.url("latin"))
+
+    assert (ready.returncode, "LATIN1" in ready.stderr) == (78, True)
+
+
+async def test_no_setting_of_a_user_changes_what_the_statements_mean(emptied_postgres: str):
+    settings = {
+        "standard_conforming_strings": "off",
+        "lock_timeout": "1",
+        "default_transaction_isolation": "serializable",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+
+    def show(db: Any) -> list[str]:
+        return [db.execute(f"SHOW {name}").fetchone()[0] for name in settings]
+
+    async with opened(f"{emptied_postgres}?options={quote(options)}") as ledger:
+        await ledger.tasks.add(make_tasks(3))
+        (lease,) = await claimed(ledger, limit=1)
+        await ledger.outcomes.commit([success(ledger, lease, {"path": "a\\b"})])
+        in_use = await ledger.store.writer.run(show)
+
+    assert in_use == ["on", "0", "read committed"]
 
 
 # --- faults of the server

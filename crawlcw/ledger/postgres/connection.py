@@ -40,6 +40,10 @@ _SETTINGS = (
     # Each look is made for an index, and a table that was never analysed has no statistics yet.
     "SET enable_seqscan = off",
     "SET jit = off",
+    # The statements are written for these, and a user or a database may have others.
+    "SET standard_conforming_strings = on",
+    "SET default_transaction_isolation = 'read committed'",
+    "SET lock_timeout = 0",
     f"SET statement_timeout = '{_ANSWER:.0f}s'",
     f"SET idle_in_transaction_session_timeout = '{_SILENCE:.0f}s'",
     (
@@ -259,6 +263,21 @@ class Database:
             with ended:
                 ended.shutdown(socket.SHUT_RDWR)
 
+    def refusal(self) -> str | None:
+        """Return why the settings of the database let no crawl write, if they do not."""
+        encoding = self._db.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            return (
+                f"the encoding of the database is {encoding}, which lacks characters of pages: "
+                "create another database with createdb -T template0 -E UTF8, and name that"
+            )
+        if self._db.info.parameter_status("default_transaction_read_only") == "on":
+            return (
+                "default_transaction_read_only is on: set it to off for the user (ALTER ROLE) and "
+                "for the database (ALTER DATABASE)"
+            )
+        return None
+
     def close(self) -> None:
         """Close the connection."""
         self._db.close()
@@ -295,6 +314,11 @@ class Connection(database.Connection):
                         self._begun(db)
                     return _done(db, work, *args, **kwargs)
                 except psycopg.Error as error:
+                    if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
+                        # Unlike a standby, which takes writes after a failover.
+                        raise LedgerConfigurationError(
+                            f"PostgreSQL: {self._db.refusal()}"
+                        ) from None
                     raise translated_error(error) from error
                 finally:
                     self._at_work = None

@@ -58,8 +58,8 @@ class Inspection(examination.Inspection):
 def _write_refusal(db: Database, tables: Tables) -> str | None:
     if db.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
         return "the server is a standby, which takes no writes"
-    if _setting(db, "default_transaction_read_only") == "on":
-        return "default_transaction_read_only is on"
+    if (refusal := db.refusal()) is not None:
+        return refusal
     if "tasks" in tables.missing(db):
         may = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')")
         return None if may.fetchone()[0] else "the user may not make tables in the database"

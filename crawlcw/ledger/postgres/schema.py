@@ -82,6 +82,8 @@ def prepare(
     *kind* is the expected kind, None: any. Without *create* a name without tables is an
     `UnknownNameError`. Raises `LedgerConfigurationError` as well.
     """
+    if create and (refusal := db.refusal()):
+        raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
     # The marker is read last: another process may make it together with the tables.
     missing, marker = tables.missing(db), marker_of(db, name)
     there = check_marker(marker, name, kind=kind)
