@@ -143,7 +143,7 @@ class PartialFile:
         left = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if left > disk.free:
-            # Nobody can make room for more than the whole disk has: the announced size is wrong.
+            # No free space is enough for more than the whole disk: the announced size is wrong.
             number = errno.ENOSPC if left <= disk.total else errno.EFBIG
             raise OSError(number, f"{left:,} bytes are to come, and {disk.free:,} are free")
 
