@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from parsel import Selector, SelectorList
 
 
+_JSONLD = "application/ld+json"
 #: Beginning and end of a script that is hidden from XML, or from old browsers.
 _OPENING = re.compile(r"(?:[\s\ufeff]|(?:(?://|/\*)\s*+)?+(?:<!--|<!\[CDATA\[)(?:\s*+\*/)?+)*+")
 _CLOSING = re.compile(r"(?:\s|;|(?:(?://|/\*)\s*+)?(?:-->|\]\]>)(?:\s*+\*/)?+)++\Z")
 _LONGEST_CLOSING = 60
 _TEXT = r"(?P<text>\"(?:[^\"\\]|\\.)*+\"?+)"
 _COMMENT_OR_TEXT = re.compile(_TEXT + r"|//[^\r\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?+", re.DOTALL)
+_HTML_COMMENT = re.compile(_TEXT + r"|<!--(?:[^-]|-(?!->))*+(?:-->)?+")
 _COMMA_OR_TEXT = re.compile(_TEXT + r"|,(?=\s*+[}\]])", re.DOTALL)
 
 
@@ -176,8 +178,9 @@ class Document:
         found = Metas()
         for node in self.css("meta[content]"):
             attributes = node.attributes
-            name = attributes.get("name") or attributes.get("property") or ""
-            found.setdefault(name.strip().lower(), attributes.get("content") or "")
+            for key in ("name", "property"):  # one <meta> may have both
+                name = (attributes.get(key) or "").strip().lower()
+                found.setdefault(name, attributes.get("content") or "")
         found.pop("", None)
         return found
 
@@ -189,7 +192,9 @@ class Document:
         """
         objects = [
             each
-            for node in self.css('script[type="application/ld+json" i]')
+            for node in self.css('script[type*="application/ld+json" i]')
+            # Its parameters, as `profile=`, do not matter (JSON-LD 1.1, section 7).
+            if (node.attrs["type"] or "").partition(";")[0].strip().lower() == _JSONLD
             for each in _objects(_json_of(node.text()))
         ]
         types = [(each, each.get("@type")) for each in objects]
@@ -218,13 +223,19 @@ def _not_css(query: str, error: SelectolaxError) -> ValueError:
 
 
 def _json_of(script: str) -> Any:
-    for text in (script.strip(), _loosely_json(script)):
+    # One HTML comment may hide all of it, or stand beside it.
+    loose = (_loosely_json, lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)))
+    for read in (str.strip, *loose):
         try:
             # Line ends within texts are common, and no harm.
-            return json.loads(text, strict=False)
+            return json.loads(read(script), strict=False)
         except (ValueError, RecursionError):
             pass
     return None
+
+
+def _text_alone(found: re.Match[str]) -> str:
+    return found["text"] or " "
 
 
 def _loosely_json(script: str) -> str:
@@ -236,7 +247,7 @@ def _loosely_json(script: str) -> str:
     text = script[opened.end() if opened else 0 :]
     closed = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))
     text = text[: closed.start() if closed else None]
-    text = _COMMENT_OR_TEXT.sub(lambda found: found["text"] or " ", text)
+    text = _COMMENT_OR_TEXT.sub(_text_alone, text)
     return _COMMA_OR_TEXT.sub(lambda found: found["text"] or "", text)
 
 

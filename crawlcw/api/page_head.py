@@ -14,20 +14,24 @@ from typing import Self
 from selectolax.lexbor import LexborNode
 
 from crawlcw.api import charset, markup
-from crawlcw.api.raw_text import COMMENT, TEXT_ELEMENT
+from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 from crawlcw.errors import ParseRefusedError
 
 #: No head is longer than this; what stands behind it is not looked at.
 LONGEST_HEAD = 1 << 20
-#: A page until its `</head`, but for one that is text of a script or a comment.
+#: A page until its `</head`, except one in a script, in a comment, or in a <meta>.
 _TO_ITS_END = re.compile(
-    rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<(?!/head))*+", re.IGNORECASE
+    rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<meta(?=[\s/])" + ATTRIBUTES + rb""
+    rb"|<(?!/head))*+",
+    re.IGNORECASE,
 )
+_NOSCRIPT = re.compile(rb"<noscript(?:[^<]++|<(?!/noscript))*+")
 #: Many more seconds than a reader waits for a page.
 _DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
 _REFRESH = re.compile(
-    r"\s*(\d+|(?=\.))[\d.]*(?:[\s;,]\s*[;,]?\s*(?:url\s*=\s*)?(.*))?", re.IGNORECASE | re.DOTALL
+    r"\s*(\d+|(?=\.))[\d.]*(?:(?=[\s;,])\s*[;,]?\s*(?:url\s*=\s*)?(.*))?",
+    re.IGNORECASE | re.DOTALL,
 )
 #: Directives that have a value themselves: what stands before their colon names no robot.
 _WITH_A_VALUE = frozenset(
@@ -103,7 +107,8 @@ class Head:
         self._source = body[: end.end() if end else 0]
         self._encoding = encoding
         lower = self._source.lower()
-        self.has_base = b"<base" in lower  #: whether there may be a <base>
+        #: Whether there may be a <base>; the parser takes it out of a <noscript> in the head.
+        self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
         # Most heads have none of the words that are looked for, and need not be parsed.
         self._lower = lower if is_html else b""
 
@@ -134,7 +139,7 @@ class Head:
             return []
         return [
             (
-                "" if _without_scripts(node) else _stripped(node, "http-equiv").lower(),
+                "" if is_without_scripts(node) else _stripped(node, "http-equiv").lower(),
                 _stripped(node, "name").lower(),
                 _stripped(node, "content"),
             )
@@ -146,8 +151,8 @@ def _stripped(node: LexborNode, attribute: str) -> str:
     return (node.attributes.get(attribute) or "").strip()
 
 
-def _without_scripts(node: LexborNode) -> bool:
-    """Return whether only browsers without scripts are told: most send them to an apology."""
+def is_without_scripts(node: LexborNode) -> bool:
+    """Return whether only browsers without scripts read a node: most send them to an apology."""
     above = node.parent
     while above is not None and above.tag != "noscript":
         above = above.parent

@@ -11,7 +11,14 @@ from selectolax.lexbor import LexborNode
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
-from crawlcw.api.page_head import Head, Refresh, RobotsDirectives, directives, refresh
+from crawlcw.api.page_head import (
+    Head,
+    Refresh,
+    RobotsDirectives,
+    directives,
+    is_without_scripts,
+    refresh,
+)
 from crawlcw.api.request import Callback, Request
 from crawlcw.api.syndication import feed_of
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
@@ -175,6 +182,7 @@ class Response(Document):
     def base_url(self) -> str:
         """The URL that the page's links are relative to: its first usable <base>, else its own.
 
+        A <base> in a <noscript> does not count, because it is for browsers without scripts.
         Raises `ParseRefusedError` where the page has a <base> and is built to hang the parser.
         """
         if isinstance(self._base, ParseRefusedError):
@@ -191,6 +199,8 @@ class Response(Document):
             # Kept as well: each link of the page asks, and a look at a large one is long.
             return refusal.with_traceback(None)  # it would keep this response
         for node in nodes:
+            if is_without_scripts(node):
+                continue
             try:
                 return urls.resolve(self.url, node.attributes.get("href") or "")
             except FetchError:

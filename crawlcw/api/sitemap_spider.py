@@ -15,11 +15,13 @@ are never in memory together.
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlsplit
+
+from protego import Protego
 
 from crawlcw.api import syndication
 from crawlcw.api.request import Request
@@ -40,15 +42,17 @@ _PRIORITY = 10
 _ROBOTS_TXT = "/robots.txt"
 _USUAL = "/sitemap.xml"
 _SITEMAP = "sitemap"
+_INDEX = "sitemapindex"
+#: Some generators confuse the two kinds.
+_ENTRIES = frozenset({"url", _SITEMAP})
 _RECORDS = {
-    "urlset": frozenset({"url"}),
-    "sitemapindex": frozenset({_SITEMAP}),
+    "urlset": _ENTRIES,
+    _INDEX: _ENTRIES,
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
 #: Longer than any URL that is fetched: the rest of such a line is not kept.
 _LONGEST_LINE = 1 << 14
-_OF_ROBOTS_TXT = re.compile(r"^[ \t]*sitemap[ \t]*:[ \t]*(\S+)", re.IGNORECASE | re.MULTILINE)
 _LONGEST_ROBOTS_TXT = 512 << 10
 
 
@@ -241,10 +245,13 @@ def entries(
             break
     whole = chain([begun], pieces)
     if begun.lstrip().startswith("<"):
+        record, listed = None, 0
         for record in records(whole, of=_RECORDS, what="sitemap"):
-            entry = _entry(record)
-            if entry.url:
+            for entry in _entries_of(record):
+                listed += 1
                 yield entry
+        if record is not None and not listed:
+            raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
         end = [] if is_cut else ["\n"]  # the first part of a URL is another URL
         for line in _lines(chain(whole, end)):
@@ -253,21 +260,30 @@ def entries(
 
 def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, each once."""
-    return list(dict.fromkeys(_OF_ROBOTS_TXT.findall(text[:_LONGEST_ROBOTS_TXT])))
+    lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
+    # Without its other lines: protego keeps the rules of a group for each of its agents.
+    named = (line for line in lines if line.lstrip()[:4].lower() == "site")
+    return list(dict.fromkeys(Protego.parse("\n".join(named)).sitemaps))
 
 
-def _entry(record: Record) -> SitemapEntry:
-    if record.name not in ("url", _SITEMAP):
+def _entries_of(record: Record) -> Iterator[SitemapEntry]:
+    """Yield the entries of a record: a <url> may have no <loc>, or several."""
+    if record.name not in _ENTRIES:
         of_feed = syndication.entry_of(record)
-        return SitemapEntry(url=of_feed.link, lastmod=of_feed.updated)
-    return SitemapEntry(
-        url=record.text("loc"),
-        is_sitemap=record.name == _SITEMAP,
-        lastmod=latest_in(record.text("lastmod")),
-        changefreq=record.text("changefreq").lower(),
-        priority=_number(record.text("priority")),
-        alternates=dict(_alternates(record)),
-    )
+        addresses, entry = [of_feed.link], SitemapEntry(url="", lastmod=of_feed.updated)
+    else:
+        addresses = [each.text.strip() for each in record.fields if each.name == "loc"]
+        addresses = addresses or [record.content.strip()]
+        entry = SitemapEntry(
+            url="",
+            is_sitemap=record.name == _SITEMAP or record.root == _INDEX,
+            lastmod=latest_in(record.text("lastmod")),
+            changefreq=record.text("changefreq").lower(),
+            priority=_number(record.text("priority")),
+            alternates=dict(_alternates(record)),
+        )
+    for url in filter(None, addresses):
+        yield replace(entry, url=url)
 
 
 def _alternates(record: Record) -> Iterator[tuple[str, str]]:
@@ -297,7 +313,8 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
             line = each.strip()[:_LONGEST_LINE]
             if not line:
                 continue
-            if is_first and "://" not in line:
+            if "://" in line:
+                is_first = False
+                yield line
+            elif is_first:
                 raise XmlError(Reason.PARSE_ERROR, "it is no sitemap: neither XML nor URLs")
-            is_first = False
-            yield line

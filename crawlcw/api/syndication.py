@@ -76,7 +76,7 @@ def entry_of(record: Record) -> FeedEntry:
     """Return the entry in a record of a feed."""
     identity = record.text("id", "guid")
     link = _link(record)
-    published = date_in(record.text("published", "pubDate", "dc:date", "issued"))
+    published = date_in(record.text("published", "pubdate", "dc:date", "issued"))
     updated = date_in(record.text("updated", "atom:updated", "modified", "dcterms:modified"))
     return FeedEntry(
         link=link,
@@ -103,8 +103,8 @@ def _link(record: Record) -> str:
         is_address = each.attributes.get("isPermaLink", "true").lower() == "true"
         if each.name == "guid" and is_address and "://" in each.text:
             return each.text.strip()
-    # RSS 1.0 names its items so.
-    return _based(record, record.attributes.get("rdf:about", ""))
+    about = record.attributes.get("rdf:about", "")  # RSS 1.0 names its items so
+    return about and _based(record, about)
 
 
 def _based(record: Record, link: str, *, base: str = "") -> str:

@@ -46,6 +46,7 @@ _MOST_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 #: A `&`, and the entity that it begins, if it begins one.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
+_BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
 #: The beginning of an entity or of a mark at the end of a piece.
 _CUT = re.compile(r"(?:&[#A-Za-z0-9]{0,32}|<!?\[?[A-Z]{0,5}|\]\]?)\Z")
@@ -119,8 +120,10 @@ class Field:
 class Record:
     """One record."""
 
-    name: str  #: without a prefix
+    name: str  #: in lower case, without a prefix
+    root: str  #: the name of the root element, likewise
     attributes: Mapping[str, str]
+    content: str = ""  #: its text, if it has no fields
     base: str = ""  #: what its links are relative to, by `xml:base`; it may be relative itself
     fields: list[Field] = field(default_factory=list)
 
@@ -171,7 +174,7 @@ def _mended(pieces: Iterable[str]) -> Iterator[str]:
     for piece in pieces:
         text = rest + _NO_CHARACTERS.sub("", piece)
         if not begun:
-            text = text.lstrip()  # nothing may be before `<?xml`
+            text = _BEFORE_XML.sub("", text).lstrip()  # nothing may be before `<?xml`
             begun = bool(text)
         cut = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
         end = len(text) if cut is None else cut.start()
@@ -219,6 +222,7 @@ class _Reader:
     def __init__(self, of: Mapping[str, frozenset[str]], what: str) -> None:
         self._of = of
         self._what = what
+        self._root = ""
         self._names: frozenset[str] = frozenset()  #: of records, once the root is known
         self._depth = 0
         self._record: Record | None = None
@@ -274,19 +278,24 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise XmlError(Reason.XML_UNSAFE, f"it is nested more than {_DEEPEST} deep")
+        tag = tag.lower()  # feeds of any spelling are read
         prefix, _, name = tag.rpartition(":")
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
         if self._depth == 1:
-            if name.lower() not in self._of:
+            if name not in self._of:
                 raise XmlError(Reason.PARSE_ERROR, f"it is no {self._what}, but <{tag}>")
-            self._names = self._of[name.lower()]
+            self._root, self._names = name, self._of[name]
         elif self._record is None:
             if name in self._names:
-                self._record = Record(name=name, attributes=attributes, base=self._base)
+                self._record = Record(
+                    name=name, root=self._root, attributes=attributes, base=self._base
+                )
                 self._record_depth, self._prefix = self._depth, prefix
                 self._room = _LONGEST_RECORD
+                self._texts = []
         elif self._depth == self._record_depth + 1:
+            self._texts = None
             self._room -= sum(len(each) for each in (tag, *attributes, *attributes.values()))
             if self._room > 0 and len(self._record.fields) < _MOST_FIELDS:
                 shown = name if prefix == self._prefix else tag
@@ -296,6 +305,8 @@ class _Reader:
     def _end(self, _tag: str) -> None:
         if self._record is not None:
             if self._depth == self._record_depth:
+                self._record.content = "".join(self._texts or ())
+                self._texts = None
                 self._found.append(self._record)
                 self._record = None
             elif self._depth == self._record_depth + 1 and self._texts is not None:

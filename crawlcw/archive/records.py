@@ -167,7 +167,8 @@ class Packer:
         """
         # WARC 1.1, section 5.13.
         why = "length" if exchange.truncated == "bytes" else "unspecified"
-        cut = {} if exchange.truncated is None else {"WARC-Truncated": why}
+        whole = exchange.truncated is None and not _is_unread_redirect(exchange)
+        cut = {} if whole else {"WARC-Truncated": why}
         answer = self._record(
             "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
         )
@@ -221,6 +222,13 @@ class Packer:
         self._out.truncate()
         self._writer.write_record(record)
         return zlib.compress(self._out.getvalue(), _LEVEL, _GZIP)
+
+
+def _is_unread_redirect(exchange: Exchange) -> bool:
+    """Return whether an answer may have had a body that the transport did not read."""
+    headers = dict(exchange.headers)
+    is_redirect = 300 <= exchange.status < 400 and "location" in headers
+    return is_redirect and not exchange.body and headers.get("content-length") != "0"
 
 
 def read(packed: bytes, *, most: int) -> Answer:

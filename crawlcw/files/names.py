@@ -5,12 +5,12 @@ of control characters. The checksum comes first, so a name is never empty, hidde
 device's.
 """
 
-import mimetypes
 import re
 import unicodedata
-from functools import cache
 from itertools import groupby
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from crawlcw.api.links import SKIPPED_EXTENSIONS
 
 #: Bytes of the readable part; with checksum and extension about 140, which all file systems
 #: allow.
@@ -21,6 +21,33 @@ _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([
 #: Windows paths have backslashes that are not escapes.
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
+_OFFICE = "vnd.openxmlformats-officedocument"
+#: The common types of the web, in words `extension:subtype`; without a subtype, it is the same.
+#: Python's own table lacks many of them, and changes with its version.
+_TYPES = {
+    "application": "7z:x-7z-compressed apk:vnd.android.package-archive bin:octet-stream "
+    f"bz2:x-bzip2 doc:msword docx:{_OFFICE}.wordprocessingml.document epub:epub+zip gz:gzip "
+    "gz:x-gzip jar:java-archive js:javascript json m3u8:vnd.apple.mpegurl "
+    "odp:vnd.oasis.opendocument.presentation ods:vnd.oasis.opendocument.spreadsheet "
+    "odt:vnd.oasis.opendocument.text ogg pdf ppt:vnd.ms-powerpoint ps:postscript "
+    f"pptx:{_OFFICE}.presentationml.presentation rar:vnd.rar rar:x-rar-compressed rtf sql "
+    "swf:x-shockwave-flash tar:x-tar torrent:x-bittorrent wasm xhtml:xhtml+xml "
+    f"xls:vnd.ms-excel xlsx:{_OFFICE}.spreadsheetml.sheet xml xz:x-xz yaml zip "
+    "zip:x-zip-compressed zst:zstd",
+    "audio": "aac flac m4a:mp4 mid:midi mp3:mpeg mp3 ogg opus wav wav:x-wav weba:webm",
+    "font": "otf ttf woff woff2",
+    "image": "avif bmp gif heic ico:vnd.microsoft.icon ico:x-icon jpg:jpeg jpg jxl png "
+    "svg:svg+xml tiff webp",
+    "text": "css csv html ics:calendar js:javascript md:markdown tsv:tab-separated-values "
+    "txt:plain vcf:vcard vcf:x-vcard vtt xml yaml",
+    "video": "3gp:3gpp avi:x-msvideo mkv:x-matroska mov:quicktime mp4 mpeg ogv:ogg ts:mp2t webm",
+    # Extensions that have no common type.
+    "": "br conf db dll gml gpx h5 htm jsonl kml log npy parquet sqlite tex toml yml z",
+}
+_WORDS = [(kind, word.partition(":")) for kind in _TYPES for word in _TYPES[kind].split()]
+_BY_TYPE = {f"{kind}/{word[2] or word[0]}": f".{word[0]}" for kind, word in _WORDS}
+#: A name keeps these extensions, whatever the server says.
+_KNOWN = SKIPPED_EXTENSIONS | {word[0] for _, word in _WORDS}
 #: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")
 
@@ -35,20 +62,13 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     named = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     found = _EXTENSION.search(named)
     extension = found[0].lower() if found else ""
-    types = _types()
-    known = "." + extension.rpartition(".")[2]
-    if known not in types.types_map[True] and known not in types.encodings_map:
-        announced = types.guess_extension(content_type.partition(";")[0].strip().lower())
-        extension = announced or extension
+    if extension.rpartition(".")[2] not in _KNOWN:
+        kind = content_type.partition(";")[0].strip().lower()
+        # `+json`, `+xml` and `+zip` name the syntax of a type (RFC 6839).
+        syntax = f"application/{kind.rpartition('+')[2]}"
+        extension = _BY_TYPE.get(kind) or _BY_TYPE.get(syntax) or extension
     stem = _harmless(named[: found.start()] if found else named)
     return f"{sha256}-{stem}{extension}" if stem else f"{sha256}{extension}"
-
-
-@cache
-def _types() -> mimetypes.MimeTypes:
-    """Return Python's own table: names must not depend on the machine's tables."""
-    # Not at import: Python first reads the machine's tables, which takes 20 ms.
-    return mimetypes.MimeTypes()
 
 
 def _disposed(header: str) -> str:

@@ -219,8 +219,8 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
     def resolve_in_encoding(href: str) -> Location | Refusal:
         if href.isascii():
             return resolve_on_page(href)
-        if (length := len(href.partition("#")[0])) > MAX_LENGTH:
-            return _too_long(length)
+        if len(address := href.partition("#")[0]) > MAX_LENGTH:
+            return _too_long(_stripped(address))
         return resolve_on_page(_with_query_in(encoding, href))
 
     return resolve_in_encoding
@@ -303,7 +303,7 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
 def _parsed(text: str, base: str | None) -> Location | Refusal:
     """Return where *text* leads by the URL parser of the WHATWG standard."""
     if len(text) > MAX_LENGTH and len(text := _stripped(text)) > MAX_LENGTH:
-        return _too_long(len(text))
+        return _too_long(text)
     try:
         scalar = _scalar(text)
         href = ada_url.join_url(base, scalar) if base is not None else ada_url.normalize_url(scalar)
@@ -323,7 +323,7 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
     if place.ends_in_number and not _is_spelled_out(place.name, text, base):
         return _unwritten_address(text)
     if len(href) > MAX_LENGTH:
-        return _too_long(len(href))
+        return _too_long(href)
     canonical = f"{place.origin}{_identity(rest)}"
     # Most are their own identity: thousands are kept, so not twice.
     return Location(href, href if canonical == href else canonical, place.host)
@@ -398,8 +398,11 @@ def _unwritten_address(text: str) -> Refusal:
     )
 
 
-def _too_long(length: int) -> Refusal:
-    return Refusal(Reason.URL_TOO_LONG, f"{length} characters, {MAX_LENGTH} are allowed")
+def _too_long(text: str) -> Refusal:
+    scheme = _SCHEME.match(text)
+    if scheme is not None and scheme[1].lower() not in ("http", "https"):
+        return Refusal(Reason.REFUSED_SCHEME, f"'{scheme[0][:100]}...' is neither http nor https")
+    return Refusal(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
 
 
 def _identity(rest: str) -> str:

@@ -150,10 +150,16 @@ def test_metas_are_found_by_name_or_property():
     response = page(
         '<meta name=Description content="On tea"><meta property="og:title" content=Tea>'
         "<meta name=description content=second><meta charset=utf-8><meta content=x>"
-        "<meta name=empty content>"
+        "<meta name=empty content><meta name=twitter:title property=og:url content=/both>"
     )
 
-    assert response.meta == {"description": "On tea", "og:title": "Tea", "empty": ""}
+    assert response.meta == {
+        "description": "On tea",
+        "og:title": "Tea",
+        "empty": "",
+        "twitter:title": "/both",
+        "og:url": "/both",
+    }
     assert response.meta.get("depth") is None
 
 
@@ -198,10 +204,14 @@ def test_no_shadow_root_takes_long_to_open(unit: str):
 JSONLD = """
 <script type="application/ld+json">{"@type": "Product", "name": "Tea
 pot"}</script>
-<script type="APPLICATION/LD+JSON">[{"@type": ["Offer", "Thing"], "price": 2}, 7]</script>
-<script type="application/ld+json">{"@graph": [{"@type": "Product", "name": "Cup"}, "x"]}</script>
+<script type=" APPLICATION/LD+JSON ; charset=utf-8">
+[{"@type": ["Offer", "Thing"], "price": 2}, 7]</script>
+<script type="application/ld+json;profile=http://www.w3.org/ns/json-ld#compacted">
+{"@graph": [{"@type": "Product", "name": "Cup"}, "x"]}</script>
 <script type="application/ld+json"><!-- {"@type": "Person"} --></script>
 <script type="application/ld+json">{broken</script><script>{"@type": "Product"}</script>
+<script type="application/ld+jsonx">{"@type": "Product"}</script>
+<script type="text/plain; application/ld+json">{"@type": "Product"}</script>
 """
 
 
@@ -226,6 +236,8 @@ def test_json_ld_is_found_wherever_it_is_and_by_its_type():
         '/* <![CDATA[ */ {"a": "x"} /* ]]> */',
         '<![CDATA[{"a": "x"}]]>',
         '<!--\n{"a": "x"}\n//-->',
+        '<!-- by a plugin -->\n{"a": "x"}\n<!-- / by a plugin -->',
+        '<!-- 1 --><!-- {} -->{"a": /* 2 */ "x"}',
         '{"a": "x",}',
         '{"a": "x" , /* no more */ }',
         '{\n// the name\n"a": /* it is */ "x" // so it is\n}',
@@ -245,7 +257,7 @@ def test_a_text_of_json_ld_keeps_what_looks_like_a_comment():
 
 
 @pytest.mark.parametrize(
-    "unit", ["/*", ",/*", "//", ",", ", ", '"', '\\"', "]]>", "<![CDATA[", "/"]
+    "unit", ["/*", ",/*", "//", ",", ", ", '"', '\\"', "]]>", "<![CDATA[", "/", "<!--", "<!-- -->"]
 )
 def test_no_json_ld_takes_long(unit: str):
     script = f'<script type="application/ld+json">{{{unit * (1_000_000 // len(unit))}</script>'

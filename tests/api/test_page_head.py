@@ -30,6 +30,8 @@ SCRAPS = st.lists(
         ("2.9;/e", 2, "/e"),
         (".1;URL=/e", 0, "/e"),
         (" .; /e", 0, "/e"),
+        ("1;;url=/f", 1, ";url=/f"),
+        ("1 ;; /f", 1, "; /f"),
         ("0; url=http://a/?url=b", 0, "http://a/?url=b"),
     ],
 )
@@ -100,6 +102,7 @@ METAS = """<meta name=robots content=nofollow><meta http-equiv=refresh content='
         "<script>document.write('</head><body>')</script>",
         "<SCRIPT>'</head>'</SCRIPT><style>/* </head> */</style><title></head></title>",
         "<!-- </head> --><!-- </HEAD> -->",
+        "<meta name=a content='</head>'><meta name=b </head>",
         "<script>'</head>'" + "x" * 100_000 + "'</head>'</script>",
         "<title>\N{SNOWMAN}</title>",
     ],

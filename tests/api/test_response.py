@@ -107,11 +107,23 @@ def test_a_link_is_joined_to_the_page(href: str, url: str):
         ('<base href="javascript:0"><base href="/other/">', "http://a.example/other/x"),
         ('<base href="/one/"><base href="/two/">', "http://a.example/one/x"),
         ('<base href="">', "http://a.example/folder/x"),
+        ('<noscript><base href="/other/"></noscript>', "http://a.example/folder/x"),
+        ('<body><noscript><base href="/one/"></noscript><base href="/two/">',
+         "http://a.example/two/x"),
         ("", "http://a.example/folder/x"),
     ],
-)
+)  # fmt: skip
 def test_a_base_moves_the_pages_links(head: str, url: str):
     assert page(f"<html><head>{head}</head><body>").urljoin("x") == url
+
+
+def test_links_in_a_noscript_are_links():
+    response = page(
+        "<noscript><a href=/1></a></noscript><body><noscript><a href=/2></a></noscript>"
+    )
+
+    assert [request.url[-2:] for request in response.follow_all("a")] == ["/1", "/2"]
+    assert response.xpath("//a/@href").getall() == ["/1", "/2"]
 
 
 def test_a_query_that_is_not_ascii_is_sent_in_the_encoding_of_the_page():

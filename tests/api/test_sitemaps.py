@@ -2,6 +2,7 @@
 
 import gzip
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -60,6 +61,31 @@ def test_an_index_leads_to_sitemaps():
     assert [*sitemap_spider.entries(index)] == [SitemapEntry(url="/a.xml", is_sitemap=True)]
 
 
+ADDRESSES = [f"http://a.example/{n}.xml" for n in (1, 2)]
+PAGES = [SitemapEntry(url=url) for url in ADDRESSES]
+SITEMAPS = [replace(page, is_sitemap=True) for page in PAGES]
+
+
+@pytest.mark.parametrize(
+    ("form", "entries"),
+    [
+        ("<URLSET><URL><LOC>{}</LOC></URL><Url><Loc>{}</Loc></Url></URLSET>", PAGES),
+        ("<urlset><url><loc>{}</loc><loc>{}</loc></url></urlset>", PAGES),
+        ("<urlset><url>{}</url><url>\n{}\n<loc></loc></url></urlset>", PAGES[:1]),
+        ("<urlset><sitemap><loc>{}</loc></sitemap><sitemap>{}</sitemap></urlset>", SITEMAPS),
+        ("<sitemapindex><url><loc>{}</loc></url><url>{}</url></sitemapindex>", SITEMAPS),
+        ("<sitemapindex><sitemap><loc>{}</loc><loc>{}</loc></sitemap></sitemapindex>", SITEMAPS),
+        ("<RSS><ITEM><LINK>{}</LINK></ITEM><ITEM><Guid>{}</Guid></ITEM></RSS>", PAGES),
+        ("<!-- a --> <!-- b -->\n<?xml version='1.0'?><urlset><url>{}</url><url>{}</url></urlset>",
+         PAGES),
+        ("{}\nSome other text\n{}", PAGES),
+    ],
+)  # fmt: skip
+def test_the_usual_mistakes_of_sitemaps_lose_no_address(form: str, entries: list[SitemapEntry]):
+    """What Scrapy and crawler-commons read."""
+    assert [*sitemap_spider.entries(form.format(*ADDRESSES).encode())] == entries
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -104,10 +130,11 @@ def test_a_feed_serves_as_a_sitemap():
         (gzip.compress(URLSET.encode())[:-30], Reason.PAYLOAD_TRUNCATED),
         (b"\x1f\x8bno gzip", Reason.CONTENT_ENCODING),
         (b"<html><body>Not found</body></html>", Reason.PARSE_ERROR),
+        (b"<urlset><url><location>/1</location></url></urlset>", Reason.PARSE_ERROR),
         (b"<!DOCTYPE x [<!ENTITY a 'b'>]><urlset/>", Reason.XML_UNSAFE),
         (gzip.compress(b"") * 20_000, Reason.CONTENT_ENCODING),
     ],
-    ids=["cut", "corrupt", "html", "entities", "members"],
+    ids=["cut", "corrupt", "html", "no-address", "entities", "members"],
 )
 def test_what_is_no_sitemap_is_no_fault_of_the_spider(body: bytes, reason: Reason):
     found, why = failure_of(body)
@@ -134,6 +161,7 @@ def test_a_bomb_ends_at_its_bound_and_what_came_before_is_found(
 
 def test_robots_txt_names_sitemaps():
     text = "User-agent: *\nSitemap: http://a.example/1.xml\r\n sitemap : /2.xml # two\n"
-    text += "Sitemap: /2.xml\n"
+    text += "Sitemap: /2.xml\n#\rSITEMAP: /3.xml\rSite-map:/4.xml\nSite-map /5.xml"
 
-    assert sitemap_spider.sitemaps_of_robots_txt(text) == ["http://a.example/1.xml", "/2.xml"]
+    named = ["http://a.example/1.xml", *(f"/{n}.xml" for n in range(2, 6))]
+    assert sitemap_spider.sitemaps_of_robots_txt(text) == named

@@ -95,6 +95,16 @@ def test_links_are_relative_to_xml_base_which_may_be_relative_itself():
     ]
 
 
+def test_an_entry_without_a_link_has_none_whatever_its_base_is():
+    (entry,) = feed("<feed xml:base='http://b.example/x/'><entry><title>1</title></entry></feed>")
+
+    assert (entry.link, entry.id, entry.title) == ("", "", "1")
+
+
+def test_a_comment_may_be_before_the_declaration_of_xml():
+    assert feed(f"<!-- <rss> --> \n<!---->\n<?xml version='1.0'?>{RSS}") == feed(RSS)
+
+
 def test_bases_without_end_cost_an_entry_nothing():
     long = "x" * 4000 + "/"
     nested = f"<a xml:base='{long}'>" * 90

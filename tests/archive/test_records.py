@@ -83,6 +83,17 @@ def test_an_answer_is_read_back_as_it_came():
     assert record.rec_headers.get_header("WARC-Truncated") == "length"
 
 
+@pytest.mark.parametrize(
+    ("status", "length", "cut"), [(302, "5", "unspecified"), (302, "0", None), (404, "5", None)]
+)
+def test_a_redirect_whose_body_was_not_read_says_so(status: int, length: str, cut: str | None):
+    headers = (("location", "/c"), ("content-length", length))
+
+    (record,) = seen(PACKER.pair(exchange(status=status, headers=headers))[0])
+
+    assert record.rec_headers.get_header("WARC-Truncated") == cut
+
+
 HOSTILE = st.lists(
     st.characters()  # lone surrogates, too
     | st.sampled_from(["\r\n", "\r\n\r\nWARC/1.1\r\n", "\x00", "\x85", "\u2028", "\x1b[2J"]),

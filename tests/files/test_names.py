@@ -50,11 +50,23 @@ def test_a_name_is_that_of_the_url_made_harmless(path: str, name: str) -> None:
         ("/image.php", "image/jpeg; a=b", "-image.jpg"),
         ("/image", "IMAGE/PNG", "-image.png"),
         ("/image.gif", "image/jpeg", "-image.gif"),
+        ("/image", "image/jpg", "-image.jpg"),
+        ("/x.php", "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+         "-x.docx"),
+        ("/x", "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", "-x.xlsx"),
+        ("/x", "image/webp", "-x.webp"),
+        ("/x", "application/epub+zip", "-x.epub"),
+        ("/x", "application/gzip", "-x.gz"),
+        ("/x", "text/markdown;charset=utf-8", "-x.md"),
+        ("/x", "font/woff2", "-x.woff2"),
+        ("/x", "application/geo+json", "-x.json"),
+        ("/x.aspx", "application/atom+xml", "-x.xml"),
+        ("/x.rar", "application/octet-stream", "-x.rar"),
         ("/data.xyz9", "no/such", "-data.xyz9"),
         ("/data", "no/such", "-data"),
         ("/data", "", "-data"),
     ],
-)
+)  # fmt: skip
 def test_the_type_gives_the_extension_where_the_name_has_none_that_is_known(
     path: str, kind: str, name: str
 ) -> None:

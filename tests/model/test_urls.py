@@ -235,6 +235,8 @@ def test_a_query_is_sent_in_the_encoding_of_its_page(encoding: str, href: str, s
         ("http://a%20b/", Reason.URL_INVALID),
         ("http://a%00b/", Reason.URL_INVALID),
         ("http://example.com/" + "x" * MAX_LENGTH, Reason.URL_TOO_LONG),
+        ("data:image/png;base64," + "x" * MAX_LENGTH, Reason.REFUSED_SCHEME),
+        (" java\nScript:'é" + "x" * MAX_LENGTH, Reason.REFUSED_SCHEME),
     ],
 )
 def test_what_is_no_url_to_fetch_says_why(url: str, reason: Reason):
@@ -242,6 +244,10 @@ def test_what_is_no_url_to_fetch_says_why(url: str, reason: Reason):
         parse(url)
 
     assert caught.value.reason is reason
+    for encoding in ("utf-8", "cp1252") if len(url) > MAX_LENGTH else ():
+        with pytest.raises(FetchError) as caught:
+            resolve(BASE, url, encoding=encoding)
+        assert caught.value.reason is reason
 
 
 @pytest.mark.parametrize(
