@@ -95,11 +95,16 @@ class MovedPages:
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page that redirects followed in place led to, once, under the URL where it is.
 
-        Where this process can claim the task of that URL, the response in hand is parsed as its
-        page. Either way the task that led here is finished.
+        If this process can claim the task of that URL, and its own request is the one that was
+        sent, the response in hand is parsed as its page. Either way the task that led here is
+        finished.
         """
         lease = attempt.lease
         there = onward(attempt.request, response, target=response.url)
+        for redirect in attempt.redirects:
+            # A header that one hop has dropped was not sent to any later one.
+            passed = onward(attempt.request, redirect, target=response.url).headers
+            there.headers = tuple(pair for pair in there.headers if pair in passed)
         target = self._at(lease.task, there, hops=0)
         if target.id == lease.task.id or not _is_plain(attempt):
             # The same resource by another spelling, or a `dont_filter` request.
@@ -124,7 +129,7 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *moved.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add the task of a page in hand and lease it, unless it is leased or done."""
+        """Add the task of a page in hand and lease it, if it waits for an answer like this one."""
         # A cancelled claim would leave a lease that no process knows of.
         with anyio.CancelScope(shield=True):
             # Other processes may ask for it from here on: as with links, its cookies come first.
@@ -133,6 +138,8 @@ class MovedPages:
             record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
+            if _exchange(record.task) != _exchange(target):
+                return None  # the answer to its own request may be another one
             settings = self.outcomes.settings
             claimed = await self.session.ledger.leases.claim(
                 [record.task],
@@ -211,6 +218,13 @@ class MovedPages:
             settlements=(self.outcomes.settled(lease, outcome),),
             produced=Produced(tasks=[] if target is None else [target]),
         )
+
+
+def _exchange(task: Task) -> tuple[object, ...]:
+    """Return what the answer to a task's request depends on, beside its URL."""
+    own = task.options
+    how = own.browser, own.save_to, own.truncate, own.accept_statuses, own.max_body
+    return *how, own.session, own.proxy, own.cookies, task.headers
 
 
 def _is_plain(attempt: PageAttempt) -> bool:

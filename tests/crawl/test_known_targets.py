@@ -103,6 +103,7 @@ async def test_a_page_that_redirects_in_place_lead_to_is_recorded_once(tmp_path:
     assert (report.pages, report.redirects) == (1 + PAGES, PAGES)
 
 
+HOME, OTHER = "http://a.example/", "http://b.example/"
 FROM, PAGE = "http://a.example/from", "http://a.example/page"
 WEB = {FROM: Replay(status=302, headers={"Location": PAGE}), PAGE: "a page"}
 #: With cookies a redirect is followed in place.
@@ -154,9 +155,69 @@ async def test_a_refusal_behind_a_redirect_is_not_of_the_host_that_led_there(tmp
     assert (report.failures, report.host_failures) == ({"http-status": 1}, {})
 
 
+class Aliased(Pages):
+    start_urls = [HOME]
+    options: dict[str, Any] = {}
+
+    def parse(self, response: Any) -> Any:
+        if response.url != HOME:
+            return
+        yield Request(PAGE, self.film, priority=-50, **self.options)
+        yield Request(FROM, priority=50)
+        # More than are claimed ahead, so that the page is not yet.
+        yield from (Request(f"{HOME}{n}") for n in range(8))
+
+    def film(self, response: Any) -> Any:
+        yield {"path": f"film of {response.session and response.session.name}"}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_shared"),
+    [
+        ({}, True),
+        ({"max_retry": 3, "timeout": 5}, True),
+        ({"save_to": "films"}, False),
+        ({"max_body": 1000}, False),
+        ({"truncate": False}, False),
+        ({"headers": {"X-Key": "k"}}, False),
+        ({"cookies": {"a": "1"}}, False),
+        ({"accept_statuses": 404}, False),
+        ({"proxy": "direct"}, False),
+        ({"session": "ada"}, False),
+    ],
+    ids=lambda value: next(iter(value), "plain") if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cookies": True},
+        pytest.param({"proxies": ["http://127.0.0.1:9"]}, marks=pytest.mark.thorough),
+    ],
+    ids=["cookies", "proxies"],
+)
+async def test_a_page_in_hand_is_another_tasks_if_that_asks_for_it_alike(
+    options: dict[str, Any],
+    is_shared: bool,
+    settings: dict[str, Any],
+    ledger: SqliteLedger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(tmp_path)
+    spider = Aliased()
+    spider.options = options
+
+    _, requested = await crawled(
+        ledger, WEB | {f"{HOME}{n}": "" for n in ["", *range(8)]}, spider, **settings
+    )
+
+    session = options.get("session") or ("default" if "cookies" in settings else "")
+    assert await paths(ledger) == [f"film of {session}"]
+    assert requested.count(PAGE) == (1 if is_shared else 2)
+
+
 # Targets of redirects and refreshes.
 
-HOME, OTHER = "http://a.example/", "http://b.example/"
 HTML = {"Content-Type": "text/html"}
 
 
