@@ -23,7 +23,12 @@ from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.engine.batching import Gathering
 from crawlcw.errors import FetchError, SpiderError
-from crawlcw.fetch.addresses import MOST_START_NAMES, START
+from crawlcw.fetch.addresses import (
+    MOST_START_ADDRESSES,
+    MOST_START_NAMES,
+    START,
+    is_address,
+)
 from crawlcw.fetch.credentials import Credentials
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.sanitize import printable
@@ -104,7 +109,8 @@ class Seeder:
     _is_whole: bool = False  #: `start` has come to its end
     _is_repeated: bool = False  #: it is to be run by each crawl
     _fingerprint: str | None = None  #: of the spider's seeds; None: it starts with them each time
-    _noted_hosts: set[str] = field(init=False, default_factory=set)
+    _noted_names: set[str] = field(init=False, default_factory=set)
+    _noted_addresses: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self, lease: timedelta) -> None:
         self._ledger = self.adder.ledger
@@ -239,12 +245,24 @@ class Seeder:
             self._origins = origins
             known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
             await self._ledger.notes.set_state({"start_origins": known})
-        hosts = {task.host for task in batch} - self._noted_hosts
-        if self._notes_hosts and hosts and len(self._noted_hosts | hosts) <= MOST_START_NAMES:
-            # Before their tasks, which any process may ask for next.
-            self._noted_hosts |= hosts
-            await self._ledger.notes.set_state({f"{START}{host}": True for host in hosts})
+        if self._notes_hosts:
+            await self._note_hosts({task.host for task in batch})
         await self.adder.add(batch)
+
+    async def _note_hosts(self, hosts: set[str]) -> None:
+        """Note hosts for the guards of all processes, as far as the two limits allow."""
+        addresses = {host for host in hosts if is_address(host)}
+        new = set[str]()
+        for of_kind, noted, limit in (
+            (addresses, self._noted_addresses, MOST_START_ADDRESSES),
+            (hosts - addresses, self._noted_names, MOST_START_NAMES),
+        ):
+            some = [*(of_kind - noted)][: limit - len(noted)]
+            noted.update(some)
+            new.update(some)
+        if new:
+            # Before their tasks, which any process may ask for next.
+            await self._ledger.notes.set_state({f"{START}{host}": True for host in new})
 
 
 def fingerprint(spider: Spider) -> str | None:

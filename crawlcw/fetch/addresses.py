@@ -53,6 +53,8 @@ _METADATA = [
 #: Of more start URLs' names than that none is trusted: no intranet has so many, and
 #: each costs memory.
 MOST_START_NAMES = 1_000
+#: The most addresses of `start` that the ledger notes.
+MOST_START_ADDRESSES = 1 << 16
 #: Keys of the notes: a host that `start` has yielded, a name that had a public address.
 START, _PUBLIC = "start ", "public "
 #: Names that are remembered as public. The ledger has those of start URLs as well.
@@ -274,6 +276,11 @@ def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset
         raise SettingsError(f"{name!r} is not a host or host:port: {error.message}") from None
     port = written.rpartition("]")[2].partition(":")[2]
     return host, frozenset({int(port)}) if port else usual
+
+
+def is_address(host: str) -> bool:
+    """Return whether a `Location.host` is an address, not a name."""
+    return _parsed(urls.name_of(host).strip("[]")) is not None
 
 
 @lru_cache(maxsize=1 << 12)

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yarl
 
-from crawlcw import Request, Response, Settings, Spider, StopCrawl
+from crawlcw import FetchError, Request, Response, Settings, Spider, StopCrawl
 from crawlcw.assembly import assemble
 from crawlcw.cli.loading import find, make
+from crawlcw.crawl import seeder
 from crawlcw.crawl.seeder import RunStart, fingerprint
 from crawlcw.engine.workers import this_worker
+from crawlcw.fetch.addresses import START, AddressGuard, PublicNames
 from crawlcw.ledger.protocol import Counters
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.proxies import parse
 from crawlcw.testing import ReplayDownloader
 from tests.support.docs import REPOSITORY
 from tests.support.ledgers import FakeClock, claimed_one, make_task, success
@@ -288,6 +292,33 @@ async def test_hosts_of_start_are_followed_to_by_the_next_crawl_which_is_deeper(
     assert [text for text in caplog.messages if "too deep" in text] == [
         "1 links that lay too deep before are followed now"
     ]
+
+
+async def test_addresses_of_start_are_let_through_beside_any_number_of_names(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(seeder, "MOST_START_NAMES", 3)
+    ledger, proxy = await SqliteLedger.open(file, "spider"), parse("http://proxy.example:80")
+    addresses = [f"http://10.0.0.{n}:8124/" for n in range(1, 6)]
+
+    class Intranet(Spider):
+        name = "spider"
+
+        async def start(self) -> AsyncIterator[Request]:
+            for n, address in enumerate(addresses):
+                yield Request(f"http://name{n}.example/")
+                yield Request(address)
+
+    await crawled(ledger, Intranet())
+    guard = AddressGuard(public_names=PublicNames(ledger.notes, has_own_start=True))
+    for address in addresses:
+        await guard.admit(yarl.URL(address), proxy)
+    with pytest.raises(FetchError):
+        await guard.admit(yarl.URL("http://10.0.0.9:8124/"), proxy)
+
+    names = [key for key in await ledger.notes.state() if key.startswith(f"{START}name")]
+    await ledger.close()
+    assert len(names) == 3
 
 
 async def test_a_run_lasts_until_nothing_is_left_for_it(file: Path):
