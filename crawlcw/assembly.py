@@ -192,12 +192,9 @@ class _Parts(Parts):
         )
         session.hosts = self.coordinator.host_leaser
         self.ending.on_stop = self.coordinator.stop
-        self.steering = Steering(
-            session, settings, coordinator=self.coordinator, end=self.ending.end
-        )
 
     def make_writers(self) -> None:
-        """Make those that write sessions, tasks and outcomes."""
+        """Make those that write sessions, tasks and outcomes, and what follows orders."""
         settings, session = self.settings, self.session
         first: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
@@ -232,6 +229,14 @@ class _Parts(Parts):
             adder=self.adder,
             state=self.state,
             bodies=self.bodies,
+            end=self.ending.end,
+        )
+
+        self.steering = Steering(
+            session,
+            settings,
+            coordinator=self.coordinator,
+            adder=self.adder,
             end=self.ending.end,
         )
 

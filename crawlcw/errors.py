@@ -158,9 +158,16 @@ class FetchError(CrawlcwError):
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
+        # A user's code may make one, and the ledger must be able to hold it.
+        if not isinstance(reason, Reason):
+            raise SpiderError(f"FetchError({reason!r}) takes one of crawlcw.Reason")
+        if not isinstance(status, int | None):
+            raise SpiderError(f"FetchError(status={status!r}) takes a number such as 503")
+        if retry_after is not None and not _is_seconds(retry_after):
+            raise SpiderError(f"FetchError(retry_after={retry_after!r}) takes seconds")
         super().__init__(f"{reason}: {message}" if message else str(reason))
         self.reason = reason
-        self.message = message
+        self.message = str(message)
         self.status = status
         self.retry_after = retry_after
 
@@ -169,6 +176,10 @@ class FetchError(CrawlcwError):
         """The reason of the failed fetch that caused this one, if any; else its own."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
+
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and 0 <= value < 1e9
 
 
 class ProxyFailedError(FetchError):
@@ -244,14 +255,12 @@ class Defer(CrawlcwError):  # not an error of the page
     """An attempt at a page does not count, neither for the page nor for its host.
 
     The page is released, and due again at *until*, an aware datetime or a duration; None: as
-    soon as its host allows. A user's layer may raise it, with the *cause* in words; a page that
-    is deferred at each attempt keeps its crawl from ending.
+    soon as its host allows. A user's layer may raise it, with the *cause* in words: the page then
+    waits at least a second. A page that is deferred at each attempt keeps its crawl from ending.
     """
 
     def __init__(self, cause: str, *, until: datetime | timedelta | None = None) -> None:
         super().__init__(cause)
-        if isinstance(until, datetime) and until.tzinfo is None:
-            raise ValueError(f"Defer(until={until!r}) must be a time with a zone")
         self.cause = cause
         self.until = until
 

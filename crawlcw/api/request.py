@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
@@ -131,8 +132,8 @@ class Request:
         self.context = context
         self.priority = priority
         self.dont_filter = dont_filter
-        if changed is not None and changed.tzinfo is None:
-            raise SpiderError(f"Request(changed={changed!r}) must be a time with a zone")
+        if changed is not None:
+            changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
         if each_run and revisit is None:
             revisit = NEVER  # it would be asked whether it has changed, and may not be read
@@ -358,6 +359,15 @@ def _name(callback: Callback, what: str) -> str:
             f"Request({what}=...) takes a method of the spider or its name, not {callback!r}"
         )
     return str(name)
+
+
+def _in_utc(changed: datetime) -> datetime:
+    with suppress(AttributeError, OverflowError):
+        if changed.tzinfo is not None:
+            return changed.astimezone(UTC)
+    raise SpiderError(
+        f"Request(changed={changed!r}) must be a time with a zone, of years 1 to 9999"
+    )
 
 
 def _method(method: str) -> str:

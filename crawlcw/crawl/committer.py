@@ -105,6 +105,11 @@ class TaskAdder:
         self.seen.add(fresh)
         return new
 
+    def forget(self) -> None:
+        """Add tasks again that the ledger had, because it may have them no more."""
+        self.seen.clear()
+        self.kept.clear()
+
     async def put(self, tasks: dict[bytes, Task]) -> int:
         """Add tasks and wake no host; return how many are to be done that were not before.
 

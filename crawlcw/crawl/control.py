@@ -21,6 +21,7 @@ from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
     # The commands that write an order down load nothing that crawls.
+    from crawlcw.crawl.committer import TaskAdder
     from crawlcw.crawl.coordinator import Coordinator
     from crawlcw.engine.session import WorkerSession
 
@@ -43,7 +44,7 @@ class Control:
 
     paused: datetime | None = None  #: since when nothing is to be begun with
     stopped: datetime | None = None  #: crawls that began before are to end
-    fed: str | None = None  #: another text each time that tasks were added by hand
+    fed: str | None = None  #: another text each time that tasks were added or purged by hand
     settings: Mapping[str, str] = field(default_factory=dict)  #: instead of the crawls' own
 
     @classmethod
@@ -125,6 +126,7 @@ class Steering:
     settings: Settings  #: the crawl's own
     _: KW_ONLY
     coordinator: "Coordinator"
+    adder: "TaskAdder"
     end: Callable[[FinishReason, str], None]
     _known: Control = Control()
     _wrong: str = ""
@@ -148,6 +150,8 @@ class Steering:
         if control.settings != known.settings:
             coordinator.follow(self._settings_by(control))
         if control.fed != known.fed:
+            # Of those that were purged, the next link makes a task again.
+            self.adder.forget()
             coordinator.written(more=True, again=[*coordinator.frontier.hosts])
         if control.paused != known.paused:
             coordinator.pause(control.paused)

@@ -7,9 +7,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from crawlcw.api.attempt import (
     Attempt,
@@ -36,8 +36,10 @@ from crawlcw.model.sanitize import describe_error, printable
 logger = logging.getLogger(__name__)
 
 _OUR_FILES = (__file__,)
-#: The wait of a page that a layer defers without a time.
-_A_SECOND = timedelta(seconds=1)
+#: The least wait of a page that a layer defers: with none the crawl would begin with it for ever.
+_LEAST_WAIT = timedelta(seconds=1)
+#: The ledger's dates end with the year 9999.
+_LONGEST_WAIT = timedelta(days=36_500)
 
 
 class SpiderFaultError(FetchError):
@@ -57,6 +59,23 @@ async def _fault(
         return error
     await cancellation.after(error)
     return SpiderFaultError(name, Raised.by(error, own=_OUR_FILES, function=function))
+
+
+def _checked(error: Defer) -> BaseException:
+    """Return a deferral with a wait that the ledger can hold, or the error that its time is."""
+    wait = error.until
+    try:
+        if isinstance(wait, datetime):
+            wait -= datetime.now(UTC)  # a naive one has no difference
+        if wait is not None and not isinstance(wait, timedelta):
+            raise TypeError  # as that of a naive time
+    except Exception:  # the time zone may be the user's own code
+        message = "is neither a duration nor a time with a zone"
+        return SpiderError(f"Defer(until={error.until!r}) {message}")
+    if wait is not None and wait > _LONGEST_WAIT:
+        return SpiderError(f"Defer(until={error.until!r}) is more than 100 years ahead")
+    error.until = max(wait or _LEAST_WAIT, _LEAST_WAIT)
+    return error
 
 
 def after_response(spider: Spider) -> Layer | None:
@@ -133,6 +152,27 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
     return own
 
 
+class AttemptView:
+    """What a layer of the user's own sees of an attempt; all else is the crawl's own."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        object.__setattr__(self, "_attempt", attempt)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "request":
+            return copied(self._attempt.request)
+        if name in ("purpose", "session", "proxy"):
+            return getattr(self._attempt, name)
+        raise AttributeError(f"an attempt has request, purpose, session and proxy, but no {name}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise SpiderError(
+            f"attempt.{name} cannot be set: hand another request to call_next(attempt, request)"
+        )
+
+
 class UserLayer:
     """A layer of the user's own, or a hook: its time, its errors, the turns of repeated calls.
 
@@ -177,9 +217,9 @@ class UserLayer:
         attempt.deadline.pause()
         try:
             # The layer's changes of the request are for this hop alone.
-            given = copied(request)
+            given, view = copied(request), cast("Attempt", AttemptView(attempt))
             async with asyncio.timeout(self._watch.limit or None) as own.timeout:
-                response = await self._layer(attempt, given, ask)
+                response = await self._layer(view, given, ask)
             await cancellation.strike()
             if not isinstance(response, Response):
                 kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
@@ -187,12 +227,12 @@ class UserLayer:
         except (FetchError, StopCrawl, LedgerError):
             raise
         except BaseException as error:  # the user's code may raise anything
-            if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
-                # Without a time the crawl would begin with it at once, for ever.
-                error.until = _A_SECOND if error.until is None else error.until
-                raise
             if error is below:
                 raise  # not of its own: no browser is installed, for example
+            if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
+                deferral, error = error, _checked(error)
+                if error is deferral:
+                    raise
             if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
                 error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
             raise await _fault(error, cancellation, self.name, self._layer) from None

@@ -5,6 +5,7 @@ is read first, and its tasks change only if they still match: other processes wr
 and their claims are left alone.
 """
 
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -170,6 +171,8 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
             total += await self._store.writing(_delete, ids, where)
+        # Last: crawls that run leave out links to the tasks that they have added before.
+        await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
     async def drop(self) -> None:

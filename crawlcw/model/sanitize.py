@@ -107,7 +107,8 @@ def where(error: BaseException, *, own: tuple[str, ...], function: Callable[...,
 
     Where it has no frame there, that of the innermost one that is not our *own*.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    called = inspect.unwrap(function)  # or an object that is called
+    code = getattr(called, "__code__", getattr(type(called).__call__, "__code__", None))
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -5,7 +5,7 @@ import itertools
 import re
 import sys
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -171,6 +171,8 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
         ("raises late", "KeyError"),
         ("elsewhere", "ValueError"),
         ("URL", "TypeError: call_next() takes the attempt and a Request"),
+        ("request", "SpiderError: attempt.request cannot be set: hand another request to"),
+        ("deadline", "AttributeError: an attempt has request, purpose, session and proxy, but no"),
     ],
 )
 async def test_any_other_error_fails_the_page_and_names_the_layer(
@@ -187,6 +189,11 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(
                     await asyncio.sleep(60)
                 finally:
                     raise KeyError("key")
+            if result == "request":
+                attempt.request.callback = None  # changes a copy
+                attempt.request = request
+            if result == "deadline":
+                attempt.deadline.pause()
             if result == "URL":
                 return await call_next(attempt, request.url)
             if result == "elsewhere":
@@ -210,16 +217,75 @@ async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path:
 
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
             self.asked += 1
-            if self.asked < 3:
-                raise Defer("not yet", until=timedelta(milliseconds=50))
+            if self.asked < 2:
+                raise Defer("not yet", until=timedelta(seconds=1))
             return await call_next(attempt, request)  # type: ignore[no-any-return]
 
     layer, web = Later(), ReplayDownloader({HOME: "page"})
 
     report = await crawled(crawler(layer), web, tmp_path, max_retry=1)
 
-    assert (report.items, report.failures, layer.asked) == (1, {}, 3)
+    assert (report.items, report.failures, layer.asked) == (1, {}, 2)
     assert web.requested == [HOME]
+
+
+NEW_ZEALAND, BAKER_ISLAND = timezone(timedelta(hours=12)), timezone(timedelta(hours=-12))
+
+
+async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path):
+    waits = [
+        *(timedelta(0), -timedelta.resolution, timedelta.min),
+        *(datetime(2000, 1, 1, tzinfo=UTC), datetime.min.replace(tzinfo=NEW_ZEALAND)),
+    ]
+    pages = {f"{HOME}{n}": until for n, until in enumerate(waits)}
+    times: dict[str, list[float]] = {url: [] for url in pages}
+
+    async def late(attempt: Any, request: Any, call_next: Any) -> Response:
+        times[request.url].append(time.monotonic())
+        if len(times[request.url]) < 2:
+            raise Defer("not yet", until=pages[request.url])
+        return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+    spider = crawler(late, start_urls=[*pages])
+    report = await crawled(spider, ReplayDownloader(dict.fromkeys(pages, "page")), tmp_path)
+
+    assert (report.items, report.failures) == (len(pages), {})
+    assert min(second - first for first, second in times.values()) >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"until": "soon"}, "Defer(until='soon') is neither a duration nor a time with a zone"),
+        ({"until": 5}, "Defer(until=5) is neither a duration nor a time with a zone"),
+        ({"until": datetime(2030, 1, 1)}, "is neither a duration nor a time with a zone"),  # noqa: DTZ001
+        ({"until": timedelta.max}, "is more than 100 years ahead"),
+        ({"until": datetime.max.replace(tzinfo=BAKER_ISLAND)}, "is more than 100 years ahead"),
+        ({"status": "503"}, "FetchError(status='503') takes a number such as 503"),
+        ({"retry_after": "soon"}, "FetchError(retry_after='soon') takes seconds"),
+        ({"retry_after": float("nan")}, "FetchError(retry_after=nan) takes seconds"),
+        ({"retry_after": 1e300}, "FetchError(retry_after=1e+300) takes seconds"),
+        ({"retry_after": -1}, "FetchError(retry_after=-1) takes seconds"),
+        ({"reason": "busy"}, "FetchError('busy') takes one of crawlcw.Reason"),
+    ],
+)
+async def test_a_value_that_no_ledger_holds_fails_the_page_and_names_the_layer(
+    arguments: Any, said: str, tmp_path: Path
+):
+    async def wrong(attempt: Any, request: Any, call_next: Any) -> Response:
+        if "until" in arguments:
+            raise Defer("not yet", **arguments)
+        raise FetchError(arguments.pop("reason", Reason.CONNECT), **arguments)
+
+    errors: list[FetchError] = []
+
+    report = await crawled(
+        crawler(wrong, errors=errors), ReplayDownloader({HOME: "page"}), tmp_path
+    )
+
+    assert report.failures == {"parse-error": 1}
+    assert "wrong raised SpiderError: " in errors[0].message
+    assert said in errors[0].message
 
 
 async def test_a_layer_may_answer_by_itself(tmp_path: Path):

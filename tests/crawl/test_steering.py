@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from crawlcw import Settings, Spider
+from crawlcw import Request, Settings, Spider
 from crawlcw.assembly import assemble
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.ledger.protocol import Ledger
+from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import iso_time
 from crawlcw.model.task import Status
 from crawlcw.testing.replay import ReplayDownloader
-from tests.crawl.test_crawl import Books, Slowly, in_virtual_time, numbered
+from tests.crawl.test_crawl import HOME, Books, Slowly, in_virtual_time, links, numbered
 from tests.crawl.test_crawl import crawl_of as quick_crawl
 from tests.support.ledgers import make_task
 
@@ -146,3 +146,20 @@ async def test_what_is_added_by_hand_is_begun_while_pages_of_its_host_are_under_
 
     assert (await running).pages == 2
     assert web.began[added] - began < 1
+
+
+@in_virtual_time
+async def test_a_page_that_is_purged_is_done_again_if_the_running_crawl_finds_a_link_to_it(
+    ledger: SqliteLedger,
+):
+    quick, slow = numbered(2)
+    answers = {HOME: links(quick, slow), quick: "", slow: links(quick)}
+    web = Slowly(answers, seconds=1, those={slow: 20})
+    crawl = quick_crawl(Books(), web, ledger, per_host_concurrency=0)
+    running = asyncio.create_task(crawl.run())
+    await asyncio.sleep(10)
+
+    assert await ledger.admin.purge(TaskFilter(ids=[Request(quick).identity()[1]])) == 1
+
+    assert (await running).pages == 4
+    assert web.requested.count(quick) == 2
