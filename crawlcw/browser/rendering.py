@@ -269,7 +269,10 @@ class _Parts:
                 extra={"event": "part_refused", "url": self._url, "reason": refusal.reason},
             )
             if is_document:
-                self._last = refusal
+                target = printable(route.request.url)
+                message = f"its scripts lead to {target}: {refusal.message}"
+                self._last = FetchError(refusal.reason, message, status=refusal.status)
+                self._last.__cause__ = refusal
             await route.abort("failed")
             return
         if is_document:

@@ -6,6 +6,8 @@ outside of a callback (`start`, `opened`, a hook) belongs to no page, and stays.
 """
 
 import asyncio
+import logging
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +22,8 @@ from crawlcw.model.spider_state import History, Page, State
 from crawlcw.model.task import DONE, Lease, Task
 from crawlcw.model.transitions import Settlement
 
+logger = logging.getLogger(__name__)
+
 
 class KeptState:
     """Keeps the state of one spider in its ledger; without one it ends with this process."""
@@ -28,6 +32,8 @@ class KeptState:
         self._ledger = ledger
         self._history = History()
         self._writing = asyncio.Lock()
+        self._thread = threading.get_ident()
+        self._is_refused = False
         #: Whether it is read before each batch of pages.
         self._is_used = False
         state = spider.state
@@ -40,12 +46,24 @@ class KeptState:
         """Return the page whose callback uses the state; None: no callback does."""
         self._is_used = True
         page = _RUNNING.get()
+        if threading.get_ident() != self._thread:
+            raise self._refusal("in a thread: return the values, and change it in the callback")
         if page is not None:
             if page.has_ended:
-                url = printable(page.url)
-                raise SpiderError(f"self.state was used when the callback of {url} had ended")
+                raise self._refusal(f"when the callback of {printable(page.url)} had ended")
             self._history.begin(page)
         return page
+
+    def _refusal(self, where: str) -> SpiderError:
+        """Return the error of a use that is not counted, and log the first one.
+
+        Nobody may be left who sees the error.
+        """
+        error = SpiderError(f"self.state was used {where}")
+        if not self._is_refused:
+            self._is_refused = True
+            logger.warning("%s; what it adds is not counted", error, extra={"event": "state_lost"})
+        return error
 
     @contextmanager
     def running(self, task: Task) -> Iterator[Page]:

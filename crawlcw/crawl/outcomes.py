@@ -254,7 +254,9 @@ class Outcomes:
             raise Defer("the event loop stood still") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        if is_refused and refusal.hop <= 1 and task.parent is None:
+        # The scripts of a rendered page may have led to another host.
+        is_first = refusal.hop <= 1 and not isinstance(refusal.__cause__, FetchError)
+        if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
         return await self._own_failure(attempt, refusal)

@@ -386,8 +386,14 @@ async def test_a_page_whose_scripts_lead_to_no_page_fails_as_that(target: str, r
     async def broken(_: web.Request) -> web.StreamResponse:
         return web.Response(status=500, text="<title>broken</title>", content_type="text/html")
 
+    messages = []
+
     class Everywhere(Titles):
         allowed_hosts = ["127.0.0.1", "10.0.0.1"]
+
+        def on_error(self, request: Request, error: Any) -> None:
+            super().on_error(request, error)
+            messages.append(error.message)
 
     async with serving() as site:
         host, port = site.url.removeprefix("http://").split(":")
@@ -405,6 +411,9 @@ async def test_a_page_whose_scripts_lead_to_no_page_fails_as_that(target: str, r
 
     assert spider.given_up == {"a": reason}
     assert (report.pages, spider.titles) == (0, {})
+    assert "allow_private" not in messages[0], "its own host is allowed"
+    if reason == "refused-address":
+        assert f"its scripts lead to {led}: the host" in messages[0]
     assert "/secret/x" not in site.asked
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from itertools import cycle
 from pathlib import Path
@@ -217,7 +218,7 @@ async def test_a_page_knows_what_another_process_has_kept_before_it_added_the_pa
 
 
 async def test_a_state_that_is_used_after_its_callback_has_ended_is_told(
-    crawl: Callable[..., Any], ledger_url: str
+    crawl: Callable[..., Any], ledger_url: str, caplog: pytest.LogCaptureFixture
 ):
     told: list[str] = []
 
@@ -242,7 +243,45 @@ async def test_a_state_that_is_used_after_its_callback_has_ended_is_told(
     await crawl(Late(), {"": ""})
 
     assert told == [f"self.state was used when the callback of {BASE} had ended"]
+    assert [record.event for record in caplog.records] == ["state_lost"], "nobody awaits the task"
     assert await state_of(ledger_url, "late") == {"a": 1}
+
+
+@pytest.mark.parametrize("runner", ["to_thread", "executor", "thread"])
+async def test_a_thread_is_told_that_it_cannot_change_the_state(
+    crawl: Callable[..., Any], ledger_url: str, caplog: pytest.LogCaptureFixture, runner: str
+):
+    class Threads(Spider):
+        name = "threads"
+        start_urls = (BASE,)
+
+        async def parse(self, response: Response) -> Any:
+            self.state.add("pages")
+            if runner == "to_thread":
+                await asyncio.to_thread(self.count)
+            elif runner == "executor":
+                await asyncio.get_running_loop().run_in_executor(None, self.count)
+            else:
+                thread = threading.Thread(target=lambda: suppressed(self.count))
+                thread.start()
+                thread.join()
+
+        def count(self) -> None:
+            self.state.add("lines", 3)
+
+    def suppressed(function: Callable[[], None]) -> None:
+        with suppress(SpiderError):
+            function()
+
+    report = await crawl(Threads(), {"": ""})
+
+    is_awaited = runner != "thread"
+    assert report.failures == ({"parse-error": 1} if is_awaited else {})
+    assert caplog.messages[0] == (
+        "self.state was used in a thread: return the values, and change it in the callback; "
+        "what it adds is not counted"
+    )
+    assert await state_of(ledger_url, "threads") == ({} if is_awaited else {"pages": 1})
 
 
 async def test_a_list_of_urls_has_its_state_before_the_first_of_them_is_due(
