@@ -57,12 +57,12 @@ class KeptState:
     def _refusal(self, where: str) -> SpiderError:
         """Return the error of a use that is not counted, and log the first one.
 
-        Nobody may be left who sees the error.
+        The thread or the task may end unseen, and the error with it.
         """
         error = SpiderError(f"self.state was used {where}")
         if not self._is_refused:
             self._is_refused = True
-            logger.warning("%s; what it adds is not counted", error, extra={"event": "state_lost"})
+            logger.warning("%s; the change is lost", error, extra={"event": "state_lost"})
         return error
 
     @contextmanager

@@ -221,7 +221,7 @@ class MovedPages:
 
 
 def _exchange(task: Task) -> tuple[object, ...]:
-    """Return what the answer to a task's request depends on, beside its URL."""
+    """Return the parts of a task's request that change its answer, beside its URL."""
     own = task.options
     how = own.browser, own.save_to, own.truncate, own.accept_statuses, own.max_body
     return *how, own.session, own.proxy, own.cookies, task.headers

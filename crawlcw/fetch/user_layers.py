@@ -153,7 +153,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
 
 
 class AttemptView:
-    """What a layer of the user's own sees of an attempt; all else is the crawl's own."""
+    """The attempt as a layer of the user's own sees it; all else is the crawl's own."""
 
     __slots__ = ("_attempt",)
 
