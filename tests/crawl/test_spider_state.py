@@ -278,7 +278,8 @@ async def test_a_thread_is_told_that_it_cannot_change_the_state(
     is_awaited = runner != "thread"
     assert report.failures == ({"parse-error": 1} if is_awaited else {})
     assert caplog.messages[0] == (
-        "self.state was used in a thread: return the values, and change it in the callback; the change is lost"
+        "self.state was used in a thread: return the values, and change it in the callback; "
+        "the change is lost"
     )
     assert await state_of(ledger_url, "threads") == ({} if is_awaited else {"pages": 1})
 
