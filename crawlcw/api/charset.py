@@ -1,16 +1,22 @@
-"""Encoding of a page, chosen as by browsers.
+"""Encoding of a page, chosen as by browsers, and its bytes as text.
 
 The order is that of the WHATWG encoding and HTML standards: byte order mark,
 Content-Type, the first <meta> that names an encoding, then UTF-8 if the bytes are valid
-UTF-8, else windows-1252. Only encodings of the standard's list are used: Python has
-others (`punycode`, `utf-7`, `unicode_escape`) that are slow enough to stop the crawl, or
-that decode plain ASCII to control characters.
+UTF-8, else windows-1252. Only HTML has a <meta> that counts, and only HTML and XML have an
+XML declaration. JSON is UTF-8 whenever its bytes are (RFC 8259, section 8.1).
+
+An encoding is called by the standard's name, in lower case, and decoded by the standard's
+tables. Python's codecs are others: its `euc_jp` lacks the characters of NEC and IBM, which
+most Japanese pages have, and an encoding of its own (`punycode`, `unicode_escape`) may be slow
+enough to stop the crawl. `python_name` has the nearest codec, for users.
 """
 
 import codecs
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 
+import endec
 import webencodings
 
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
@@ -20,24 +26,35 @@ _PREFIX = 1024
 #: A browser begins anew where it comes upon a <meta> later; behind this it is not looked for.
 _LATEST = 1 << 20
 
-#: The standard decodes GBK as GB 18030, which has more characters.
-_LARGER = {"gbk": "gb18030"}
-#: In these no page is written: one has no codec, the other makes U+FFFD of a whole page.
-_UNUSED = frozenset({"x-user-defined", "replacement"})
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
+    (codecs.BOM_UTF16_LE, "utf-16le"),
+    (codecs.BOM_UTF16_BE, "utf-16be"),
 )
 #: In all others a byte below 128 is that character of ASCII, or the end of another but no `<`.
-WITHOUT_PLAIN_TAGS = frozenset({"utf-16-le", "utf-16-be", "iso2022_jp"})
-#: In this one every byte is below 128, and some are no ASCII.
+WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
+#: In all others each byte is a character.
+_MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
+    *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
+}
+#: A longer text without the end of a tag or line is cut anywhere: it could fill the memory.
+_LONGEST_RUN = 1 << 20
+#: The standard decodes GBK as GB 18030, which has more characters; for two Python has no codec.
+_NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
+#: What these labels mean in a <meta> or an XML declaration: a page read as ASCII is not UTF-16.
+_IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
+#: ISO-2022-JP has this byte; all of its bytes are below 128, so that it looks like UTF-8.
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
 #: A parameter of a Content-Type; a quoted one may hold what looks like others.
 _PARAMETER = re.compile(
     r";[ \t\r\n]*+([^;=]*+)(?:=(?:\"((?:[^\"\\]|\\.)*+)\"?+[^;,]*+|([^;,]*+)))?+"
 )
+#: A value of a Content-Type that was sent more than once, and its type.
+_VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
+_TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
+#: Of these, and of a type that says nothing, a browser looks at the content, and finds a page.
+_HTML = frozenset({"text/html", "unknown/unknown", "application/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: "Prescan a byte stream to determine its encoding": no text is told from tags.
@@ -52,15 +69,19 @@ _IN_CONTENT = re.compile(rb"charset\s*+=\s*+(?:\"([^\"]*)\"|'([^']*)'|([^\s;\"']
 _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re.IGNORECASE)
 
 
-def choose(content_type: str | None, body: bytes) -> str:
-    """Return the name of the encoding of *body*: never one that Python cannot decode safely."""
+def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> str:
+    """Return the name of the encoding of *body*; *is_xml* if it is XML whatever its type says."""
     for mark, name in _BOMS:
         if body.startswith(mark):
             return name
-    declared = _of_header(content_type) or _of_metas(_PRESCAN, body[:_PREFIX])
-    if declared is None and (found := _XML.match(body, 0, _PREFIX)):
-        declared = _of_page(found[1])
-    if declared is not None:
+    kind, declared = _of_header(content_type)
+    if is_xml:
+        kind = "xml"
+    if declared is None and kind == "html":
+        declared = _of_metas(_PRESCAN, body[:_PREFIX])
+    if declared is None and kind in ("html", "xml") and (xml := _XML.match(body, 0, _PREFIX)):
+        declared = _of_page(xml[1])
+    if declared is not None and kind != "json":
         return declared
     is_utf8 = True
     try:
@@ -69,10 +90,12 @@ def choose(content_type: str | None, body: bytes) -> str:
         # A body that was cut inside a character is still UTF-8, if it had others.
         cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
         is_utf8 = cut and not body[: error.start].isascii()
+    if is_utf8 and kind == "json":
+        return "utf-8"
     # One that is UTF-8 is UTF-8, whatever is said far below.
-    if not is_utf8 or _ESCAPE in body:
+    if kind in ("html", "xml") and (not is_utf8 or _ESCAPE in body):
         declared = _of_metas(_SCAN, body[:_LATEST])
-    return declared or ("utf-8" if is_utf8 else "cp1252")
+    return declared or ("utf-8" if is_utf8 else "windows-1252")
 
 
 #: Longer attributes of a <meta> are not kept in memory.
@@ -83,34 +106,100 @@ _SHORT_META = 200
 def named(label: str) -> str | None:
     """Return the name of the encoding that the web means by *label*, None where it knows none.
 
-    Beside the labels of the web, the names that it returns are known.
+    Beside the labels of the web, the names of `python_name` are known.
     """
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
-    found = webencodings.lookup(label)
-    if found is None:
-        name = label.strip().lower()
-        return name if name in _names() else None
-    return None if found.name in _UNUSED else _LARGER.get(found.name, found.codec_info.name)
+    encoding = webencodings.lookup(label)
+    return _names().get(label.strip().lower()) if encoding is None else str(encoding.name)
+
+
+@cache
+def python_name(name: str) -> str:
+    """Return Python's name of the codec that is nearest to an encoding."""
+    return _NEAREST.get(name) or str(webencodings.lookup(name).codec_info.name)
+
+
+@cache
+def _names() -> dict[str, str]:
+    return {python_name(name): name for name in webencodings.LABELS.values()}
 
 
 def decode(body: bytes, encoding: str) -> str:
     """Return *body* as text, with U+FFFD for bytes that are not of *encoding*."""
-    text = body.decode(encoding, "replace")
-    return text.removeprefix("\ufeff")
+    if encoding == "utf-8":
+        return body.decode("utf-8", "replace").removeprefix("\ufeff")
+    if (table := _table(encoding)) is not None:
+        return codecs.charmap_decode(body, "strict", table)[0]
+    return endec.decode(body, encoding, "replace", bom="strip")
+
+
+def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
+    """Yield a body that comes in *pieces* as text."""
+    if encoding.startswith("utf-"):
+        decoder = codecs.getincrementaldecoder(encoding)("replace")
+        yield from map(decoder.decode, pieces)
+        yield decoder.decode(b"", final=True)
+        return
+    # endec keeps no state between two calls, so each piece ends behind the end of a character.
+    marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
+    waiting = bytearray()
+    for piece in pieces:
+        ends = (at + len(mark) for mark in marks if (at := piece.rfind(mark)) >= 0)
+        end = max(ends, default=0 if len(waiting) < _LONGEST_RUN else len(piece))
+        if end:
+            yield decode(bytes(waiting) + piece[:end], encoding)
+            waiting.clear()
+        waiting += piece[end:]
+    yield decode(bytes(waiting), encoding)
 
 
 @cache
-def _names() -> frozenset[str]:
-    return frozenset(filter(None, map(named, set(webencodings.LABELS.values()))))
+def _table(encoding: str) -> str | None:
+    """Return the characters of the 256 bytes, for what Python decodes several times as fast."""
+    if encoding in _MULTI_BYTE:
+        return None
+    return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")
+
+
+def content_type(header: str) -> str:
+    """Return the one type of a Content-Type that has several, as browsers choose it.
+
+    The last valid one counts (Fetch, "extract a MIME type"), and the charset of one before it
+    if that has the same type.
+    """
+    chosen = essence = charset = ""
+    for found in _VALUE.finditer(header):
+        kind, parameters = found[1].strip().lower(), found[2]
+        if not _TYPE.fullmatch(kind):
+            continue
+        chosen, label = f"{kind}{parameters}", _charset(parameters)
+        if kind != essence:
+            essence, charset = kind, label
+        elif charset and not label:
+            chosen += f';charset="{charset}"'
+    return chosen or header
+
+
+def _charset(parameters: str) -> str:
+    """Return the first charset of the parameters of a type."""
+    for name, quoted, token in _PARAMETER.findall(parameters):
+        if name.lower() == "charset":
+            return str(quoted or token).strip()
+    return ""
 
 
 @lru_cache(64)  # the pages of a site have the same one
-def _of_header(content_type: str | None) -> str | None:
-    for name, quoted, token in _PARAMETER.findall(content_type or ""):
-        if name.lower() == "charset":
-            return named(quoted or token)
-    return None
+def _of_header(header: str | None) -> tuple[str, str | None]:
+    """Return "html", "xml", "json" or "" for the type of a body, and the encoding that it names."""
+    header = content_type(header) if header and "," in header else header or ""
+    kind, mark, parameters = header.partition(";")
+    kind = kind.strip().lower()
+    encoding = named(_charset(mark + parameters))
+    if kind in _HTML or not _TYPE.fullmatch(kind):
+        return "html", encoding
+    last = kind.rpartition("/")[2].rpartition("+")[2]
+    return (last if last in ("xml", "json") else ""), encoding
 
 
 def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
@@ -140,5 +229,4 @@ def _of_meta(attributes: bytes) -> str | None:
 
 def _of_page(label: bytes) -> str | None:
     name = named(label.decode("latin-1"))
-    # A page whose <meta> could be read as ASCII is not UTF-16.
-    return "utf-8" if name in ("utf-16-le", "utf-16-be") else name
+    return None if name is None else _IN_PAGE.get(name, name)

@@ -55,7 +55,7 @@ class Document:
 
     #: The trees, as far as the crawl has looked at them; None: it has not.
     trees: Trees | None = None
-    _encoding: str | None = None
+    _chosen_charset: str | None = None
     _plain_body: bytes | None = None  #: the body, once it is known that the parser is given it
 
     @property
@@ -65,33 +65,39 @@ class Document:
 
     @property
     def encoding(self) -> str:
-        """The encoding of the body, as a browser would choose it.
+        """The encoding of the body, as a browser would choose it, by the name of Python's codec.
 
+        `text` and links use the tables of browsers, which have more characters than the codec.
         May be set where the page is wrong about it: text, trees and links are made anew.
         Raises `ValueError` for an encoding that is not one of the web's.
         """
-        if self._encoding is None:
-            self._encoding = charset.choose(self.headers.get("content-type"), self.body)
-        return self._encoding
+        return charset.python_name(self._charset)
 
     @encoding.setter
     def encoding(self, label: str) -> None:
         found = charset.named(label)
         if found is None:
             raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
-        if found == self.encoding:
+        if found == self._charset:
             return
-        self._encoding, self._plain_body = found, None
+        self._chosen_charset, self._plain_body = found, None
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
         # The page's trees are those of other text.
         self.trees = None
 
+    @property
+    def _charset(self) -> str:
+        """The encoding by the name that `charset.choose` returns."""
+        if self._chosen_charset is None:
+            self._chosen_charset = charset.choose(self.headers.get("content-type"), self.body)
+        return self._chosen_charset
+
     @cached_property
     def text(self) -> str:
         """The body as text, with U+FFFD for bytes that are not of its encoding."""
-        return charset.decode(self.body, self.encoding)
+        return charset.decode(self.body, self._charset)
 
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` where it is none."""
@@ -105,9 +111,9 @@ class Document:
         body = self.body
         if body is self._plain_body:
             return body  # it was looked through when the memory for its tree was taken
-        if self.encoding != "utf-8":
+        if self._charset != "utf-8":
             # Not `text`, which would stay in memory.
-            return markup.prepared(charset.decode(body, self.encoding).encode(errors="replace"))
+            return markup.prepared(charset.decode(body, self._charset).encode(errors="replace"))
         source = markup.prepared(body)
         if source is body:
             self._plain_body = body

@@ -43,7 +43,7 @@ class Form:
     node: "Selector"
     page_url: str
     base_url: str  #: that of the page's links
-    encoding: str  #: that of the page
+    encoding: str  #: that of the page, by the standard's name
     callback: Callback | None
     click: str | Literal[False] | None  #: see `Response.form`
     options: dict[str, Any]  #: those of the `Request`
@@ -219,10 +219,8 @@ def _internet_lines(text: str) -> str:
 
 def _encoded(entries: list[_Entry], encoding: str) -> bytes:
     """Return entries as application/x-www-form-urlencoded, of the URL standard."""
-    # UTF-16 is the one encoding in which nothing is sent.
-    sent = "utf-8" if encoding.startswith("utf-") else encoding
 
     def escaped(text: str) -> str:
-        return quote_plus(text, "*", sent, "xmlcharrefreplace").replace("~", "%7E")
+        return quote_plus(urls.encoded(text, encoding), "*").replace("~", "%7E")
 
     return "&".join(f"{escaped(name)}={escaped(value)}" for name, value in entries).encode()

@@ -176,7 +176,7 @@ class Response(Document):
     @cached_property
     def _head(self) -> Head:
         kind = self.headers.get("content-type", _HTML[0]).lower().lstrip()
-        return Head(self.body, encoding=self.encoding, is_html=kind.startswith(_HTML))
+        return Head(self.body, encoding=self._charset, is_html=kind.startswith(_HTML))
 
     @property
     def base_url(self) -> str:
@@ -219,14 +219,14 @@ class Response(Document):
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
         # To find out the encoding may be to decode the page.
-        encoding = "utf-8" if href.isascii() else self.encoding
+        encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
     @cached_property
     def _places(self) -> "_Places":
         places = _Places()
         base = self.base_url if self._head.has_base else self.url
-        places.resolve = urls.resolver(base, encoding=self.encoding)
+        places.resolve = urls.resolver(base, encoding=self._charset)
         return places
 
     def _place(self, address: str | None, target: "Link") -> Location | Refusal:
@@ -376,7 +376,7 @@ class Response(Document):
             node=found[0],
             page_url=self.url,
             base_url=self.base_url,
-            encoding=self.encoding,
+            encoding=self._charset,
             callback=callback,
             click=click,
             options=options,

@@ -9,12 +9,12 @@ A body comes as text, a piece at a time: unpacked where it is gzip, decoded, and
 sitemap of 50 MiB is never in memory as text, and one that was packed not as bytes.
 """
 
-import codecs
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html.entities import html5
+from itertools import chain
 from urllib.parse import urljoin
 from xml.parsers import expat
 
@@ -61,21 +61,21 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
     first lines name the encoding, as for a page. Raises `XmlError` where
     the gzip is corrupt or has no end, and, behind the first 50 MiB, where there is more.
     """
-    pieces = _unpacked(body) if body.startswith(_GZIP) else _cut(body)
-    decoder: codecs.IncrementalDecoder | None = None
+    pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
+    first = next(pieces, b"")
+    encoding = charset.choose(content_type, first[:_HEAD], is_xml=True)
+    texts = charset.decoded(chain([first], pieces), encoding)
+    yield next(texts).removeprefix("\ufeff")
+    yield from texts
+
+
+def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
     room = LARGEST
     for piece in pieces:
-        if decoder is None:
-            encoding = charset.choose(content_type, piece[:_HEAD])
-            decoder = codecs.getincrementaldecoder(encoding)("replace")
-            yield decoder.decode(piece).removeprefix("\ufeff")
-        else:
-            yield decoder.decode(piece[:room])
+        yield piece[:room]
         room -= len(piece)
         if room < 0:
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
-    if decoder is not None:
-        yield decoder.decode(b"", final=True)
 
 
 def _cut(body: bytes) -> Iterator[bytes]:

@@ -10,6 +10,8 @@ import unicodedata
 from itertools import groupby
 from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
+import endec
+
 from crawlcw.api.links import SKIPPED_EXTENSIONS
 
 #: Bytes of the readable part; with checksum and extension about 140, which all file systems
@@ -88,8 +90,8 @@ def _decoded(extended: str) -> str:
     if not separator:
         return ""
     try:
-        return unquote_to_bytes(encoded).decode(charset)
-    except (ValueError, LookupError):  # not in this charset, or an unknown charset
+        return endec.decode(unquote_to_bytes(encoded), charset)
+    except (ValueError, LookupError):  # not in this charset, or none of the web
         return ""
 
 

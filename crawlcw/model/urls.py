@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from string import ascii_letters, digits, hexdigits
-from urllib.parse import unquote
+from urllib.parse import quote_from_bytes, unquote
 
 import ada_url
+import endec
 import yarl
 
 from crawlcw.errors import FetchError, Reason
@@ -72,12 +73,11 @@ def _forms(decoded: str) -> dict[str, str]:
 _PATH_FORMS = _forms("!$&'()*,:;=@")
 #: In a query the escapes of `&=+;` mean something else than these.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
-_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
-#: The WHATWG URL standard's special-query percent-encode set, and all but ASCII. A `%` too:
-#: by the standard that byte of ISO-2022-JP stays, and a server would read an escape.
-_ENCODED_IN_QUERY = re.compile(rb"[^!$&(-;=?-~]")
-#: By the WHATWG encoding standard, UTF-16 is written as UTF-8 where something is sent.
-_SENT_AS_UTF8 = ("utf-8", "utf-16-le", "utf-16-be")
+#: Text in ISO-2022-JP, whose bytes are those of ASCII; a character that an encoding lacks; and
+#: bytes beyond ASCII.
+_ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
+#: Ada encodes the others: of these alone it would make a fragment.
+_ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
 @page_value(frozen=True, slots=True)
@@ -177,7 +177,7 @@ def origin_of(url: str) -> str:
 def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`.
 
-    *encoding* is Python's name of the page's encoding, see `resolver`.
+    *encoding* is the page's, by the standard's name, see `resolver`.
     """
     found = resolver(base, encoding=encoding)(href)
     if isinstance(found, Refusal):
@@ -190,8 +190,8 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
     It returns locations, and a `Refusal` where that raises: most pages have links to refuse.
 
-    A query's other characters than ASCII are sent in the page's *encoding*, by Python's name,
-    as the WHATWG URL standard has it; in a path it is UTF-8 always.
+    A query's other characters than ASCII are sent in the page's *encoding*, by the standard's
+    name, as the WHATWG URL standard has it; in a path it is UTF-8 always.
     """
     # Only the folder of the base matters for most, and the pages of a folder share most of
     # their links: this is what makes the cache worth having.
@@ -213,7 +213,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
         of = base if first in {"", "?", "#"} else folder
         return _resolve_in(of, target) or _parsed(target, base)
 
-    if encoding in _SENT_AS_UTF8:
+    if encoding == "utf-8":
         return resolve_on_page
 
     def resolve_in_encoding(href: str) -> Location | Refusal:
@@ -229,27 +229,22 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 def _with_query_in(encoding: str, href: str) -> str:
     """Return *href*, its fragment empty, its query's other characters than ASCII encoded."""
     address, fragment, _ = href.partition("#")
-    path, mark, query = _scalar(address).partition("?")
-    query = _NOT_ASCII.sub(lambda run: _escaped(run[0], encoding), query)
+    path, mark, query = address.partition("?")
+    query = _ENCODED_IN_QUERY.sub(_escaped, encoded(query, encoding)).decode("ascii")
     return f"{path}{mark}{query}{fragment}"
 
 
-def _escaped(text: str, encoding: str) -> str:
-    pieces, start = [], 0
-    while start < len(text):
-        end = len(text)
-        try:
-            encoded = text[start:].encode(encoding)
-        except UnicodeEncodeError as lacking:
-            end = start + lacking.start
-            encoded = text[start:end].encode(encoding)
-        pieces.append(_ENCODED_IN_QUERY.sub(lambda byte: b"%%%02X" % ord(byte[0]), encoded))
-        if end < len(text):
-            # A character that the encoding lacks is `&#26085;`, percent-encoded itself.
-            pieces.append(b"%%26%%23%d%%3B" % ord(text[end]))
-            end += 1
-        start = end
-    return b"".join(pieces).decode("ascii")
+def _escaped(run: re.Match[bytes]) -> bytes:
+    return quote_from_bytes(run[0], safe=_ALL_BUT_HASH if run[1] else b"").encode()
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """Return *text* as a page in *encoding* sends it, in links and forms.
+
+    A character that the encoding lacks is `&#26085;`; UTF-16 is sent as UTF-8 (WHATWG
+    Encoding, "get an output encoding").
+    """
+    return endec.encode(_scalar(text), encoding, "xmlcharrefreplace")
 
 
 @lru_cache(maxsize=1 << 15)

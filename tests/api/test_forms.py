@@ -197,7 +197,11 @@ def in_cyrillic(more: str = "") -> Response:
 def test_text_is_sent_in_the_encoding_of_its_page():
     assert in_cyrillic().form().submit().body == b"q=%E4%E0"
     assert in_cyrillic().form().submit(q="\N{SNOWMAN}").body == b"q=%26%239731%3B"
+    assert in_cyrillic().form().submit(q="\ud83d").body == b"q=%26%2365533%3B"
     assert in_cyrillic(" accept-charset='x, utf-8'").form().submit().body == b"q=%D0%B4%D0%B0"
+    japanese = in_cyrillic(" accept-charset=euc-jp").form()
+    assert japanese.submit(q="①\uff5e").body == b"q=%AD%A1%A1%C1"
+    assert in_cyrillic(" accept-charset=gb2312").form().submit(q="€").body == b"q=%80"
 
 
 @pytest.mark.parametrize("early", ["<p>x</p></html>\n", "</HTML >", "<head></head></html><body>"])

@@ -138,6 +138,18 @@ def test_a_query_that_is_not_ascii_is_sent_in_the_encoding_of_the_page():
     assert page(body.decode("shift_jis")).urljoin(link).endswith("?q=%E6%97%A5%E6%9C%AC")
 
 
+def test_text_and_links_use_the_tables_of_browsers():
+    japanese = page(
+        b"<a href='?q=\xad\xa1'>\xfc\xe2", headers={"content-type": "x/x;charset=euc-jp"}
+    )
+    chinese = page(b"<a href='?q=\x80'>", headers={"content-type": "text/html; charset=gb2312"})
+
+    assert japanese.css_first("a").text() == "髙"
+    assert [request.url for request in japanese.follow_all("a")] == [f"{japanese.url}?q=%AD%A1"]
+    assert (chinese.encoding, chinese.text) == ("gb18030", "<a href='?q=€'>")
+    assert chinese.urljoin("?q=€").endswith("?q=%80")
+
+
 def test_follow_takes_a_node_and_what_a_request_takes():
     response = page('<a href="next.html">n</a><img src="/i.png">')
     link = response.css_first("a")

@@ -10,6 +10,7 @@ import pytest
 from crawlcw.api import sitemap_spider, xml_records
 from crawlcw.api.sitemap_spider import SitemapEntry
 from crawlcw.errors import Reason, XmlError
+from crawlcw.model.urls import encoded
 
 pytestmark = pytest.mark.quick
 
@@ -28,7 +29,7 @@ URLSET = """<?xml version="1.0" encoding="UTF-8"?>
 LISTED = ["http://a.example/1", "/2", "/3"]
 
 
-def listed(body: bytes, **more: bool) -> list[str]:
+def listed(body: bytes, **more: bool | str) -> list[str]:
     return [entry.url for entry in sitemap_spider.entries(body, **more)]
 
 
@@ -101,6 +102,14 @@ def test_the_usual_mistakes_of_sitemaps_lose_no_address(form: str, entries: list
 )
 def test_a_sitemap_is_the_same_however_it_is_written(body: bytes):
     assert listed(body) == LISTED
+
+
+def test_a_long_sitemap_in_a_legacy_encoding_is_read_as_by_browsers():
+    urls = "".join(f"<url><loc>/{number}/①</loc></url>" for number in range(5000))
+    body = encoded(f"<?xml version='1.0' encoding='EUC-JP'?><urlset>{urls}</urlset>", "euc-jp")
+
+    assert listed(body) == [f"/{number}/①" for number in range(5000)]
+    assert listed(body, content_type="text/plain") == listed(gzip.compress(body))
 
 
 def test_a_text_has_a_url_in_each_line():

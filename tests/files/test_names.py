@@ -84,6 +84,8 @@ def test_the_type_gives_the_extension_where_the_name_has_none_that_is_known(
         ("attachment; filename=a.mp4; filename*=UTF-8''f%C3%BCr.mp4", "-für.mp4"),
         ("attachment; filename*=UTF-8''f%C3%BCr.mp4; filename=a.mp4", "-für.mp4"),
         ("attachment; filename*=ISO-8859-1'de'f%FCr.mp4", "-für.mp4"),
+        ("attachment; filename*=EUC-JP''%AD%A1.mp4", "-①.mp4"),
+        ("attachment; filename*=unicode_escape''a; filename=b.mp4", "-b.mp4"),
         # HTTP does not have the continuations of RFC 2231 (RFC 6266, appendix D).
         ("attachment; filename*0*=ISO-8859-15''a; filename*=ISO-8859-1''b.mp4", "-b.mp4"),
         ("attachment; filename*0=a.mp4; filename=b.mp4", "-b.mp4"),
