@@ -21,6 +21,7 @@ from urllib.parse import quote_from_bytes
 import aiohttp
 from multidict import CIMultiDictProxy
 
+from crawlcw.api import charset
 from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -420,6 +421,8 @@ def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
             found[key] = f"{text}, {found[key]}"
         elif key != "location":
             found[key] = f"{found[key]}, {text}"
+    if "," in (kind := found.get("content-type", "")):
+        found["content-type"] = charset.content_type(kind)
     return found
 
 

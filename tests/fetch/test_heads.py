@@ -163,6 +163,8 @@ async def test_the_body_of_any_status_that_leads_nowhere_is_read(head: bytes) ->
         (b"Location", [b"/a", b"/b"], "/a"),
         (b"X-Robots-Tag", [b"noindex", b"bot: nofollow"], "noindex, bot: nofollow"),
         (b"X-Robots-Tag", [b"bot: nofollow", b"noindex"], "noindex, bot: nofollow"),
+        (b"Content-Type", [b"image/png", b"text/html;a", b"x"], "text/html;a"),
+        (b"Content-Type", [b"text/html;charset=big5", b"text/html"], 'text/html;charset="big5"'),
     ],
 )
 async def test_a_header_that_comes_twice(name: bytes, values: list[bytes], joined: str) -> None:
