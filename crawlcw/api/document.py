@@ -111,10 +111,14 @@ class Document:
         body = self.body
         if body is self._plain_body:
             return body  # it was looked through when the memory for its tree was taken
+        source = body
         if self._charset != "utf-8":
             # Not `text`, which would stay in memory.
-            return markup.prepared(charset.decode(body, self._charset).encode(errors="replace"))
-        source = markup.prepared(body)
+            source = charset.decode(body, self._charset).encode(errors="replace")
+        kind = self.headers.get("content-type")
+        if kind is not None and "+" in kind and markup.is_xhtml(kind):
+            source = markup.xhtml_as_html(source)
+        source = markup.prepared(source)
         if source is body:
             self._plain_body = body
         return source

@@ -138,6 +138,21 @@ _TEMPLATE_OR_TEXT = re.compile(
 )
 _XML_TYPES = frozenset({"text/xml", "application/xml"})
 _XHTML = "application/xhtml+xml"
+_CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
+#: Attributes of XML: each value is quoted.
+_OF_XML = rb"(?:[^<>\"'/=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')|/(?!>))*+"
+#: What HTML reads otherwise than XML. A mark without an end is one until the end of the page.
+_XML_ALONE = re.compile(
+    rb"<!--(?:[^-]++|-(?!->))*+|<\?(?:[^?]++|\?(?!>))*+|" + _CDATA % b"text" + rb""
+    rb"|(?P<start><(?P<code>script|style)(?=[\s>])" + _OF_XML + rb">)"
+    rb"(?P<content>(?:[^<]++|" + _CDATA % b"data" + rb"|<(?!/(?P=code)))*+)"
+    rb"|<(?P<empty>[a-z_][^\s<>\"'/=]*+)(?P<attributes>(?![^\s/])" + _OF_XML + rb")/>",
+    re.IGNORECASE,
+)
+#: Elements that HTML has without an end tag.
+_VOID = frozenset(b"area base br col embed hr img input link meta param source track wbr".split())
+_ESCAPED = {b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'", b"&amp;": b"&"}
+_ESCAPE = re.compile(b"|".join(_ESCAPED))
 #: No entity may be declared: where libxml2 resolves one, a page of 1 KiB has a text of 1 GiB.
 _ENTITY = b"<!ENTITY"
 #: libxml2 cuts a page of HTML at 2,048 levels, and XML at 256.
@@ -156,6 +171,34 @@ def is_markup(content_type: str | None, body: bytes) -> bool:
         return False  # JSON, which is often sent as text/html
     kind = (content_type or "").partition(";")[0].strip().lower()
     return start == b"<" or not kind or kind in _MARKUP_TYPES or kind.endswith("+xml")
+
+
+def is_xhtml(content_type: str | None) -> bool:
+    """Return whether a page is XHTML: that is XML to a browser (HTML standard, 14.2)."""
+    return (content_type or "").partition(";")[0].strip().lower() == _XHTML
+
+
+def xhtml_as_html(body: bytes) -> bytes:
+    """Return a page of XHTML, in UTF-8, such that a parser of HTML reads it as XML.
+
+    To HTML an empty `<script/>` has no end, and CDATA is a comment. A page with a fault of XML
+    is changed as well, since HTML forgives the fault.
+    """
+
+    def as_html(found: re.Match[bytes]) -> bytes:
+        if (name := found["empty"]) is not None:
+            tag = b"<" + name + found["attributes"]
+            return found[0] if name.lower() in _VOID else tag + b"></" + name + b">"
+        if (text := found["text"]) is not None:
+            return text.replace(b"&", b"&amp;").replace(b"<", b"&lt;")
+        if (content := found["content"]) is None:
+            return found[0]
+        if found["data"] is None:
+            content = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], content)
+        # To JSON and JavaScript the same text; to HTML it would be the end of the script.
+        return found["start"] + content.replace(b"</", b"<\\/")
+
+    return _XML_ALONE.sub(as_html, body)
 
 
 def prepared(body: bytes) -> bytes:

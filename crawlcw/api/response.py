@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from selectolax.lexbor import LexborNode
 
+from crawlcw.api import markup
 from crawlcw.api.document import Document
 from crawlcw.api.forms import Form
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
@@ -30,8 +31,8 @@ from crawlcw.model.values import FrozenDict
 
 #: The reason under which links of a page are counted that asks for none to be followed.
 NOFOLLOW = "nofollow"
-#: Types of pages that have a head.
-_HTML = ("text/html", "application/xhtml+xml")
+#: The usual type of pages.
+_HTML = "text/html"
 #: A link that was dropped for the number of links, beside the reasons of `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
 
@@ -175,7 +176,9 @@ class Response(Document):
 
     @cached_property
     def _head(self) -> Head:
-        kind = self.headers.get("content-type", _HTML[0]).lower().lstrip()
+        kind = self.headers.get("content-type", _HTML).lower().lstrip()
+        if "+" in kind and markup.is_xhtml(kind):
+            return Head(self.source(), encoding="utf-8")
         return Head(self.body, encoding=self._charset, is_html=kind.startswith(_HTML))
 
     @property

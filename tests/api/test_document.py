@@ -72,6 +72,62 @@ def test_xml_is_read_as_xml_where_the_server_says_so():
     assert page(xhtml, "application/xhtml+xml").xpath("//p/text()").get() == "1"
 
 
+XHTML = "application/xhtml+xml; charset=utf-8"
+
+
+@pytest.mark.parametrize("type_in_capitals", [False, True])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ('<script src="/s.js"/>', ""),
+        ("<title/><style/><iframe src='/f'/><textarea/><noscript/>", ""),
+        ('<p title="/> <a href=&quot;/no&quot;>">a</p>', "a"),
+        ('<p><![CDATA[<a href="/no">x</a> & ]] ]]></p>', '<a href="/no">x</a> & ]] '),
+        ("<!-- <script/> <title/> --><?x <script/> ?><p>a &amp; b</p>", "a & b"),
+        ('<svg><title/><path d="M 0"/></svg><p id = "x"\n/><p>b</p>', "b"),
+        # A browser shows an error in their place.
+        ('<script/><p>a</b><p class=a>b & c</p><br><a name=/no/><script src="/"/>', "b & c"),
+    ],
+)
+def test_xhtml_is_read_as_xml_and_forgiven_what_html_is(
+    body: str, text: str, type_in_capitals: bool
+):
+    """HTML standard, 14.2. All but the last as Chromium."""
+    html = (
+        f"<html xmlns='http://www.w3.org/1999/xhtml'><body>{body}<a href='/one'>1</a></body></html>"
+    )
+    response = page(html, XHTML.upper() if type_in_capitals else XHTML)
+
+    assert [request.url for request in response.follow_all("a[href]")] == ["http://a.example/one"]
+    assert response.xpath("//a/@href").getall() == ["/one"]
+    assert [node.text() for node in response.css("p")][-1:] == [text] * bool(response.css("p"))
+
+
+def test_the_head_and_the_scripts_of_xhtml_are_those_of_xml():
+    scripts = ("{&quot;a&quot;: &quot;&lt;/b&gt; &amp;&quot;}", '<![CDATA[{"a": "</script>"}]]>')
+    jsonld = "".join(f"<script type='application/ld+json'>{text}</script>" for text in scripts)
+    metas = "<meta name='robots' content='nofollow'/><base href='/b/'/>"
+    response = page(f"<head><title/><script/>{jsonld}{metas}</head><body/>", XHTML)
+
+    assert response.jsonld() == [{"a": "</b> &"}, {"a": "</script>"}]
+    assert response.robots.nofollow
+    assert response.urljoin("1") == "http://a.example/b/1"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["<a b='", '<a b="\'"', "<!--", "<?", "<![CDATA[", "<script>", "<a/>", "<style>&lt;", "<a /"],
+)
+def test_no_xhtml_takes_long_to_read(unit: str):
+    body = unit.encode() * (1_000_000 // len(unit))
+    began = time.process_time()
+
+    page(body, XHTML).source()
+    page(b"<script>" + body, XHTML).source()
+
+    assert time.process_time() - began < 1
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 @pytest.mark.parametrize(
     "body",
