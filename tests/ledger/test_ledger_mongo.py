@@ -220,6 +220,51 @@ async def test_outcomes_that_the_driver_and_the_server_refuse_take_none_of_the_o
     assert await ledger.queries.reasons() == {"store-rejected": 3}
 
 
+async def test_items_outside_are_written_and_read_in_batches_behind_other_outcomes(
+    ledger: MongoLedger, mongodb_uri: str, database_name: str, command_log: CommandLog
+):
+    kib = {"text": "x" * 1024}
+    await ledger.tasks.add(make_tasks(12))
+    of_versions = Succeeded(items=(kib,) * 10, kept_versions=2)
+    # 8 MiB have room in the document.
+    outcomes = [Succeeded(items=(kib,) * 10_000), *[of_versions] * 10, Succeeded(items=(kib,))]
+    leases = await claimed(ledger)
+    command_log.commands.clear()
+
+    await ledger.outcomes.commit(
+        [settled(ledger, lease, outcome) for lease, outcome in zip(leases, outcomes, strict=True)]
+    )
+
+    updates = [c for c in command_log.commands if "update" in c]
+    collections = [c["update"] for c in updates]
+    assert (collections[0], len(updates[0]["updates"]), collections[-1]) == ("books", 1, "books")
+    assert set(collections[1:-1]) == {"books.items"}
+    assert len(collections) <= 6
+    command_log.commands.clear()
+    assert [row.item async for row in ledger.queries.items()] == [kib] * 10_101
+    assert len(command_log.commands) <= 10
+
+
+async def test_an_item_outside_that_the_server_refuses_takes_no_other_outcome(
+    ledger: MongoLedger,
+):
+    deep: dict[str, Any] = {"text": "x" * (1 << 20)}
+    for _ in range(190):
+        deep = {"inside": deep}
+    await ledger.tasks.add(make_tasks(2))
+    bad, good = await claimed(ledger)
+
+    answer = await ledger.outcomes.commit(
+        [
+            settled(ledger, bad, Succeeded(items=(deep,))),
+            settled(ledger, good, Succeeded(items=({"text": "x" * (1 << 20)},))),
+        ]
+    )
+
+    assert [lease for lease, _ in answer.rejected] == [bad]
+    assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.IGNORED: 1}
+
+
 async def test_the_items_and_values_of_a_task_are_found_by_an_index(
     ledger: MongoLedger, mongodb_uri: str, database_name: str, command_log: CommandLog
 ):

@@ -8,10 +8,11 @@ their fences. A blob is a file of the bucket `<name>.blobs`.
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 import pymongo
+from anyio.lowlevel import checkpoint
 from bson.codec_options import CodecOptions
 
 from crawlcw.errors import LedgerError
@@ -19,7 +20,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import BATCH, BY_TASK, MongoStore, all_of
-from crawlcw.ledger.mongo.table import LARGEST_ITEM, UNENCODABLE
+from crawlcw.ledger.mongo.table import LARGEST_ITEM, UNENCODABLE, Update, send
 from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
@@ -27,10 +28,47 @@ from crawlcw.model.transitions import Settlement
 #: Bytes of an item, and of all in a document, from which on one is stored outside.
 _LARGE = 1 << 20
 _INSIDE = 8 << 20
+#: Bytes and number of the items that one command writes or reads, far below its time limit.
+_BATCH_BYTES = 4 << 20
+_BATCH = 1_000
 #: A value takes as many seconds longer than other operations as it has MiB.
 _ANSWER_WITHIN = 10.0
 _SLOWEST = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
+
+
+class OutsideItem(NamedTuple):
+    """An item that is stored outside of its task's document."""
+
+    key: Document
+    item: Document
+    size: int  #: in bytes
+
+
+async def placed(
+    task_id: bytes, fence: int, items: Iterable[Document], *, all_outside: bool = False
+) -> tuple[list[Document | None], list[OutsideItem]]:
+    """Return the items that a task's document has, null for the large ones, and those outside.
+
+    With *all_outside* the others are stored outside as well, to be kept when the task has other
+    items. Raises one of `UNENCODABLE` for an item that the store cannot hold.
+    """
+    inside_bytes = 0
+    inside: list[Document | None] = []
+    outside = []
+    for number, item in enumerate(items):
+        if number % _BATCH == _BATCH - 1:
+            await checkpoint()  # else many items would block the event loop for seconds
+        size = len(bson.encode(item))
+        if size > LARGEST_ITEM:
+            raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
+        is_large = size > _LARGE or inside_bytes + size > _INSIDE
+        if is_large or all_outside:
+            key = {"task": task_id, "fence": fence, "n": number}
+            outside.append(OutsideItem(key, item, size))
+        inside_bytes += 0 if is_large else size
+        inside.append(None if is_large else item)
+    return inside, outside
 
 
 class Items:
@@ -59,44 +97,37 @@ class Items:
 
     async def whole(self, found: Mapping[str, Any]) -> list[Document]:
         """Return the items of a task's document, as they are stored."""
-        items = []
-        for number, item in enumerate(found.get("items") or ()):
-            if item is None:
-                place = {"task": found["_id"], "fence": found["items_from"]["fence"], "n": number}
-                item = (await self._store.items.find_one({"_id": place}))["item"]
-            items.append(item)
+        items = list(found.get("items") or ())
+        outside = [number for number, item in enumerate(items) if item is None]
+        for start in range(0, len(outside), _BATCH):
+            numbers = outside[start : start + _BATCH]
+            source = {"task": found["_id"], "fence": found["items_from"]["fence"]}
+            places = {"_id": {"$in": [{**source, "n": number} for number in numbers]}}
+            cursor = self._store.items.find(places).hint("_id_")
+            for each in await all_of(cursor, len(numbers)):
+                items[each["_id"]["n"]] = each["item"]
         return items
 
-    async def placed(
-        self,
-        task_id: bytes,
-        fence: int,
-        items: Iterable[Document],
-        *,
-        all_outside: bool = False,
-    ) -> list[Document | None]:
-        """Return what of a task's items is to be in its document, with the large ones outside.
+    async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
+        """Store items outside of their tasks; return the places of those refused, and why.
 
-        Those are seen once the task says that its items are from *fence*. With *all_outside*
-        the others are stored outside as well, to be kept when the task has other items. Raises one
-        of `UNENCODABLE` for an item that the store cannot hold.
+        They are seen once a task says that its items are from their fence.
         """
-        inside = 0
-        kept: list[Document | None] = []
-        for number, item in enumerate(items):
-            size = len(bson.encode(item))
-            if size > LARGEST_ITEM:
-                raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
-            is_large = size > _LARGE or inside + size > _INSIDE
-            if is_large or all_outside:
-                place = {"task": task_id, "fence": fence, "n": number}
-                await self._store.items.replace_one({"_id": place}, {"item": item}, upsert=True)
-            if is_large:
-                kept.append(None)
-            else:
-                inside += size
-                kept.append(item)
-        return kept
+        refused: dict[int, str] = {}
+        start = 0
+        while start < len(outside):
+            end, size = start, 0
+            while end < len(outside) and end - start < _BATCH and size < _BATCH_BYTES:
+                size += outside[end].size
+                end += 1
+            updates = [
+                Update({"_id": each.key}, {"$set": {"item": each.item}}, upsert=True)
+                for each in outside[start:end]
+            ]
+            sent = await send(self._store.items, updates)
+            refused |= {start + n: why for n, why in sent.refused.items()}
+            start = end
+        return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
         """Delete the offloaded items of visits that are no longer kept.

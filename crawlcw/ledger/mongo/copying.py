@@ -5,10 +5,11 @@ from typing import Any
 
 import bson
 
+from crawlcw.errors import LedgerError
 from crawlcw.ledger.choosing import resumed
 from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.mongo.blobs import Blobs, Items
+from crawlcw.ledger.mongo.blobs import Blobs, Items, OutsideItem, placed
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, some
 from crawlcw.ledger.port import Unit
@@ -78,20 +79,26 @@ class Contents:
                 await self._blobs.upload(each["_id"], each["task_id"], each["value"])
             return
         with mapped():
-            placed = [await self._placed(each) for each in documents]
-            await self._store.durable.insert_many(placed, ordered=False)
+            outside: list[OutsideItem] = []
+            tasks = [await _placed(task, outside) for task in documents]
+            for why in (await self._items.write(outside)).values():
+                raise LedgerError(f"MongoDB: {why}")
+            await self._store.durable.insert_many(tasks, ordered=False)
 
-    async def _placed(self, task: Document) -> Document:
-        """Return a task with those of its items in it that have room there."""
-        task = dict(task)
-        if "items" in task:
-            fence = task["settled"]
-            task["items"] = await self._items.placed(task["_id"], fence, task["items"])
-            task["items_from"] = {**task["items_from"], "fence": fence}
-        versions = []
-        for version in task.get("versions", ()):
-            source = {name: value for name, value in version.items() if name != "items"}
-            items = version["items"]
-            await self._items.placed(task["_id"], source["fence"], items, all_outside=True)
-            versions.append(source)
-        return {**task, "versions": versions} if versions else task
+
+async def _placed(task: Document, outside: list[OutsideItem]) -> Document:
+    """Return a task with those of its items in it that have room there; the others go *outside*."""
+    task = dict(task)
+    if "items" in task:
+        fence = task["settled"]
+        task["items"], large = await placed(task["_id"], fence, task["items"])
+        task["items_from"] = {**task["items_from"], "fence": fence}
+        outside += large
+    versions = []
+    for version in task.get("versions", ()):
+        source = {name: value for name, value in version.items() if name != "items"}
+        items = version["items"]
+        _, large = await placed(task["_id"], source["fence"], items, all_outside=True)
+        outside += large
+        versions.append(source)
+    return {**task, "versions": versions} if versions else task

@@ -1,11 +1,11 @@
 """Recording the outcomes of tasks, and giving tasks back without one."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.mongo.blobs import Items
+from crawlcw.ledger.mongo.blobs import Items, OutsideItem, placed
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import UNENCODABLE, Update, send
@@ -40,47 +40,40 @@ class Outcomes:
     ) -> tuple[int, dict[int, str]]:
         """Return how many tasks are as the guard says, and which outcomes cannot be stored.
 
-        Large items are written to their own collection first; the fence makes
-        them visible when the update is applied.
+        Large items are written to their own collection, between the outcomes without any and
+        theirs; the fence makes them visible when the update is applied.
         """
         refused: dict[int, str] = {}
         updates: dict[int, Update] = {}
+        outside: list[OutsideItem] = []
+        owners: list[int] = []  #: the places of the outcomes that the items outside belong to
         for place, settlement in enumerate(settlements):
             try:
-                change = await self._update(settlement)
+                change, large = await _update(settlement)
             except UNENCODABLE as error:
                 refused[place] = str(error)
             else:
                 updates[place] = Update(guard(settlement.lease), change)
-        sent = await send(self._store.durable, list(updates.values()))
-        places = list(updates)
-        refused |= {places[n]: why for n, why in sent.refused.items()}
+                outside += large
+                owners += [place] * len(large)
+        # A page with many items may take long, and no other waits for it.
+        last = set(owners)
+        matched = await self._send(updates, updates.keys() - last, refused)
+        if outside:
+            for number, why in (await self._items.write(outside)).items():
+                refused[owners[number]] = why
+            matched += await self._send(updates, last - refused.keys(), refused)
         await self._items.forget_replaced(settlements)
-        return sent.matched, refused
+        return matched, refused
 
-    async def _update(self, settlement: Settlement) -> dict[str, Any]:
-        """Return what records an outcome, with its large items outside.
-
-        Raises one of `UNENCODABLE` for an item that the store cannot hold.
-        """
-        update = update_of(settlement.change)
-        items = settlement.change.items
-        if not items:
-            if items is not None and settlement.lease.task.settled:
-                # An earlier outcome may have left some.
-                update.setdefault("$unset", {}).update(items="", items_from="")
-            return update
-        lease, versions = settlement.lease, settlement.change.kept_versions
-        escaped = (documents.escaped(item) for item in items)
-        kept = await self._items.placed(
-            lease.task.id, lease.fence, escaped, all_outside=versions > 0
-        )
-        source = documents.source_document(settlement)
-        update["$set"] |= {"items": kept, "items_from": source}
-        if versions:
-            pushed = update.setdefault("$push", {})
-            pushed["versions"] = {"$each": [source], "$slice": -versions}
-        return update
+    async def _send(
+        self, updates: Mapping[int, Update], places: Collection[int], refused: dict[int, str]
+    ) -> int:
+        """Send the updates of some places; return how many matched, and add those *refused*."""
+        order = sorted(places)
+        sent = await send(self._store.durable, [updates[place] for place in order])
+        refused |= {order[n]: why for n, why in sent.refused.items()}
+        return sent.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all of them in one unordered bulk of guarded updates."""
@@ -115,3 +108,26 @@ def _rejection(settlement: Settlement, message: str) -> Update:
     """Return the write that gives a task up because its outcome cannot be stored."""
     given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
     return Update(mine(settlement.lease), update_of(given_up.change))
+
+
+async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:
+    """Return what records an outcome, and those of its items that are stored outside.
+
+    Raises one of `UNENCODABLE` for an item that the store cannot hold.
+    """
+    update = update_of(settlement.change)
+    items = settlement.change.items
+    if not items:
+        if items is not None and settlement.lease.task.settled:
+            # An earlier outcome may have left some.
+            update.setdefault("$unset", {}).update(items="", items_from="")
+        return update, []
+    lease, versions = settlement.lease, settlement.change.kept_versions
+    escaped = (documents.escaped(item) for item in items)
+    inside, outside = await placed(lease.task.id, lease.fence, escaped, all_outside=versions > 0)
+    source = documents.source_document(settlement)
+    update["$set"] |= {"items": inside, "items_from": source}
+    if versions:
+        pushed = update.setdefault("$push", {})
+        pushed["versions"] = {"$each": [source], "$slice": -versions}
+    return update, outside
