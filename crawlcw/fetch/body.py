@@ -47,8 +47,14 @@ _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: What servers write that mean none, or the charset; browsers and curl take the body as it is.
-_NO_CODINGS = frozenset({"identity", "none", "utf-8", "utf8", "binary", "8bit"})
+#: Codings of IANA's list and of archives that have no decoder here. Any other name is no coding
+#: (`aws-chunked`, a charset, a media type), so browsers show the body as it is.
+_WITHOUT_DECODER = frozenset(
+    {
+        *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
+        *("sdch", "snappy", "xz"),
+    }
+)
 
 
 class BodyDecoder:
@@ -57,16 +63,15 @@ class BodyDecoder:
     *codings* are those of Content-Encoding, in the order in which they were applied. A body over
     *limit* decoded bytes is cut there. Without a limit, as for a file, a body fails that swells to
     more than a hundred times its bytes on the wire. Making one, and `pieces`, raise `FetchError`
-    (`content-encoding`), for an unknown coding or a corrupt stream too.
+    (`content-encoding`), for a coding without a decoder or a corrupt stream too.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
-        found = [name for name in codings if name not in _NO_CODINGS]
-        if len(found) > _MAX_CODINGS:
-            message = f"{len(found)} codings on top of each other, {_MAX_CODINGS} are allowed"
+        if len(codings) > _MAX_CODINGS:
+            message = f"{len(codings)} codings on top of each other, {_MAX_CODINGS} are allowed"
             raise FetchError(Reason.CONTENT_ENCODING, message)
         room = sys.maxsize if limit is None else limit + _RAW_SLACK
-        self._stages = [_Stage(name, room=room) for name in reversed(found)]
+        self._stages = [_Stage(name, room=room) for name in reversed(codings)]
         self._limit = limit
         self._came = 0
         self.size = 0  #: decoded bytes
@@ -112,8 +117,8 @@ def codings_of(headers: Mapping[str, str]) -> list[str]:
     # RFC 9112, section 6.1: those of the transfer were applied after those of the content.
     # aiohttp takes the chunks apart and leaves the others alone.
     said = ",".join(headers[name] for name in CODED if name in headers)
-    names = [part.strip().lower() for part in said.split(",")]
-    return [name for name in names if name not in ("", "chunked")]
+    names = [part.strip().lower().removeprefix("x-") for part in said.split(",")]
+    return [name for name in names if name in _CODINGS or name in _WITHOUT_DECODER]
 
 
 class _Zlib:
@@ -186,7 +191,7 @@ class _Stage:
 
     def __init__(self, name: str, *, room: int) -> None:
         """Take at most *room* bytes."""
-        known = _CODINGS.get(name.removeprefix("x-"))
+        known = _CODINGS.get(name)
         if known is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
         self._name = name

@@ -7,9 +7,10 @@ delivered yet count, and so does a second answer in the segment of the first. A 
 comes after our next request is taken for its answer, until the rule stops that: the pages that are
 mistaken are of the same origin. HTTP/2 is not offered: aiohttp has none.
 
-aiohttp opens the connections, and its parser reads the answers. Interim responses and framing,
-which it does not bound, are bounded here. This is the only module that uses names which aiohttp
-keeps private. Any release may change these, so pyproject.toml has an upper bound.
+aiohttp opens the connections, and its parser reads heads and bodies; `framing` mends heads and
+takes chunks apart. Interim responses and framing, which aiohttp does not bound, are bounded here.
+This is the only module that uses names which aiohttp keeps private. Any release may change these,
+so pyproject.toml has an upper bound.
 """
 
 import asyncio
@@ -17,8 +18,10 @@ import fcntl
 import math
 import re
 import socket
+import sys
 import termios
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,7 +43,7 @@ from aiohttp import (
 )
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 from multidict import CIMultiDict
@@ -49,6 +52,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.errors import FetchError, ProxyFailedError, Reason
 from crawlcw.fetch.addresses import AddressGuard, Hop, Stage, current_hop
 from crawlcw.fetch.failures import failure_of
+from crawlcw.fetch.framing import Chunks, mended
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
@@ -65,16 +69,22 @@ _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 _MAX_INTERIM = 1 << 16
 #: Bytes on the wire that are no content. A body in chunks of a few bytes is mostly that.
 _MAX_FRAMING = 1 << 24
-#: A head that is longer is not looked at; its parts are the parser's to bound.
-_LONGEST_HEAD = 1 << 14
-_INTERIM = re.compile(rb"(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
+#: Behind the empty lines that some servers begin with.
+_INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
-_LENGTH = re.compile(rb"\ncontent-length:([^\r\n]*)\r?", re.IGNORECASE)
-_CONTINUED = re.compile(rb"\n[ \t]")
-#: How the parser of aiohttp bounds a head.
-_MAX_LINE = 1 << 16
-_MAX_HEADERS = 1000
-_CHUNK = 1 << 16
+_BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
+#: Browsers take the chunks apart wherever it stands among the codings.
+_CHUNKED = re.compile(r"(?:^|,)[ \t]*chunked[ \t]*(?:,|$)", re.IGNORECASE)
+_MAX_HEAD = 1 << 18  #: as in Chromium
+#: How aiohttp parses an answer.
+_PARSING: Mapping[str, Any] = {
+    "read_until_eof": True,
+    "auto_decompress": False,
+    "read_bufsize": 1 << 16,
+    "max_line_size": 1 << 16,
+    "max_field_size": 1 << 16,
+    "max_headers": 1000,
+}
 _ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: at once
 
 #: How long an answer of the DNS is used, in seconds.
@@ -108,7 +118,7 @@ class Listener(ResponseHandler):
     # longer.
     __slots__ = (
         *("site", "released", "sent_at", "is_answered"),
-        *("message", "content", "_socket", "_wire", "_head", "_among"),
+        *("message", "content", "_socket", "_wire", "_head", "_framing", "_among"),
     )
 
     message: RawResponseMessage  #: head of the answer
@@ -127,6 +137,8 @@ class Listener(ResponseHandler):
         self._wire = 0  #: bytes that have come since the request
         #: Bytes of a head that has no end yet; None: no head is awaited.
         self._head: bytes | None = None
+        #: So many bytes are no content at the end of the answer; of chunks none are counted.
+        self._framing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a connection, or one that TLS has begun on."""
@@ -161,16 +173,7 @@ class Listener(ResponseHandler):
         """
         self.is_answered = False
         self._head, self._wire = b"", 0
-        self.set_response_params(
-            skip_payload=is_head,
-            read_until_eof=True,
-            auto_decompress=False,
-            read_timeout=patience,
-            read_bufsize=_CHUNK,
-            max_line_size=_MAX_LINE,
-            max_field_size=_MAX_LINE,
-            max_headers=_MAX_HEADERS,
-        )
+        self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
         # uvloop sends when it has come round.
@@ -209,82 +212,96 @@ class Listener(ResponseHandler):
 
     def data_received(self, data: bytes) -> None:
         """Take the next bytes from the wire; none: parse those that were left for later."""
-        site, parser = self.site, self._parser
-        if site is None or parser is None:
+        if self.site is None or self._parser is None:
             super().data_received(data)  # of a tunnel; or too early, kept until `ask`
             return
+        self._wire += len(data)
+        begins = self._head is not None
         try:
-            if data:
-                if self.is_answered and self.content.is_eof():
-                    # Not one byte is kept: a server could send them for as long as the
-                    # connection stands.
-                    self.close()
-                    if not data.startswith(_GOODBYES):
-                        site.distrust()
-                    return
-                self._wire += len(data)
-            parsed = data if self._head is None else self._looked_at(self._head + data)
-            messages, self._upgraded, _ = parser.feed_data(parsed)
-            for message, payload in messages:
-                if self.is_answered:
-                    # A second one answers no request. Dropped, for there may be thousands; the
-                    # first is still good.
-                    site.distrust()
-                    break
-                self.is_answered, self.message = True, message
-                self.content = self._payload = payload
-                self._should_close = message.should_close
-                self.feed_data((message, payload))
-                if self.released and not payload.is_eof():
-                    self._acknowledge()
-            if self._wire - self.content.total_bytes > _MAX_FRAMING:
+            if self._head is not None:
+                data = self._begin(self._head, data)
+            if self.is_answered and not self.content.is_eof():
+                self._parser.feed_data(data)
+            is_over = self.is_answered and self.content.is_eof()
+            framing = self._wire - self.content.total_bytes
+            if framing > (self._framing if is_over else _MAX_FRAMING):
                 raise HttpProcessingError(message="more framing than content")
         except HttpProcessingError as error:
-            self._refuse(error)
+            self._refuse(error, data)
             return
-        if self.is_answered and self.content.is_eof():
+        if is_over:
+            self._framing = framing
             self._drop_timeout()
-        elif not self._reading_paused:
+            return
+        if begins and self.is_answered and self.released:
+            self._acknowledge()
+        if not self._reading_paused:
             self._reschedule_timeout()
 
-    def _refuse(self, error: HttpProcessingError) -> None:
-        """End the connection after an answer that is no HTTP."""
-        if self._payload is not None and not self._payload.is_eof():
+    def _refuse(self, error: HttpProcessingError, data: bytes) -> None:
+        """End the connection for *data*, which is no HTTP or behind the end of the answer.
+
+        An answer that has ended is good (RFC 9112, section 6.3). Not one byte behind it is kept: a
+        server could send them for as long as the connection stands.
+        """
+        if self.is_answered and self.content.is_eof():
+            if self.site is not None and not data.startswith(_GOODBYES):
+                self.site.distrust()
+        elif self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(error)
         self.close()
         self.set_exception(error)
 
-    def _looked_at(self, data: bytes) -> bytes:
-        """Return what of *data*, with which an answer begins, is for the parser; keep the rest.
+    def _begin(self, head: bytes, data: bytes) -> bytes:
+        """Take *data* behind the begun *head* of the answer; return its bytes of the body.
 
-        Interim responses are left out. Of several equal Content-Length one is left (RFC 9110,
-        section 8.6): some servers add theirs to that of the program behind them, and the parser
-        refuses any. A head that comes in pieces is held back, for each of them may have one.
+        Interim responses are left out. A head is held back until its end, as only a whole one
+        can be mended.
         """
-        interim = _INTERIM.match(data)
-        begin = interim.end() if interim is not None else 0
-        found = _HEAD_END.search(data, begin)
-        self._head = None
-        if found is None:
-            if begin and self._wire > _MAX_INTERIM:
+        assert self._parser is not None
+        searched = max(0, len(head) - 3)
+        data = head + data
+        end = _HEAD_END.search(data, searched)
+        if end is not None and (interim := _INTERIM.match(data)) is not None and interim.end():
+            data = data[interim.end() :]
+            end = _HEAD_END.search(data)
+        if end is None:
+            self._head = data = data.lstrip(b"\r\n")
+            if not b"HTTP/".startswith(data[:5]):
+                raise HttpProcessingError(message=f"no HTTP: {data[:50]!r}")
+            if len(data) > _MAX_HEAD:
+                raise LineTooLong(b"a head", _MAX_HEAD)
+            if self._wire - len(data) > _MAX_INTERIM:
                 raise HttpProcessingError(message="interim responses without end")
-            rest = data[begin:]
-            if len(rest) > _LONGEST_HEAD or not b"HTTP/".startswith(rest[:5]):
-                return rest
-            self._head = rest
             return b""
-        end = found.end()
-        lengths = _LENGTH.findall(data, begin, end)
-        if len(lengths) < 2 and not (lengths and b"," in lengths[0]):
-            return data[begin:]
-        head = data[begin:end]
-        values = {value.strip() for each in lengths for value in each.split(b",")}
-        value = values.pop()
-        # A folded line would be joined to another header once its first part is gone.
-        if not values and not _CONTINUED.search(head):
-            line = b"\nContent-Length: %s\r\n" % value
-            head = _LENGTH.sub(b"", head).replace(b"\n", line, 1)
-        return head + data[end:]
+        head, body = data[: end.end()], data[end.end() :]
+        self._head, self._framing = None, self._wire - len(body)
+        try:
+            # The parser takes a length or a coding for one, and hides its name.
+            if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
+                raise HttpProcessingError(message="a blank before the colon")
+            messages, self._upgraded, _ = self._parser.feed_data(head)
+            is_mended = False
+        except LineTooLong:
+            raise
+        except HttpProcessingError:
+            head, is_mended = mended(head), True
+            self.set_response_params(
+                skip_payload=self._skip_payload, read_timeout=self.read_timeout, **_PARSING
+            )
+            messages, self._upgraded, _ = self._parser.feed_data(head)
+        ((message, payload),) = messages
+        self.is_answered, self.message = True, message
+        self.content = self._payload = payload
+        self._should_close = message.should_close or is_mended
+        is_chunked = message.chunked or (
+            "Transfer-Encoding" in message.headers
+            and _CHUNKED.search(",".join(message.headers.getall("Transfer-Encoding")))
+        )
+        if is_chunked and not payload.is_eof():
+            self._parser, self._framing = cast("Any", Chunks(payload)), sys.maxsize
+        self.feed_data((message, payload))
+        return body
 
 
 class Connector(TCPConnector):

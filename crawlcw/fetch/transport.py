@@ -336,7 +336,7 @@ class AiohttpDownloader:
                 try:
                     status, told = answer.message.code, headers_of(answer.message.headers)
                     elapsed = timedelta(seconds=monotonic() - answer.sent_at)
-                    codings = [name for name in codings_of(told) if name != "identity"]
+                    codings = codings_of(told)
                     length = None if codings else _length(told)
                     if not await file.begin(status, told, length=length, coded=bool(codings)):
                         return await self._page(answer, hop)  # which says why there is no file

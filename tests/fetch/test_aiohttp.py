@@ -20,7 +20,7 @@ CONNECTOR = PACKAGE / "fetch" / "connector.py"
 PRIVATE_NAMES: dict[type, tuple[str, ...]] = {
     ResponseHandler: (
         *("_drop_timeout", "_loop", "_parser", "_payload", "_reading_paused"),
-        *("_reschedule_timeout", "_should_close", "_upgraded"),
+        *("_reschedule_timeout", "_should_close", "_skip_payload", "_upgraded"),
     ),
     TCPConnector: (
         *("_acquired", "_convert_hosts_to_addr_infos", "_create_connection", "_factory"),

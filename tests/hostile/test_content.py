@@ -174,7 +174,8 @@ def large_window(data: bytes) -> bytes:
             brotli.compress(gzip.compress(PAGE)), "gzip, br", "finished", id="HOSTILE 2.11 stacked"
         ),
         pytest.param(gzip.compress(PAGE), "x-gzip", "finished", id="HOSTILE 2.11 x-gzip"),
-        pytest.param(PAGE, "frobnicate", "content-encoding", id="HOSTILE 2.11 unknown"),
+        pytest.param(PAGE, "frobnicate", "finished", id="HOSTILE 2.11 unknown"),
+        pytest.param(PAGE, "compress", "content-encoding", id="HOSTILE 2.11 no decoder"),
         pytest.param(PAGE, "gzip,gzip,gzip,gzip", "content-encoding", id="HOSTILE 2.11 many"),
     ],
 )
