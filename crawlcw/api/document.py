@@ -136,7 +136,7 @@ class Document:
             source = self.source()
             markup.screen(source)
             return markup.parse_bounded(source)
-        _check(trees.refusal)
+        check(trees.refusal)
         return markup.parse_bounded(self.source()) if trees.tree is None else trees.tree
 
     def css(self, query: str) -> list[LexborNode]:
@@ -144,14 +144,14 @@ class Document:
         try:
             return self.tree.css(query)
         except SelectolaxError as error:
-            raise _not_css(query, error) from None
+            raise not_css(query, error) from None
 
     def css_first(self, query: str) -> LexborNode | None:
         """Return the first node that matches a CSS selector, or None."""
         try:
             return self.tree.css_first(query)
         except SelectolaxError as error:
-            raise _not_css(query, error) from None
+            raise not_css(query, error) from None
 
     @cached_property
     def selector(self) -> "Selector":
@@ -161,8 +161,8 @@ class Document:
         `tree` does, and for XML that declares entities; `SpiderError` without parsel.
         """
         trees = self.trees or Trees()
-        _check(trees.refusal)
-        _check(trees.selector_refusal)
+        check(trees.refusal)
+        check(trees.selector_refusal)
         if trees.selector is not None:
             return trees.selector
         kind = self.selector_kind
@@ -215,14 +215,16 @@ class Document:
         ]
 
 
-def _check(refusal: ParseRefusedError | None) -> None:
+def check(refusal: ParseRefusedError | None) -> None:
+    """Raise a refusal, if there is one."""
     if refusal is not None:
         # Another one: its traceback would keep the response, and all its bytes, until the
         # next collection of garbage.
         raise ParseRefusedError(refusal.message, reason=refusal.reason)
 
 
-def _not_css(query: str, error: SelectolaxError) -> ValueError:
+def not_css(query: str, error: SelectolaxError) -> ValueError:
+    """Return the error for a query that is no CSS selector to lexbor."""
     plain, pseudo, _ = query.partition("::")
     if plain and pseudo:
         return ValueError(

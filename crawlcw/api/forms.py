@@ -6,31 +6,53 @@ submission algorithm"). Files and dialogs are left to the spider.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import date
+from decimal import ROUND_FLOOR, Decimal
+from typing import Any, Literal
 from urllib.parse import quote_plus
 
+from selectolax.lexbor import LexborNode
+
 from crawlcw.api import charset
+from crawlcw.api.markup import OWNER
 from crawlcw.api.request import Callback, Request
 from crawlcw.errors import FetchError
 from crawlcw.model import urls
-
-if TYPE_CHECKING:
-    from parsel import Selector
 
 #: Value for a field: a text, several where the field may have several, or none at all.
 FieldValue = str | int | float | Iterable[str] | None
 #: A name and its value, as they are sent.
 _Entry = tuple[str, str]
 
-_CONTROLS = ("button", "input", "select", "textarea")
+_CONTROLS = frozenset({"button", "input", "select", "textarea"})
 _NO_SUBMIT_BUTTONS = frozenset({"button", "reset"})
-_SUBMIT_INPUTS = frozenset({"submit", "image"})
+_BUTTONS = _NO_SUBMIT_BUTTONS | {"submit", "image"}
 #: Kinds of input whose value has any number of lines, or is none of a line of text.
 _NOT_ONE_LINE = frozenset({"hidden", "checkbox", "radio", "submit", "image"})
+_DIRECTIONS = {"L": "ltr", "R": "rtl", "AL": "rtl"}
+_SPACE = " \t\n\f\r"
 _LINE_END = re.compile(r"\r\n?|\n")
-_FIRST_LINE_END = re.compile(r"\A(?:\r\n|\n)")
+#: A word of a text with the spaces behind it; a line may end behind a hyphen or a slash, too.
+_WORD = re.compile(r"\S+?(?:[-/](?=[^\W\d_])|(?!\S))\s*|\s+")
+_INTEGER = re.compile(r"[ \t\n\f\r]*\+?(\d{1,9})", re.ASCII)
+_NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_INFINITE = Decimal("1.8e308")
+_COLOR = re.compile(r"#(?:[0-9a-f]{3,4}|[0-9a-f]{6}|[0-9a-f]{8})", re.IGNORECASE)
+_DAY = r"(?P<year>\d{4,6})-(?P<month>0[1-9]|1[0-2])-(?P<day>\d\d)"
+_TIME = r"(?P<minute>(?:[01]\d|2[0-3]):[0-5]\d)(?P<second>:[0-5]\d(?:\.\d{1,3})?)?"
+_DATES = {
+    "date": re.compile(_DAY, re.ASCII),
+    "month": re.compile(r"(?P<year>\d{4,6})-(?:0[1-9]|1[0-2])", re.ASCII),
+    "week": re.compile(r"(?P<year>\d{4,6})-W(?P<week>\d\d)", re.ASCII),
+    "time": re.compile(_TIME, re.ASCII),
+    "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
+}
+_TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
+#: Kinds of input that send no direction.
+_WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
 #: Encodings of a form that only the spider itself can make.
 _UNSENT = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
@@ -40,7 +62,7 @@ _ENCODED = "application/x-www-form-urlencoded"
 class Form:
     """A form that can be submitted, with the values that its page gives it."""
 
-    node: "Selector"
+    node: LexborNode  #: in the tree of a page `with_form_owners`
     page_url: str
     base_url: str  #: that of the page's links
     encoding: str  #: that of the page, by the standard's name
@@ -50,10 +72,16 @@ class Form:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields with the values that the page gives them, by name."""
-        root = self.node.root
-        return dict(root.fields) | {
-            each.get("name"): _text_of(each) for each in root.iter("textarea") if each.get("name")
+        """The fields with the values that the page gives them, by name.
+
+        None for one that is not selected, and a list for a name with several values.
+        """
+        controls = [control for control in _controls_of(self.node) if not control.is_button]
+        values: dict[str, list[str]] = {control.name: [] for control in controls if control.name}
+        for name, value in _entries(controls, None, given={}, encoding=self.encoding):
+            values.setdefault(name, []).append(value)
+        return {
+            name: found[0] if len(found) == 1 else found or None for name, found in values.items()
         }
 
     def submit(
@@ -66,27 +94,28 @@ class Form:
         A form that leads nowhere becomes a request that the crawl drops and counts.
         Raises `ValueError` for a form that sends files, and for a button that is not there.
         """
-        root = self.node.root
-        controls = list(_controls_of(root))
+        of_form = self.node.attributes
+        controls = _controls_of(self.node)
         button = self._button(controls)
 
         def said(name: str) -> str:
-            of_button = "" if button is None else button.get(f"form{name}", "")
-            return str(of_button or root.get(name, ""))
+            of_button = None if button is None else button.attributes.get(f"form{name}")
+            return of_button or of_form.get(name) or ""
 
         method, kind = said("method").lower(), said("enctype").lower()
         if method == "dialog" or (method == "post" and kind in _UNSENT):
             raise ValueError(
                 "the form sends files or plain text, or is a dialog: make its request by hand"
             )
-        labels = root.get("accept-charset", "").replace(",", " ").split()
+        labels = (of_form.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)
-        sent = _sent(controls, button, given={**(fields or {}), **named})
+        given = {**(fields or {}), **named}
+        sent = _encoded(_entries(controls, button, given=given, encoding=encoding), encoding)
         action = said("action").strip()
         options = self.options
         if method == "post":
             options = {"headers": [("Content-Type", _ENCODED)], **options}
-            options |= {"method": "POST", "body": _encoded(sent, encoding)}
+            options |= {"method": "POST", "body": sent}
         try:
             # Without an action it leads to its page, whatever a <base> says.
             url = urls.resolve(self.base_url if action else self.page_url, action)
@@ -94,123 +123,305 @@ class Form:
             return Request.refused(action, refusal, self.callback, **options)
         if method != "post":
             # An empty query is one (HTML, "mutate action URL").
-            url = f"{url.partition('?')[0]}?{_encoded(sent, encoding).decode()}"
+            url = f"{url.partition('?')[0]}?{sent.decode()}"
         return Request(url, self.callback, **options)
 
-    def _button(self, controls: list[Any]) -> Any:
+    def _button(self, controls: "list[_Control]") -> "_Control | None":
         """Return the button that is clicked, or None."""
         if self.click is False:
             return None
         if self.click is None:
-            buttons = (each for each in controls if _is_button(each))
-            return next((each for each in buttons if _kind(each) not in _NO_SUBMIT_BUTTONS), None)
-        if found := self.node.css(self.click):
-            return found[0].root
+            buttons = (each for each in controls if each.is_button and not each.is_disabled)
+            return next((each for each in buttons if each.kind not in _NO_SUBMIT_BUTTONS), None)
         # A button elsewhere in the page may be of the form.
-        chosen = set(self.node.root.getroottree().getroot().cssselect(self.click))
-        for each in controls:
-            if each in chosen:
-                return each
+        chosen = {node.mem_id for node in self.node.parser.css(self.click)}
+        for control in controls:
+            if control.node.mem_id in chosen:
+                return control
         raise ValueError(f"the form has no button {self.click!r}")
 
 
-def _controls_of(form: Any) -> Iterator[Any]:
-    """Yield the controls of a form that are not disabled, in the order of the page."""
-    inside = set(form.iter(*_CONTROLS))
-    waiting = [(form.getroottree().getroot(), False)]
+class _Control:
+    """A control of a form."""
+
+    def __init__(
+        self, node: LexborNode, attributes: dict[str, str | None], *, is_off: bool
+    ) -> None:
+        self.node, self.attributes = node, attributes
+        self.is_disabled = is_off or "disabled" in attributes
+        self.tag = node.tag
+        self.name = attributes.get("name") or ""
+        self.kind = (attributes.get("type") or "").lower()
+        self.is_button = self.tag == "button" or (self.tag == "input" and self.kind in _BUTTONS)
+
+
+def _controls_of(form: LexborNode) -> list[_Control]:
+    """Return the controls of a form, in the order of the page."""
+    of_form, root, controls = form.attributes, form.parser.root, list[_Control]()
+    assert root is not None, "it is the element above the form"
+    number, form_id = of_form.get(OWNER), of_form.get("id")
+    # An id leads to its first element.
+    bearer = next((node for node in root.traverse() if node.id == form_id), None)
+    is_named = bool(form_id) and bearer is not None and bearer.mem_id == form.mem_id
+    waiting = [(root, False, False)]
     while waiting:
-        node, off = waiting.pop()
-        if node.tag in _CONTROLS and not off and "disabled" not in node.attrib:
-            owner = node.get("form")
-            if node in inside if owner is None else owner == form.get("id"):
-                yield node
-        is_disabled = node.tag == "fieldset" and "disabled" in node.attrib
+        node, is_inside, is_off = waiting.pop()
+        tag = node.tag
+        if tag in _CONTROLS:
+            attributes = node.attributes
+            if "form" in attributes:
+                is_ours = is_named and attributes["form"] == form_id
+            elif OWNER in attributes:
+                is_ours = attributes[OWNER] == number
+            else:
+                is_ours = is_inside
+            if is_ours:
+                controls.append(_Control(node, attributes, is_off=is_off))
+        elif tag == "noscript" and is_inside:
+            continue  # to a browser it is text
+        elif tag == "form":
+            is_inside = node.mem_id == form.mem_id
+        elif tag == "shadow-root":
+            is_inside = False
+        is_disabled = tag == "fieldset" and "disabled" in node.attributes
+        children = list(node.iter())
         # Fields in the first legend of a fieldset can be used all the same.
-        legend = next(node.iterchildren("legend"), None) if is_disabled else None
-        below = off or is_disabled or node.tag == "datalist"
+        legends = (child for child in children if is_disabled and child.tag == "legend")
+        legend = next(legends, None)
+        below = is_off or is_disabled or tag == "datalist"
         waiting += [
-            (each, off if each is legend else below) for each in node.iterchildren(reversed=True)
+            (child, is_inside, is_off if child is legend else below) for child in reversed(children)
         ]
+    return controls
 
 
-def _sent(controls: list[Any], button: Any, *, given: Mapping[str, FieldValue]) -> list[_Entry]:
-    """Return the entries of a form: the page's, then those *given*, then the button's."""
+def _entries(
+    controls: list[_Control],
+    button: _Control | None,
+    *,
+    given: Mapping[str, FieldValue],
+    encoding: str,
+) -> list[_Entry]:
+    """Return the entries of a form: values that are *given* take the place of the page's."""
     # A radio button that is checked unchecks the others of its name.
     radio = {
-        each.get("name"): each
-        for each in controls
-        if _kind(each) == "radio" and "checked" in each.attrib
+        control.name: control
+        for control in controls
+        if control.kind == "radio" and "checked" in control.attributes
     }
+    waiting = dict(given)
     entries: list[_Entry] = []
-    for each in controls:
-        name, kind = each.get("name"), _kind(each)
-        unchecked = kind == "checkbox" and "checked" not in each.attrib
-        unset = kind == "radio" and radio.get(name) is not each
-        if name and name not in given and not (_is_button(each) or unchecked or unset):
-            entries += [(name, value) for value in _values_of(each)]
-    for name, value in given.items():
-        if isinstance(value, str | int | float):
-            entries.append((name, str(value)))
-        elif value is not None:
-            entries += [(name, str(each)) for each in value]
-    if button is not None:
-        entries += [entry for entry in _clicked(button) if entry[0] not in given]
+    for control in controls:
+        name, kind = control.name, control.kind
+        if control.is_disabled and control is not button:
+            continue
+        if name in given and (control is button or not control.is_button):
+            if name in waiting:
+                entries += [(name, value) for value in _texts(waiting.pop(name))]
+        elif control is button:
+            entries += _clicked(control)
+        elif name and not control.is_button:
+            unchecked = kind == "checkbox" and "checked" not in control.attributes
+            unset = kind == "radio" and radio.get(name) is not control
+            if not unchecked and not unset:
+                entries += _entries_of(control, encoding=encoding)
+    entries += [(name, value) for name in waiting for value in _texts(waiting[name])]
     return [(_internet_lines(name), _internet_lines(value)) for name, value in entries]
 
 
-def _values_of(control: Any) -> Iterator[str]:
-    if control.tag == "select":
-        for option in _selected(control):
-            value = option.get("value")
-            yield " ".join(option.text_content().split()) if value is None else value
-    elif control.tag == "textarea":
-        yield _text_of(control)
-    else:
-        kind = _kind(control)
-        value = control.get("value", "on" if kind in ("checkbox", "radio") else "")
-        if kind == "file":
-            value = ""  # whatever the page says, it is the user who chooses
-        yield value if kind in _NOT_ONE_LINE else _LINE_END.sub("", value)
+def _texts(value: FieldValue) -> list[str]:
+    if value is None:
+        return []
+    return [str(value)] if isinstance(value, str | int | float) else list(map(str, value))
 
 
-def _clicked(button: Any) -> Iterator[_Entry]:
-    name = button.get("name")
-    if _kind(button) == "image" and button.tag == "input":
+def _clicked(button: _Control) -> Iterator[_Entry]:
+    name = button.name
+    if button.kind == "image" and button.tag == "input":
         before = f"{name}." if name else ""
         yield f"{before}x", "0"
         yield f"{before}y", "0"
     elif name:
-        yield name, button.get("value", "")
+        yield from _direction(button, value := button.attributes.get("value") or "")
+        yield name, value
 
 
-def _selected(select: Any) -> Iterator[Any]:
-    options = list(select.iter("option"))
-    selected = [each for each in options if "selected" in each.attrib]
-    if "multiple" not in select.attrib:
-        is_list = select.get("size", "1").strip() not in ("", "0", "1")
+def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
+    attributes, name, kind = control.attributes, control.name, control.kind
+    if control.tag == "select":
+        for option in _selected(control):
+            attributes = option.attributes
+            yield name, attributes["value"] or "" if "value" in attributes else _text_of(option)
+        return
+    if control.tag == "textarea":
+        value = control.node.text()
+        if (attributes.get("wrap") or "").lower() in ("hard", "physical", "on"):
+            value = _wrapped(value, columns=_integer(attributes.get("cols")) or 20)
+    elif kind == "hidden" and name.lower() == "_charset_":
+        value = _title(encoding)
+    elif kind == "file":
+        value = ""  # whatever the page says, it is the user who chooses
+    else:
+        value = attributes.get("value") or ""
+        if kind in ("checkbox", "radio"):
+            value = value if "value" in attributes else "on"
+        value = _sanitized(value, kind, attributes)
+    yield name, value
+    yield from _direction(control, value)
+
+
+def _title(encoding: str) -> str:
+    """Return the name of an encoding as forms have it, which is sent in UTF-8 if it is UTF-16."""
+    if encoding.startswith("utf-"):
+        return "UTF-8"
+    is_lower = encoding.startswith(("windows-", "mac", "x-", "gb18030"))
+    return _TITLES.get(encoding) or (encoding if is_lower else encoding.upper())
+
+
+def _selected(select: _Control) -> list[LexborNode]:
+    options = select.node.css("option")
+    selected = [option for option in options if "selected" in option.attributes]
+    if "multiple" not in select.attributes:
+        is_list = _integer(select.attributes.get("size")) > 1
         if not selected and not is_list:
-            selected = [each for each in options if not _is_off(each)][:1]
+            selected = [option for option in options if not _is_off(option)][:1]
         selected = selected[-1:]
-    return (each for each in selected if not _is_off(each))
+    return [option for option in selected if not _is_off(option)]
 
 
-def _is_off(option: Any) -> bool:
-    group = option.getparent()
-    return "disabled" in option.attrib or (group.tag == "optgroup" and "disabled" in group.attrib)
+def _is_off(option: LexborNode) -> bool:
+    group = option.parent
+    is_off = group is not None and group.tag == "optgroup" and "disabled" in group.attributes
+    return is_off or "disabled" in option.attributes
 
 
-def _is_button(control: Any) -> bool:
-    buttons = _SUBMIT_INPUTS | _NO_SUBMIT_BUTTONS
-    return control.tag == "button" or (control.tag == "input" and _kind(control) in buttons)
+def _text_of(option: LexborNode) -> str:
+    """Return the text of an option, its blanks collapsed, but for those of other kinds."""
+    pieces = option.traverse(include_text=True)
+    text = "".join(
+        node.text(deep=False) or ""
+        for node in pieces
+        if node.is_text_node and (node.parent is None or node.parent.tag != "script")
+    )
+    return " ".join(filter(None, re.split(f"[{_SPACE}]+", text)))
 
 
-def _kind(control: Any) -> str:
-    return str(control.get("type", "")).strip().lower()
+def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> str:
+    """Return the value of an input as HTML's "value sanitization algorithm" leaves it."""
+    if kind in _NOT_ONE_LINE:
+        return value
+    if pattern := _DATES.get(kind):
+        return _dated(pattern.fullmatch(value))
+    if kind == "number":
+        return value if _decimal(value) is not None else ""
+    if kind == "range":
+        return _in_range(value, attributes)
+    if kind == "color":
+        return _simple_color(value.strip(_SPACE))
+    value = _LINE_END.sub("", value)
+    if kind == "email" and "multiple" in attributes:
+        return ",".join(address.strip(_SPACE) for address in value.split(","))
+    return value.strip(_SPACE) if kind in ("email", "url") else value
 
 
-def _text_of(textarea: Any) -> str:
-    """Return the value of a textarea, of which HTML leaves out a first line end."""
-    return _FIRST_LINE_END.sub("", textarea.text_content())
+def _dated(found: re.Match[str] | None) -> str:
+    """Return a date or a time, "" for one that no calendar has."""
+    if found is None:
+        return ""
+    parts = found.groupdict()
+    year = int(parts.get("year", "1"))
+    calendar = 2000 + year % 400  # Python's own ends in 9999; it begins again in 400 years
+    try:
+        if "day" in parts:
+            date(calendar, int(parts["month"]), int(parts["day"]))
+        elif "week" in parts:
+            date.fromisocalendar(calendar, int(parts["week"]), 1)
+    except ValueError:
+        return ""
+    if not year:
+        return ""
+    if "day" in parts and "minute" in parts:
+        second = (parts["second"] or "").removesuffix(".000").removesuffix(":00")
+        second = second.rstrip("0") if "." in second else second
+        return f"{found[0][: found.end('day')]}T{parts['minute']}{second}"
+    return found[0]
+
+
+def _decimal(value: str | None) -> Decimal | None:
+    """Return a valid floating-point number of HTML."""
+    number = Decimal(value) if value and _NUMBER.fullmatch(value) else None
+    return number if number is not None and abs(number) < _INFINITE else None
+
+
+def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
+    """Return the value of a slider: the middle by default, within its bounds, on a step."""
+    number = _decimal(value)
+    low, high, step = (_decimal(attributes.get(name)) for name in ("min", "max", "step"))
+    base = next((bound for bound in (low, number) if bound is not None), Decimal(0))
+    low, high = Decimal(0) if low is None else low, Decimal(100) if high is None else high
+    high = max(low, high)
+    number = (low + high) / 2 if number is None else max(min(number, high), low)
+    if (attributes.get("step") or "").lower() != "any":
+        step = step if step is not None and step > 0 else Decimal(1)
+        half = Decimal("0.5")
+        on_step = base + ((number - base) / step + half).to_integral_value(ROUND_FLOOR) * step
+        on_step -= step if on_step > high else 0
+        number = on_step if on_step >= low else number
+    return format(number.normalize(), "f") if number else "0"
+
+
+def _simple_color(value: str) -> str:
+    """Return a color as `#rrggbb`; of CSS's many ways to write one only those are read."""
+    digits = value[1:].lower() if _COLOR.fullmatch(value) else "000000"
+    if len(digits) < 6:
+        digits = "".join(2 * digit for digit in digits)
+    return f"#{digits[:6]}"
+
+
+def _wrapped(text: str, *, columns: int) -> str:
+    """Return a text with the line ends that Chromium adds to one of `wrap=hard`.
+
+    Its lines have room for one character more than *columns*, and for any blanks behind that.
+    """
+    room, lines = columns + 1, list[str]()
+    for paragraph in text.split("\n"):
+        line = ""
+        for found in _WORD.finditer(paragraph):
+            word = found[0]
+            if line and len((line + word).rstrip()) > room:
+                lines.append(line)
+                line = ""
+            while len(word.rstrip()) > room:
+                lines.append(word[:room])
+                word = word[room:]
+            line += word
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _direction(control: _Control, value: str) -> Iterator[_Entry]:
+    """Yield the entry with the direction of a control's text, if it asks for one (`dirname`)."""
+    name = control.attributes.get("dirname")
+    if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
+        return
+    node: LexborNode | None = control.node
+    found = ""
+    while node is not None and not found:
+        found = (node.attributes.get("dir") or "").lower()
+        if found == "auto":
+            text = value if node.mem_id == control.node.mem_id else node.text()
+            kinds = map(unicodedata.bidirectional, text)
+            found = next((_DIRECTIONS[kind] for kind in kinds if kind in _DIRECTIONS), "ltr")
+        elif found not in ("ltr", "rtl"):
+            found = ""
+        # A telephone number is not written from right to left.
+        node = None if control.kind == "tel" else node.parent
+    yield name, found or "ltr"
+
+
+def _integer(text: str | None) -> int:
+    found = _INTEGER.match(text or "")
+    return int(found[1]) if found else 0
 
 
 def _internet_lines(text: str) -> str:

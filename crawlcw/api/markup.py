@@ -136,6 +136,15 @@ _TEMPLATE_OR_TEXT = re.compile(
     rb"|(?P<closed></template(?=[\s/>]))",
     re.IGNORECASE,
 )
+#: The attribute that `with_form_owners` adds.
+OWNER = "crawlcw-form"
+_FORM_OR_TEXT = re.compile(
+    COMMENT + rb"|" + TEXT_ELEMENT + rb""
+    rb"|<(?P<end>/?)(?P<name>form|template|shadow-root|button|input|select)(?=[\s/>])"
+    rb"(?P<attributes>" + ATTRIBUTES + rb")|</?[a-z]" + ATTRIBUTES,
+    re.IGNORECASE,
+)
+_TEXTAREA = re.compile(rb"(<textarea)", re.IGNORECASE)
 _XML_TYPES = frozenset({"text/xml", "application/xml"})
 _XHTML = "application/xhtml+xml"
 _CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
@@ -231,6 +240,35 @@ def with_open_shadow_roots(body: bytes) -> bytes:
         return found[0]
 
     return _TEMPLATE_OR_TEXT.sub(renamed, body)
+
+
+def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
+    """Return a page, in UTF-8, whose controls name the form that they belong to.
+
+    A parser notes it where it makes a control: `</div>` may close a form whose fields go on,
+    and a form in a form is none (HTML standard, 13.2.6.4.7, "form element pointer"). In a
+    template the tree alone tells. If they are not *named*, only the forms in forms go.
+    """
+    count = pointer = templates = 0
+
+    def named(tag: re.Match[bytes]) -> bytes:
+        nonlocal count, pointer, templates
+        name, is_end = (tag["name"] or b"").lower(), bool(tag["end"])
+        if name in (b"template", b"shadow-root"):
+            templates = max(0, templates + (-1 if is_end else 1))
+        elif name == b"form" and not templates:
+            if pointer and not is_end:
+                return b""
+            count += not is_end
+            pointer = 0 if is_end else count
+        if not pointer or templates or is_end or not are_named:
+            return tag[0]
+        owner = b" %b=%d" % (OWNER.encode(), pointer)
+        if name:
+            return b"<" + name + owner + tag["attributes"]
+        return _TEXTAREA.sub(rb"\1" + owner, tag[0], count=1) if _TEXTAREA.match(tag[0]) else tag[0]
+
+    return _FORM_OR_TEXT.sub(named, body)
 
 
 def tree_size(body: bytes) -> int:
@@ -432,8 +470,11 @@ def kind_of(content_type: str | None) -> Kind:
 def whole(source: bytes, kind: Kind) -> bytes:
     """Return a page, in UTF-8, such that libxml2 reads it to its end.
 
-    It stops at the first `</html>`, behind which HTML only goes on with the body.
+    It stops at the first `</html>`, behind which HTML only goes on with the body. To libxml2
+    a form in a form is one.
     """
+    if kind == "html" and source.count(b"<form") > 1:
+        source = with_form_owners(source, are_named=False)
     end = _END_OF_PAGE.search(source) if kind == "html" else None
     if end is None or _START_TAG.search(source, end.end()) is None:
         return source
@@ -446,7 +487,7 @@ def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
         from parsel import Selector
     except ImportError:
         raise SpiderError(
-            "response.xpath(), response.selector and response.form() need parsel: "
+            "response.xpath() and response.selector need parsel: "
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
     # parsel takes no body for a missing argument; to it a blank one is an empty page.

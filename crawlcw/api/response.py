@@ -6,10 +6,10 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from selectolax.lexbor import LexborNode
+from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 
 from crawlcw.api import markup
-from crawlcw.api.document import Document
+from crawlcw.api.document import Document, check, not_css
 from crawlcw.api.forms import Form
 from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
 from crawlcw.api.page_head import (
@@ -355,6 +355,14 @@ class Response(Document):
                 like = like or Request(url, callback, **options)
                 yield like.at(place)
 
+    @cached_property
+    def _tree_with_owners(self) -> LexborHTMLParser:
+        if self.trees is not None:
+            check(self.trees.refusal)
+        source = markup.with_form_owners(self.source())
+        markup.screen(source)
+        return markup.parse_bounded(source)
+
     def form(
         self,
         css: str = "form",
@@ -368,15 +376,18 @@ class Response(Document):
         Its `submit` returns a request with this *callback* and these *options*, those of
         `Request`. *click* is a CSS selector of the button to click; the first one by
         default, and none where it is False. Raises `ValueError` where the page has no
-        such form, and `SpiderError` without parsel.
+        such form, and `ParseRefusedError` as `tree` does.
         """
-        found = self.selector.css(css)
-        if not found:
+        try:
+            node = self._tree_with_owners.css_first(css)
+        except SelectolaxError as error:
+            raise not_css(css, error) from None
+        if node is None:
             raise ValueError(f"the page has no form {css!r}")
-        if (tag := found[0].root.tag) != "form":
-            raise ValueError(f"{css!r} is a <{tag}>, and no form")
+        if node.tag != "form":
+            raise ValueError(f"{css!r} is a <{node.tag}>, and no form")
         return Form(
-            node=found[0],
+            node=node,
             page_url=self.url,
             base_url=self.base_url,
             encoding=self._charset,

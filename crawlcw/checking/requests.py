@@ -34,7 +34,6 @@ _ATTRIBUTES = {
 #: The package that an extra installs, and the section of the manual.
 _EXTRAS = {
     "browser": ("playwright", "browser"),
-    "forms": ("parsel", "spiders#Forms"),
     "otel": ("opentelemetry", "watching#Traces"),
     "remote": ("fsspec", "files"),
     "socks": ("python_socks", "proxies"),
@@ -44,7 +43,6 @@ _EXTRAS = {
 _OF_ATTRIBUTES = {
     "response.selector": "xpath",
     "response.xpath": "xpath",
-    "response.form": "forms",
 }
 _OF_SWITCHES = {"browser": "browser", "keep_bodies": "warc", "trace": "otel"}
 _WITH_EXTRAS = frozenset({"crawlcw.Request", "crawlcw.Settings"})

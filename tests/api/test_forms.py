@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api import markup
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.errors import FetchError, Reason, SpiderError
+from crawlcw.errors import FetchError, Reason
 
 pytestmark = pytest.mark.quick
 
@@ -35,7 +36,7 @@ def test_a_form_is_submitted_with_what_the_page_gives_it():
     request = page().form("#login", "parse_home", context={"n": 1}).submit(user="u", password="p&w")
 
     assert (request.method, request.url) == ("POST", "http://a.example/in/session?x=1")
-    assert request.body == b"csrf=t%261&stay=on&lang=en&user=u&password=p%26w&go=in"
+    assert request.body == b"csrf=t%261&user=u&password=p%26w&stay=on&lang=en&go=in"
     assert ("Content-Type", "application/x-www-form-urlencoded") in request.headers
     assert (request.callback, request.context) == ("parse_home", {"n": 1})
 
@@ -60,9 +61,19 @@ def test_any_field_can_be_named_and_left_out():
     request = form.submit({"user[name]": ["a", "b"], "callback": "x"}, stay=None, user=7)
 
     assert request.body == (
-        b"csrf=t%261&password=&lang=en&user%5Bname%5D=a&user%5Bname%5D=b&callback=x&user=7"
+        b"csrf=t%261&user=7&password=&lang=en&user%5Bname%5D=a&user%5Bname%5D=b&callback=x"
     )
-    assert form.fields["csrf"] == "t&1"
+    assert form.fields == {
+        "csrf": "t&1",
+        "user": "nobody",
+        "password": "",
+        "stay": "on",
+        "spam": None,
+        "lang": "en",
+    }
+    assert page("<form><input name=a value=1><input name=a value=2>").form().fields == {
+        "a": ["1", "2"]
+    }
 
 
 def test_a_base_counts_but_for_a_form_that_leads_to_its_own_page():
@@ -231,10 +242,126 @@ def test_what_cannot_be_submitted_is_told():
         page().form("#login", click=".no").submit()
     with pytest.raises(ValueError, match="the form sends files"):
         page().form("#file").submit()
+    for css in ("form[", "form::text"):
+        with pytest.raises(ValueError, match=r"CSS|parsel's"):
+            page().form(css)
 
 
-def test_without_parsel_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_a_form_needs_no_parsel(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "parsel", None)
 
-    with pytest.raises(SpiderError, match=r"pip install 'crawlcw\[xpath\]'"):
-        page().form().submit(q="x")
+    assert page().form().submit(q="x").url == "http://a.example/search?q=x"
+
+
+@pytest.mark.parametrize(
+    "unit", ["<form>", "<form a='", "<input", "<template>", "<textarea", "<!--", "<form><input>"]
+)
+def test_the_forms_of_no_page_take_long_to_find(unit: str):
+    body = unit.encode() * (1_000_000 // len(unit))
+    began = time.process_time()
+
+    markup.with_form_owners(body)
+
+    assert time.process_time() - began < 1
+
+
+# --- Measured with Chromium 156, by GET and POST
+
+F, TOKEN = "<form id=f method={}>", "<input type=hidden name=token value=t>"
+A, B = (f"<input name={name} value={name}>" for name in "ab")
+OWNERS = [
+    (f"<div>{F}{A}</div>{TOKEN}<button name=go value=1></form>{B}", "a=a&token=t&go=1"),
+    (f"<table><tr><td>{F}{A}</td><td>{TOKEN}</td></tr></table></form>{B}", "a=a&token=t"),
+    (f"<table><tr>{F}<td>{A}</td></tr></form></table>{B}", "a=a"),
+    (f"{F}{A}<form action=/t>{TOKEN}</form>{B}", "a=a&token=t"),
+    (f"{F}<div></form>{A}</div>{B}", "a=a"),
+    (f"{F}{A}<p><form action=/x>{B}<div></form>{TOKEN}</div>", "a=a&b=b&token=t"),
+    (f"{F}<template></form><input name=t><form><input name=u></form></template>{A}", "a=a"),
+    (f"{F}<!-- </form> --><script>'</form>'</script><p title='</form>'>{A}", "a=a"),
+    (f"{F}<textarea name=t></form></textarea>{A}", "t=%3C%2Fform%3E&a=a"),
+    (f"{F}{A}<input name=o form=g><input name=e form></form><input name=c form=f>", "a=a&c="),
+    (f"<p id=f></p>{F.replace('id', 'class=x id')}{A}<input name=c form=f></form>", "a=a"),
+    (f"{F}<div><template shadowrootmode=open>{B}</template></div>{A}", "a=a"),
+    (f"{F}<noscript>{B}</noscript>{A}", "a=a"),
+]  # fmt: skip
+
+
+def inputs(kind: str, *values: str) -> str:
+    fields = (f"<input type='{kind}' name={n} value='{value}'>" for n, value in enumerate(values))
+    return F + "".join(fields)
+
+
+def sliders(*attributes: str) -> str:
+    return F + "".join(f"<input type=range name={n} {each}>" for n, each in enumerate(attributes))
+
+
+def directed(*controls: str) -> str:
+    return F + "".join(f"{each} dirname=d{n}>" for n, each in enumerate(controls))
+
+
+FOX = "The quick brown fox jumps over the lazy dog"
+VALUES = [
+    (F + "<input type=hidden name=_Charset_ value=x><input name=_charset_>",
+     "_Charset_=UTF-8&_charset_="),
+    (F.replace("id", "accept-charset=sjis id") + "<input type=hidden name=_charset_>",
+     "_charset_=Shift_JIS"),
+    (F.replace("id", "accept-charset=latin1 id") + "<input type=hidden name=_charset_>",
+     "_charset_=windows-1252"),
+    (F.replace("id", "accept-charset=utf-16 id") + "<input type=hidden name=_charset_>",
+     "_charset_=UTF-8"),
+    (F + "<select name=s><option selected>&nbsp;x&nbsp;y \n z </select>"
+     "<select name=l><option label=L>Text<script>x</script></select>", "s=%C2%A0x%C2%A0y+z&l=Text"),
+    (F + "".join(f"<select name={n} size='{size}'><option>1</select>"
+                 for n, size in enumerate(("3", "x", "1.5", "-3", "0", " 2x"))),
+     "1=1&2=1&3=1&4=1"),
+    (F + "<input type=radio name=a value=1 checked><input type=radio name=a checked disabled>", ""),
+    (directed("<input name=a value=x", "<input type=number name=b",
+              "<input name=c dir=auto value='1 \u05d0x'", "<textarea name=e dir=auto"),
+     "a=x&d0=ltr&b=&c=1+%D7%90x&d2=rtl&e=&d3=ltr"),
+    ("<div dir=rtl>" + directed("<input name=a dir=odd", "<input type=tel name=b",
+                                "<input name=c dir=ltr"), "a=&d0=rtl&b=&d1=ltr&c=&d2=ltr"),
+    ("<div dir=auto>\u05d0" + directed("<input name=a"), "a=&d0=rtl"),
+    (sliders("", "value=x", "value=200", "value=-5", "min=10 max=20", "min=10 max=5 value=20"),
+     "0=50&1=50&2=100&3=0&4=15&5=10"),
+    (sliders("min=0 max=1 step=0.1", "min=3 step=5 value=9", "step=any value=1.5", "value=1.5",
+             "min=0.3 max=0.9 step=0.2", "min=-1 max=0", "max=10 min=0 step=3", "step=0 value=.5"),
+     "0=0.5&1=8&2=1.5&3=1.5&4=0.7&5=0&6=6&7=0.5"),
+    (inputs("number", "many", "-1.5", "+1", ".5", "1.", "1E3", " 1", "1e400", "0x1", "1e9999"),
+     "0=&1=-1.5&2=&3=.5&4=&5=1E3&6=&7=&8=&9="),
+    (inputs("color", "", "#ABCDEF", "#abc", " #aabbccdd ", "#12345", "odd"),
+     "0=%23000000&1=%23abcdef&2=%23aabbcc&3=%23aabbcc&4=%23000000&5=%23000000"),
+    (inputs("email", " a@b\n ", "\u00a0x"), "0=a%40b&1=%C2%A0x"),
+    (inputs("email' multiple type='", " a@b , c,, d \n e"), "0=a%40b%2Cc%2C%2Cd++e"),
+    (inputs("URL", " http://x/ y\n"), "0=http%3A%2F%2Fx%2F+y"),
+    (inputs(" text", " x\r\n\ty "), "0=+x%09y+"),
+    (inputs("date", "2020-02-29", "2021-02-29", "Desde", "0000-01-01", "10000-01-31", " 2020-01-01",
+            "2020-13-01"), "0=2020-02-29&1=&2=&3=&4=10000-01-31&5=&6="),
+    (inputs("month", "2020-12", "2020-13", "2020-1"), "0=2020-12&1=&2="),
+    (inputs("week", "2020-W53", "2021-W53", "2020-w01"), "0=2020-W53&1=&2="),
+    (inputs("time", "10:00", "24:00", "10:00:00.50", "1:00"), "0=10%3A00&1=&2=10%3A00%3A00.50&3="),
+    (inputs("datetime-local", "2020-01-01 10:00:00.000", "2020-01-01T10:00:01.500", "2020-01-01",
+            "2020-02-30T10:00"), "0=2020-01-01T10%3A00&1=2020-01-01T10%3A00%3A01.5&2=&3="),
+    (F + f"<textarea name=t wrap=HARD cols=10>{FOX}</textarea>",
+     "t=The+quick+%0D%0Abrown+fox+%0D%0Ajumps+over+%0D%0Athe+lazy+%0D%0Adog"),
+    (F + f"<textarea name=t wrap=physical>{FOX}</textarea><textarea name=u cols=5>{FOX}</textarea>",
+     "t=The+quick+brown+fox+%0D%0Ajumps+over+the+lazy+%0D%0Adog&u=" + FOX.replace(" ", "+")),
+    (F + "<textarea name=t wrap=hard cols=10>abcdefghijklmno 12345678901 x-y\n\nwell-known-thing "
+     "</textarea>",
+     "t=abcdefghijk%0D%0Almno+%0D%0A12345678901+%0D%0Ax-y%0D%0A%0D%0Awell-known-%0D%0Athing+"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize(("body", "entries"), OWNERS + VALUES)
+def test_a_form_sends_what_chromium_sends(body: str, entries: str, method: str):
+    request = page("<meta charset=utf-8>" + body.replace("{}", method)).form("form").submit()
+
+    query = request.url.partition("?")[2] if method == "get" else (request.body or b"").decode()
+    assert query == entries
+
+
+def test_a_form_in_a_form_is_none_to_xpath_either():
+    response = page(f"{F}{A}<form>{B}</form>")
+
+    assert response.xpath("count(//form)").get() == "1.0"
+    assert response.xpath("count(//form//input)").get() == "2.0"

@@ -400,14 +400,13 @@ class Port(Spider):
     )
     def parse(self, response):
         yield {"title": response.xpath("//title/text()").get()}
-        yield response.form().submit()
         yield Request("https://example.com/2", browser=True)
 """)
 
     extras = {
         line: re.search(r"pip install 'crawlcw\[(\w+)\]'", m[0])[1] for line, m in found.items()
     }  # type: ignore[index]
-    assert extras == {6: "warc", 7: "otel", 8: "socks", 11: "xpath", 12: "forms", 13: "browser"}
+    assert extras == {6: "warc", 7: "otel", 8: "socks", 11: "xpath", 12: "browser"}
 
 
 def test_what_crawlcw_does_not_have_is_told_at_its_import():
