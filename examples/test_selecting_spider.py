@@ -1,6 +1,6 @@
 """A shop with rules: XPath, forms, JSON-LD and metas, and items that are changed or dropped.
 
-pip install 'crawlcw[xpath,forms]'
+pip install 'crawlcw[xpath]'
 pytest examples/test_selecting_spider.py
 python examples/test_selecting_spider.py
 """
@@ -54,7 +54,7 @@ SITE = {
     HOME
     + "list/black": "<main><a href=/tea/assam>Assam</a><a href=/tea/assam.jpg>Picture</a></main>",
     HOME
-    + "list/found?n=9&q=green": "<main><a href=/tea/sencha>Sencha</a><a href=/tea/x>X</a></main>",
+    + "list/found?q=green&n=9": "<main><a href=/tea/sencha>Sencha</a><a href=/tea/x>X</a></main>",
     HOME + "tea/assam": TEA.format("Assam", 4),
     HOME + "tea/sencha": TEA.format("Sencha", 6),
     HOME + "tea/x": "<h1>Sold out</h1>",
