@@ -102,7 +102,12 @@ class Document:
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` where it is none."""
         try:
-            return json.loads(self.text)
+            # A server may call it HTML: a <meta charset> in its texts is not its own.
+            text = self.body.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = self.text
+        try:
+            return json.loads(text)
         except RecursionError:
             raise ValueError("the JSON is nested too deeply") from None
 

@@ -59,6 +59,22 @@ def test_what_is_no_json_is_a_value_error(body: str):
         page(body).json()
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('["<meta charset=koi8-r>é"]'.encode(), "text/html"),
+        ('["<meta charset=koi8-r>é"]'.encode("utf-8-sig"), "text/html; charset=koi8-r"),
+        ('["<meta charset=koi8-r>é"]'.encode("cp1252"), "application/json"),
+        ('["<meta charset=koi8-r>é"]'.encode("cp1252"), "text/html; charset=iso-8859-1"),
+        ('["<meta charset=koi8-r>é"]'.encode("utf-16"), "text/html"),
+    ],
+)
+def test_json_is_utf_8_if_its_bytes_are(body: bytes, kind: str):
+    response = page(body, headers={"content-type": kind})
+
+    assert response.json() == ["<meta charset=koi8-r>é"]
+
+
 def test_a_page_built_to_hang_the_parser_is_refused():
     response = page("<div>" * 100_000)
 
