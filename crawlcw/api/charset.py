@@ -53,8 +53,8 @@ _PARAMETER = re.compile(
 #: A value of a Content-Type that was sent more than once, and its type.
 _VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
-#: Of these, and of a type that says nothing, a browser looks at the content, and finds a page.
-_HTML = frozenset({"text/html", "unknown/unknown", "application/unknown"})
+#: A body of one of these types, or of none, may be a page.
+_HTML = frozenset("text/html application/octet-stream unknown/unknown application/unknown".split())
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: "Prescan a byte stream to determine its encoding": no text is told from tags.

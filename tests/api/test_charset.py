@@ -252,7 +252,7 @@ LATIN = "windows-1252"
     ("kind", "of_utf_8", "of_other"),
     [
         *((kind, "koi8-r", "koi8-r") for kind in ("text/html", "TEXT/HTML ;a=b", "", "html")),
-        *((kind, "koi8-r", "koi8-r") for kind in ("unknown/unknown", "*/*")),
+        *((kind, "koi8-r", "koi8-r") for kind in ("application/octet-stream", "*/*")),
         *((kind, "koi8-r", "koi8-r") for kind in ("text/xml", "application/atom+xml")),
         *((kind, "utf-8", LATIN) for kind in ("text/plain", "text/csv", "text/javascript")),
         *((kind, "utf-8", LATIN) for kind in ("application/json", "application/ld+json")),
