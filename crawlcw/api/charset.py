@@ -54,7 +54,7 @@ _PARAMETER = re.compile(
 _VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
 #: A body of one of these types, or of none, may be a page.
-_HTML = frozenset("text/html application/octet-stream unknown/unknown application/unknown".split())
+_HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: "Prescan a byte stream to determine its encoding": no text is told from tags.
