@@ -108,15 +108,27 @@ class Scope:
             traps=settings.trap_policy,
         )
 
-    def admit_url(self, url: str) -> None:
-        """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap."""
+    def admit_url(self, url: str, *, redirected: Task | None = None) -> None:
+        """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap.
+
+        *redirected* is the task that leads there. A start URL may lead from `www.a.example` to
+        `a.example`: that is how the site spells its name.
+        """
         location = urls.locate(url)
-        if not urls.in_scope(location.host, self.hosts):
-            message = f"{location.host} is not among the allowed hosts"
+        host = location.host
+        is_home = redirected is not None and (
+            redirected.host == host or (redirected.depth == 0 and redirected.host == f"www.{host}")
+        )
+        if not urls.in_scope(host, self.hosts) and not (is_home and self.is_apex(host)):
+            message = f"{host} is not in allowed_hosts: add it there if its pages are wanted"
             raise FetchError(Reason.REFUSED_SCOPE, message)
         trap = self.traps.why(location.canonical)
         if trap is not None:
             raise FetchError(trap, f"{location.url} looks like a trap")
+
+    def is_apex(self, host: str) -> bool:
+        """Return whether `www.` before a host makes one that is crawled."""
+        return urls.in_scope(f"www.{host}", self.hosts)
 
 
 class Turns:
@@ -374,7 +386,10 @@ class CallbackRun:
         scope = self._runner.scope
         # Most links of a page lead to one host; those admitted once stay so.
         if location.host != self._admitted:
-            if not urls.in_scope(location.host, scope.hosts):
+            is_home = location.host == self._task.host  # where a start URL has led
+            if not urls.in_scope(location.host, scope.hosts) and not (
+                is_home and scope.is_apex(location.host)
+            ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted = location.host
         # Before traps are looked for: a start URL may look as it likes.

@@ -156,7 +156,7 @@ class MovedPages:
         Raises `FetchError` where it may not be asked for.
         """
         settings = self.outcomes.settings
-        self.scope.admit_url(home.url)
+        self.scope.admit_url(home.url, redirected=lease.task)
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
             # The rules of another host are its owner's to read: the outcome of a page is

@@ -17,7 +17,7 @@ import anyio.abc
 
 from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.causes import Causes
+from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.robots import VALID, Robots
 from crawlcw.engine.watchdog import Watchdog
@@ -171,7 +171,10 @@ class Admission:
         if self.robots.known(url) is None:
             with attempt.deadline:
                 await self.turn(url)
-        await self.part(url, is_document=attempt.purpose is Purpose.PAGE)
+        if self._scope is not None and attempt.purpose is Purpose.PAGE:
+            task = attempt.lease.task if isinstance(attempt, PageAttempt) else None
+            self._scope.admit_url(url, redirected=task)
+        await self.robots.admit(url)
         with attempt.deadline:
             await self.turn(url)
 

@@ -142,7 +142,9 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
-        self.coordinator.frontier.page_limit.unlimited.add(host)
+        # It may redirect to the other spelling of its name, see `Scope.admit_url`.
+        site = {host, f"www.{host}", host.removeprefix("www.")}
+        self.coordinator.frontier.page_limit.unlimited.update(site)
         if self.spider.allowed_hosts is None:
             self.scope.hosts.add(host)
 

@@ -1024,6 +1024,44 @@ async def test_links_to_other_hosts_are_counted_and_not_followed(ledger: SqliteL
     }
 
 
+@pytest.mark.parametrize("allowed", [None, ["www.a.example"]])
+@pytest.mark.parametrize("session", ["", "ada"])
+async def test_a_start_url_may_redirect_to_its_name_without_www(
+    ledger: SqliteLedger, session: str, allowed: list[str] | None
+):
+    www = "http://www.a.example/"
+    spider = Books(start_urls=[www])
+    spider.default_session, spider.allowed_hosts = session, allowed
+    found = links("/1", "http://blog.a.example/", f"{www}2")
+    web = Web({
+        www: to(HOME), HOME: to("https://a.example/home"), "https://a.example/home": found,
+        f"{www}2": links("http://a.example/3"), "https://a.example/1": to("/4"),
+        "https://a.example/4": "",
+    })  # fmt: skip
+
+    report = await crawled(spider, web, ledger)
+
+    assert sorted(page for page in web.pages if "https" in page or "2" in page) == sorted(
+        ["https://a.example/home", "https://a.example/1", "https://a.example/4", f"{www}2"]
+    )
+    # The page on `www.` is no start URL, so its link to the name alone is another host's.
+    assert report.links_dropped == {"refused-scope": 2}
+    assert report.failures == {}
+
+
+async def test_a_start_url_that_redirects_to_another_host_names_the_setting(ledger: SqliteLedger):
+    spider = Books(start_urls=["http://www.a.example/", "http://www.b.example/1"])
+    web = Web({"http://www.a.example/": to(B), "http://www.b.example/1": links("/2"),
+               "http://www.b.example/2": to(B)})  # fmt: skip
+
+    await crawled(spider, web, ledger)
+
+    for url in ("http://www.a.example/", "http://www.b.example/2"):
+        assert [error.message for error in (await record(ledger, url)).errors] == [
+            "b.example is not in allowed_hosts: add it there if its pages are wanted"
+        ]
+
+
 async def test_every_host_is_followed_where_the_spider_says_so(ledger: SqliteLedger):
     class Anywhere(Books):
         allowed_hosts = ("*",)

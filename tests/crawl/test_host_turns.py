@@ -128,7 +128,7 @@ async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pa
     admission.robots = by_clock(Process()).robots
 
     await admission.part(OTHER, is_document=False)
-    with pytest.raises(FetchError, match="allowed hosts"):
+    with pytest.raises(FetchError, match="allowed_hosts"):
         await admission.part(OTHER, is_document=True)
 
 
