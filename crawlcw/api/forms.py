@@ -81,7 +81,7 @@ class Form:
         for name, value in _entries(controls, None, given={}, encoding=self.encoding):
             values.setdefault(name, []).append(value)
         return {
-            name: found[0] if len(found) == 1 else found or None for name, found in values.items()
+            name: texts[0] if len(texts) == 1 else texts or None for name, texts in values.items()
         }
 
     def submit(
@@ -131,8 +131,11 @@ class Form:
         if self.click is False:
             return None
         if self.click is None:
-            buttons = (each for each in controls if each.is_button and not each.is_disabled)
-            return next((each for each in buttons if each.kind not in _NO_SUBMIT_BUTTONS), None)
+            for control in controls:
+                is_submit = control.is_button and control.kind not in _NO_SUBMIT_BUTTONS
+                if is_submit and not control.is_disabled:
+                    return control
+            return None
         # A button elsewhere in the page may be of the form.
         chosen = {node.mem_id for node in self.node.parser.css(self.click)}
         for control in controls:
@@ -145,10 +148,11 @@ class _Control:
     """A control of a form."""
 
     def __init__(
-        self, node: LexborNode, attributes: dict[str, str | None], *, is_off: bool
+        self, node: LexborNode, attributes: dict[str, str | None], *, is_off: bool, direction: str
     ) -> None:
         self.node, self.attributes = node, attributes
         self.is_disabled = is_off or "disabled" in attributes
+        self.direction = direction  #: of its text, "auto" for that of its first letter
         self.tag = node.tag
         self.name = attributes.get("name") or ""
         self.kind = (attributes.get("type") or "").lower()
@@ -163,10 +167,12 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     # An id leads to its first element.
     bearer = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and bearer is not None and bearer.mem_id == form.mem_id
-    waiting = [(root, False, False)]
+    waiting = [(root, False, False, "ltr")]
     while waiting:
-        node, is_inside, is_off = waiting.pop()
+        node, is_inside, is_off, direction = waiting.pop()
         tag = node.tag
+        if (direct := (node.attrs.get("dir") or "").lower()) in ("ltr", "rtl", "auto"):
+            direction = direct
         if tag in _CONTROLS:
             attributes = node.attributes
             if "form" in attributes:
@@ -176,7 +182,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
             else:
                 is_ours = is_inside
             if is_ours:
-                controls.append(_Control(node, attributes, is_off=is_off))
+                controls.append(_Control(node, attributes, is_off=is_off, direction=direction))
         elif tag == "noscript" and is_inside:
             continue  # to a browser it is text
         elif tag == "form":
@@ -184,13 +190,14 @@ def _controls_of(form: LexborNode) -> list[_Control]:
         elif tag == "shadow-root":
             is_inside = False
         is_disabled = tag == "fieldset" and "disabled" in node.attributes
-        children = list(node.iter())
+        children = [child for child in node.iter() if child.is_element_node]
         # Fields in the first legend of a fieldset can be used all the same.
         legends = (child for child in children if is_disabled and child.tag == "legend")
         legend = next(legends, None)
         below = is_off or is_disabled or tag == "datalist"
         waiting += [
-            (child, is_inside, is_off if child is legend else below) for child in reversed(children)
+            (child, is_inside, is_off if child is legend else below, direction)
+            for child in reversed(children)
         ]
     return controls
 
@@ -324,11 +331,11 @@ def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> s
     return value.strip(_SPACE) if kind in ("email", "url") else value
 
 
-def _dated(found: re.Match[str] | None) -> str:
+def _dated(moment: re.Match[str] | None) -> str:
     """Return a date or a time, "" for one that no calendar has."""
-    if found is None:
+    if moment is None:
         return ""
-    parts = found.groupdict()
+    parts = moment.groupdict()
     year = int(parts.get("year", "1"))
     calendar = 2000 + year % 400  # Python's own ends in 9999; it begins again in 400 years
     try:
@@ -343,8 +350,8 @@ def _dated(found: re.Match[str] | None) -> str:
     if "day" in parts and "minute" in parts:
         second = (parts["second"] or "").removesuffix(".000").removesuffix(":00")
         second = second.rstrip("0") if "." in second else second
-        return f"{found[0][: found.end('day')]}T{parts['minute']}{second}"
-    return found[0]
+        return f"{moment[0][: moment.end('day')]}T{parts['minute']}{second}"
+    return moment[0]
 
 
 def _decimal(value: str | None) -> Decimal | None:
@@ -386,15 +393,13 @@ def _wrapped(text: str, *, columns: int) -> str:
     room, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):
         line = ""
-        for found in _WORD.finditer(paragraph):
-            word = found[0]
+        for word in _WORD.findall(paragraph):
             if line and len((line + word).rstrip()) > room:
                 lines.append(line)
                 line = ""
-            while len(word.rstrip()) > room:
-                lines.append(word[:room])
-                word = word[room:]
-            line += word
+            full = max(0, len(word.rstrip()) - 1) // room * room
+            lines += [word[at : at + room] for at in range(0, full, room)]
+            line += word[full:]
         lines.append(line)
     return "\n".join(lines)
 
@@ -404,24 +409,18 @@ def _direction(control: _Control, value: str) -> Iterator[_Entry]:
     name = control.attributes.get("dirname")
     if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
         return
-    node: LexborNode | None = control.node
-    found = ""
-    while node is not None and not found:
-        found = (node.attributes.get("dir") or "").lower()
-        if found == "auto":
-            text = value if node.mem_id == control.node.mem_id else node.text()
-            kinds = map(unicodedata.bidirectional, text)
-            found = next((_DIRECTIONS[kind] for kind in kinds if kind in _DIRECTIONS), "ltr")
-        elif found not in ("ltr", "rtl"):
-            found = ""
-        # A telephone number is not written from right to left.
-        node = None if control.kind == "tel" else node.parent
-    yield name, found or "ltr"
+    direction = control.direction
+    if control.kind == "tel" and "dir" not in control.attributes:
+        direction = "ltr"  # a telephone number is not written from right to left
+    elif direction == "auto":
+        kinds = map(unicodedata.bidirectional, value)
+        direction = next((_DIRECTIONS[kind] for kind in kinds if kind in _DIRECTIONS), "ltr")
+    yield name, direction
 
 
 def _integer(text: str | None) -> int:
-    found = _INTEGER.match(text or "")
-    return int(found[1]) if found else 0
+    number = _INTEGER.match(text or "")
+    return int(number[1]) if number else 0
 
 
 def _internet_lines(text: str) -> str:

@@ -24,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from selectolax.lexbor import LexborHTMLParser, SelectolaxError
@@ -138,6 +138,7 @@ _TEMPLATE_OR_TEXT = re.compile(
 )
 #: The attribute that `with_form_owners` adds.
 OWNER = "crawlcw-form"
+_FORM = re.compile(rb"<(/?)[fF][oO][rR][mM](?=[\s/>])")
 _FORM_OR_TEXT = re.compile(
     COMMENT + rb"|" + TEXT_ELEMENT + rb""
     rb"|<(?P<end>/?)(?P<name>form|template|shadow-root|button|input|select)(?=[\s/>])"
@@ -473,7 +474,7 @@ def whole(source: bytes, kind: Kind) -> bytes:
     It stops at the first `</html>`, behind which HTML only goes on with the body. To libxml2
     a form in a form is one.
     """
-    if kind == "html" and source.count(b"<form") > 1:
+    if kind == "html" and (b"", b"") in pairwise(_FORM.findall(source)):
         source = with_form_owners(source, are_named=False)
     end = _END_OF_PAGE.search(source) if kind == "html" else None
     if end is None or _START_TAG.search(source, end.end()) is None:
