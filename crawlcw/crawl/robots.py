@@ -35,13 +35,11 @@ _KEPT = 10_000
 VALID = timedelta(hours=24)
 #: Every line that protego may take for one that names an agent.
 _USER_AGENT = re.compile(r"\s*user(?:-|\s+)?agent(?:\s*:|\s)(.*)", re.IGNORECASE | re.DOTALL)
-#: Every other line that protego knows, however it is written. It takes one that it does not know
-#: for the end of a group's names, where RFC 9309, section 2.2.4, says that it interferes with none.
-_RULE = re.compile(
-    r"\s*(?:d[is]+al+[ao]w|diasllow|allow|site-?maps?|crawl[- ]delay|request[- ]rate|"
-    r"visit[- ]time|host)(?:\s|:|$)",
-    re.IGNORECASE,
-)
+#: A rule, or a line that is no part of a group, however protego lets them be written.
+_RULE = re.compile(r"\s*(?:d[is]+al+[ao]w|diasllow|allow)(?:\s|:|$)", re.IGNORECASE)
+_SITEMAP = re.compile(r"\s*site-?maps?(?:\s|:|$)", re.IGNORECASE)
+_CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
+_SLASH = re.compile("%2f", re.IGNORECASE)
 #: In any spelling that protego takes; without one everything is allowed.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: No product token has a slash, so this is the name of no crawler.
@@ -64,7 +62,7 @@ class Rules:
         """Return whether *url* may be fetched; the robots.txt itself always may."""
         if self.parsed is None or url == f"{urls.origin_of(url)}/robots.txt":
             return True  # RFC 9309, section 2.2.2
-        return bool(self.parsed.can_fetch(url, self.agent))
+        return bool(self.parsed.can_fetch(_with_slashes(url), self.agent))
 
     def check(self, url: str) -> None:
         """Raise `FetchError` (`refused-robots`) where *url* may not be fetched."""
@@ -172,14 +170,21 @@ class Robots:
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
                 return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
+            is_behind = error.hop > 1
             is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-            if is_for_good or isinstance(error, ProxiesAwayError | SpiderFaultError):
-                raise  # its pages fail for the same reason, or no server was asked
-            unknown = FetchError(
-                Reason.ROBOTS_UNAVAILABLE, f"{error.reason} {printable(error.message)}".strip()
-            )
-            unknown.proxy, unknown.port_closed = error.proxy, error.port_closed
-            raise unknown from error
+            if is_for_good and not is_behind:
+                raise  # its pages fail for the same reason
+            if isinstance(error, ProxiesAwayError | SpiderFaultError):
+                raise  # no server was asked
+            message = f"{error.reason} {printable(error.message)}".strip()
+            if is_behind:
+                # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has
+                # answered, so what is wrong where it leads is not its name, address or port.
+                message = f"behind its redirect: {message}"
+            unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
+            unknown.proxy = error.proxy
+            unknown.port_closed = error.port_closed and not is_behind
+            raise unknown from None if is_behind else error
         if throttles(response, self.settings.throttle_statuses) or response.status >= 500:
             raise status_error(response, now=self.now(), reason=Reason.ROBOTS_UNAVAILABLE)
         if not 200 <= response.status < 300:
@@ -212,15 +217,48 @@ def _without_others(text: str, *, agent: str) -> str:
 
     protego keeps a group's rules for each agent: 1,000 of both were 50 s and 500 MiB.
     """
-    lines = []
+    lines: list[str] = []
+    names: list[str] = []
+    delay, is_named = "", False
     for line in text.splitlines():
         if found := _USER_AGENT.match(line):
-            names = [name.strip() for name in found[1].partition("#")[0].split(",")]
+            agents = [name.strip() for name in found[1].partition("#")[0].split(",")]
             # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego
             # would take `crawl` for `crawler` as well, and `goo*gle` for `google`.
-            tokens = {product_token(name).rstrip("*").lower() for name in names if name}
-            ours = agent if agent.lower() in tokens else "*" if "*" in names else _NO_GROUP
-            lines.append(f"User-agent: {ours}")
+            tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
+            ours = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
+            if not is_named:
+                names, delay, is_named = [], "", True
+            names.append(f"User-agent: {ours}")
+            lines += [names[-1], delay]
+        elif _CRAWL_DELAY.match(line):
+            lines.append(line)
+            delay = line
         elif _RULE.match(line):
+            if is_named and delay:
+                # To protego the delay has ended the names, and to RFC 9309, section 2.2.4, only
+                # the first rule does. Each name has the delay by now.
+                lines += names
+            is_named = False
+            lines += _spellings(line)
+        elif _SITEMAP.match(line):
             lines.append(line)
     return "\n".join(lines)
+
+
+def _with_slashes(text: str) -> str:
+    """Return an address, or a rule, with the slashes of its query unescaped.
+
+    protego tells `/` from `%2F`, which mean the same there (RFC 9309, section 2.2.2).
+    """
+    path, mark, query = text.partition("?")
+    return f"{path}?{_SLASH.sub('/', query)}" if mark and "%2" in query else text
+
+
+def _spellings(rule: str) -> list[str]:
+    """Return a rule as it matches addresses with unescaped slashes in their query."""
+    before, star, behind = rule.partition("*")
+    if star and "?" not in rule and _SLASH.search(behind):
+        # The wildcard may stand for a part of the path, or for all of it.
+        return [rule, f"{before}*{_SLASH.sub('/', behind)}"]
+    return [_with_slashes(rule)]

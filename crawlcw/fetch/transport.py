@@ -22,7 +22,7 @@ import aiohttp
 from multidict import CIMultiDictProxy
 
 from crawlcw.api import charset
-from crawlcw.api.attempt import Attempt, Jar, asked_at, replaced
+from crawlcw.api.attempt import Attempt, Jar, Purpose, asked_at, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
@@ -260,8 +260,9 @@ class AiohttpDownloader:
         if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # The body of an error is read, whatever its type.
-        accepted = self._settings.accept_types if 200 <= status < 300 else ("*/*",)
+        # The body of an error is read, whatever its type, and so is a robots.txt.
+        is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS
+        accepted = self._settings.accept_types if is_typed else ("*/*",)
         if kind != "text/html":  # the usual type needs no call
             check_type(kind, accepted, status=status)
         body, truncated, waited = b"", None, 0.0

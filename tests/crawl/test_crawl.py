@@ -1001,6 +1001,22 @@ async def test_while_robots_txt_is_not_to_be_had_no_page_is_requested(ledger: Sq
     assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
 
 
+@pytest.mark.parametrize(
+    "reason", [Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT, Reason.DNS_NXDOMAIN]
+)
+async def test_a_robots_txt_that_is_moved_out_of_reach_says_nothing_of_its_own_host(
+    reason: Reason, ledger: SqliteLedger
+):
+    """RFC 9309, section 2.3.1.4: it is unreachable, and the host is asked again later."""
+    moved = Replay(status=302, headers={"Location": "http://b.example/r.txt"})
+    web = Web(site(1) | {ROBOTS: moved, "http://b.example/r.txt": FetchError(reason)})
+
+    await crawled(Books(), web, ledger, host_max_failures=3)
+
+    assert web.requested == [ROBOTS, "http://b.example/r.txt"] * 3
+    assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
+
+
 async def test_robots_txt_can_be_left_alone(ledger: SqliteLedger):
     web = Web({ROBOTS: Replay(body="User-agent: *\nDisallow: /"), HOME: ""})
 

@@ -351,6 +351,47 @@ def test_an_allow_opens_a_part_of_what_is_disallowed():
     assert rules.allows("http://a.example/a.pdf?download")
 
 
+@pytest.mark.parametrize(
+    ("body", "delay"),
+    [
+        ("User-agent: *\nCrawl-delay: 2\nUser-agent: x\nDisallow: /private/", 2),
+        ("User-agent: *\nCrawl-delay: 2\nUser-agent: x\nCrawl-delay: 1\nDisallow: /private/", 2),
+        ("User-agent: x\nCrawl-delay: 2\nUser-agent: *\nDisallow: /private/", 2),
+        ("User-agent: x\nCrawl-delay: 2\nUser-agent: *\nCrawl-delay: 1\nDisallow: /private/", 1),
+        ("User-agent: *\nRequest-rate: 1/5\nNoindex: /\nUser-agent: x\nDisallow: /private/", 0),
+        ("User-agent: x\nCrawl-delay: 2\nAllow: /\nUser-agent: *\nDisallow: /private/", 0),
+        ("User-agent: *\nDisallow: /private/\nCrawl-delay: 2\nUser-agent: x\nAllow: /private/", 2),
+    ],
+)
+def test_only_a_rule_ends_the_names_of_a_group(body: str, delay: float):
+    """RFC 9309, section 2.2.4: other lines must not interfere with the rules."""
+    rules = parse(body.encode(), agent="crawlcw")
+
+    assert not rules.allows(PRIVATE)
+    assert rules.allows(PAGE)
+    assert rules.crawl_delay == delay
+
+
+@pytest.mark.parametrize("path", ["/login?next=/a", "/login?next=%2Fa", "/login?next=%2fa"])
+@pytest.mark.parametrize(
+    "rule",
+    ["/login?next=/", "/login?next=%2F", "/*?next=%2f", "/*next=/", "/*next=%2F", "/login?*=%2Fa$"],
+)
+def test_a_slash_in_a_query_is_the_same_in_both_spellings(rule: str, path: str):
+    """RFC 9309, section 2.2.2."""
+    rules = parse(f"User-agent: *\nDisallow: {rule}\n".encode(), agent="crawlcw")
+
+    assert not rules.allows(f"{ORIGIN}{path}")
+    assert rules.allows(f"{ORIGIN}/login?next=a")
+
+
+def test_a_slash_in_a_path_and_its_escape_are_two():
+    rules = parse(b"User-agent: *\nDisallow: /a%2Fb\n", agent="crawlcw")
+
+    assert not rules.allows(f"{ORIGIN}/a%2fb?c=/")
+    assert rules.allows(f"{ORIGIN}/a/b")
+
+
 def test_sitemaps_are_found():
     rules = parse(b"Sitemap: http://a.example/s.xml\n", agent="crawlcw")
 

@@ -22,7 +22,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.connector import AddrInfoType
 from aiohttp.http_exceptions import BadHttpMessage
 
-from crawlcw.api.attempt import Attempt, Session
+from crawlcw.api.attempt import Attempt, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -263,6 +263,21 @@ async def test_a_refused_type_has_the_status_of_its_answer(
 
     assert (caught.value.reason, caught.value.status) == (Reason.CONTENT_TYPE, 200)
     assert caught.value.message == "video/mp4 is not read, see `accept_types`"
+
+
+_TYPES = {"picture": "image/png", "archive": "application/zip", "film": "video/mp4"}
+for _name, _type in _TYPES.items():
+    fixed(f"/{_name}", response(b"PK\3\4", headers=f"Content-Type: {_type}\r\n".encode()))
+
+
+@pytest.mark.parametrize("name", _TYPES)
+async def test_a_robots_txt_is_read_whatever_its_type(
+    name: str, downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    request = Request(server.url(f"/{name}"))
+
+    async with Attempt(request=request, purpose=Purpose.ROBOTS) as robots:
+        assert (await downloader.exchange(robots, request)).body == b"PK\3\4"
 
 
 async def test_a_refused_connection_is_named(downloader: AiohttpDownloader) -> None:
