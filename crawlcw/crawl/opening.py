@@ -106,20 +106,23 @@ class Opening:
     async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
         causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
+        origin = host.state.origins[urls.scheme_of(url)]
         try:
             response = await causes.ask(url)
         except SpiderFaultError:
             # The next page tells instead: this one would never be asked.
-            host.state.origins[urls.scheme_of(url)].probe_page = None
+            origin.probes.pop(url, None)
             return
         except FetchError as error:
             if error.status is not None:
                 causes.answered()
+                origin.probes[url] = origin.probes.get(url, 0) + 1
             raise
         finally:
             self.frontier.sent(host.name, at=began)
         causes.proxies.got(url, response.proxy)
         causes.answered()
+        origin.probes[url] = origin.probes.get(url, 0) + 1
         latency = response.elapsed.total_seconds() - self.watchdog.stalled(began)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 

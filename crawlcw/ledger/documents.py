@@ -14,7 +14,8 @@ sqlite3. A host is
     page_failures  of its pages, in a row
     given_up     reason why all its tasks were ignored; absent: they were not
     origins      {scheme: {failures, unresolved, failing_since, until, good_at, resolved,
-                 probe_page, given_up}}, as in `Origin`, without empty fields; absent: none yet
+                 probes: [[URL, count]], given_up}}, as in `Origin`, without empty fields;
+                 absent: none yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
     finished     the number of its finished pages
 
@@ -346,14 +347,20 @@ def host(found: Mapping[str, Any]) -> Host:
 
 def _origin_document(origin: Origin) -> Document:
     found = _fields(origin, _OF_ORIGIN)
-    found["probe_page"] = origin.probe_page and values.text(origin.probe_page)
+    found["probes"] = [[values.text(page), count] for page, count in origin.probes.items()]
     found["given_up"] = origin.given_up and str(origin.given_up)
     return {name: value for name, value in found.items() if value}
 
 
 def _origin(found: Mapping[str, Any]) -> Origin:
     given_up = found.get("given_up")
-    return Origin(**{**found, "given_up": Reason(given_up) if given_up is not None else None})
+    return Origin(
+        **{
+            **found,
+            "probes": {page: count for page, count in found.get("probes", ())},
+            "given_up": Reason(given_up) if given_up is not None else None,
+        }
+    )
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:

@@ -136,6 +136,8 @@ _FEW_FAILURES = 2
 _LONGEST_PROBE_PAGE = 500
 #: Bytes. A larger page is asked for once more only where no other is known.
 _LARGEST_PROBE_PAGE = 64 * 1024
+#: So many pages share the probes: each is asked for a few times at the most.
+_PROBE_PAGES = 8
 #: So many pages that are refused for the first time before a good page is asked show a limit.
 _MANY = 3
 #: Seconds: the longest rest before the first good page is asked.
@@ -185,7 +187,8 @@ class Origin(Breaker):
     unresolved: int = 0  #: how many failures said that its name, which had an address, has none
     good_at: float | None = None  #: when the last request was sent that was answered well
     resolved: bool = False  #: whether its name had an address, in this crawl
-    probe_page: str | None = None  #: a page that was answered well: the probe
+    #: Pages that were answered well, the latest last, and how many probes each has answered.
+    probes: dict[str, int] = field(default_factory=dict)
     given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were: it is dead
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for refused pages was answered
@@ -205,10 +208,15 @@ class Origin(Breaker):
 
     def learned(self, url: str, *, size: int) -> None:
         """Note a page of *size* bytes that was answered well, and that anyone may ask for again."""
-        if len(url) <= _LONGEST_PROBE_PAGE and (
-            size <= _LARGEST_PROBE_PAGE or self.probe_page is None
-        ):
-            self.probe_page = url
+        if len(url) <= _LONGEST_PROBE_PAGE and (size <= _LARGEST_PROBE_PAGE or not self.probes):
+            self.probes[url] = 0
+            if len(self.probes) > _PROBE_PAGES:
+                del self.probes[next(iter(self.probes))]
+
+    @property
+    def probe_page(self) -> str | None:
+        """The page to ask for as the next probe, the one that was asked for the least."""
+        return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
         """Note a good answer; return whether a limit of the host, which has a *delay*, is likely.

@@ -218,6 +218,22 @@ def test_a_page_keeps_the_delay_from_a_probe_of_its_host(second: Answer, crawled
     assert all(later - earlier >= 20 for earlier, later in pairwise(times)), web.asked
 
 
+def test_probes_are_spread_over_the_good_pages_of_a_host(crawled: Crawled):
+    """Without that the latest good page is asked for ten times."""
+
+    def answers(web: Web, url: str) -> Answer:
+        return (0.1, 429) if "/busy" in url else WELL
+
+    urls = [*pages("a", 8), 5, *(f"http://a.example/busy{n}" for n in range(12))]
+    web = crawled(urls, answers, max_retry=2)
+
+    requests = Counter(url for _, url in web.asked if "/busy" not in url)
+    assert requests.total() > 12
+    assert max(requests.values()) - min(requests.values()) <= 1
+    assert web.statuses == {Status.FINISHED: 8, Status.IGNORED: 12}
+    assert not web.report.hosts_given_up
+
+
 def test_a_check_of_the_network_ends_with_the_answer_of_any_page(crawled: Crawled):
     """A good page that hangs would delay the next check, and all pages with that."""
     web = crawled(

@@ -403,5 +403,5 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
 def well(process: Process, **state: Any) -> HeldHost:
     """Serve a host that has answered a page before."""
     process.now += 1
-    origins = {"http": Origin(good_at=START.timestamp(), probe_page=GOOD_PAGE)}
+    origins = {"http": Origin(good_at=START.timestamp(), probes={GOOD_PAGE: 0})}
     return process.serve(**{"origins": origins, "finished": 100} | state)

@@ -178,7 +178,7 @@ def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
         "until": START.timestamp() + 40,
         "good_at": START.timestamp() - 5,
         "resolved": True,
-        "probe_page": "http://a.example/good",
+        "probes": [["http://a.example/good", 2]],
     }
     lost = {"failures": 2, "given_up": "dns-nxdomain"}
     document = documents.host_document(Host(name="a.example"))
@@ -188,7 +188,7 @@ def test_a_host_comes_back_from_its_document_with_the_state_of_its_breakers():
 
     http, https = host.origins["http"], host.origins["https"]
     assert (http.failures, http.unresolved) == (3, 1)
-    assert http.probe_page == "http://a.example/good"
+    assert http.probes == {"http://a.example/good": 2}
     assert http.until == (START + timedelta(seconds=40)).timestamp()
     assert https.given_up is Reason.DNS_NXDOMAIN
     assert documents.host_document(host) == document
