@@ -22,7 +22,7 @@ import yarl
 from crawlcw.api.request import Request
 from crawlcw.api.response import PageSession, Response
 from crawlcw.errors import SettingsError, SpiderError
-from crawlcw.model.identities import POOLED, Identity
+from crawlcw.model.identities import Identity
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import describe_error
 from crawlcw.model.values import frozen
@@ -107,7 +107,7 @@ class Session:
     @property
     def may_be_banned(self) -> bool:
         """Whether a ban retires the session: it is a pool's, or has a proxy of its own."""
-        return self.proxy is not None or self.identity.name.startswith(POOLED)
+        return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
         """Return the session as the callback sees it."""

@@ -24,7 +24,7 @@ Held = TypeVar("Held")
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]] | str
 UserAndPassword = tuple[str, str] | str
-ProxyTexts = Iterable[str | Proxy] | str
+ProxyTexts = Iterable[str | Proxy] | str | None
 
 #: RFC 9110, sections 5.1 and 5.5.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -295,15 +295,17 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
-    """Proxies by their URLs; in text parted by commas or spaces, or `none`."""
+    """Proxies by their URLs, or None; in text parted by commas or spaces, or `none`."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):
             value = [] if is_none(value) else value.replace(",", " ").split()
         try:
-            given = list(value)
+            given = [] if value is None else list(value)
         except TypeError:
-            raise SettingsError("they are no list of proxies") from None
+            raise SettingsError(
+                "they are no list of URLs such as http://host:port, nor None"
+            ) from None
         found = []
         for number, each in enumerate(given, 1):
             try:

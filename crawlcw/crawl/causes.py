@@ -211,8 +211,13 @@ class Causes:
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
-        # A proxy may have failed it. A session has its own wherever the settings name some.
-        wait = self.proxies.another_in(error, task.url, is_fixed=attempt.session is not None)
+        # A proxy may have failed it. A session has its own wherever the settings name some, but
+        # another one of its pool may ask.
+        session = attempt.session
+        is_fixed = session is not None and (
+            not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
+        )
+        wait = self.proxies.another_in(error, task.url, is_fixed=is_fixed)
         if wait is not None:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:

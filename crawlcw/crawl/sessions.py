@@ -118,7 +118,7 @@ class Sessions:
 
     async def admit(self, task: Task) -> Session | None:
         """Return the session for a page, logged in; raises `Defer` if that takes long."""
-        name = task.options.session or self._of_pool() or self._default
+        name = task.options.session or self._of_pool(task) or self._default
         if name is None:
             return None
         held = self._known(name)
@@ -135,17 +135,22 @@ class Sessions:
                 await self.admission.turn(task.url)
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
-    def _of_pool(self) -> str | None:
-        """Return the session of the pool whose turn it is, of those that need not be waited for."""
-        now = self._ledger.now()
+    def _of_pool(self, task: Task) -> str | None:
+        """Return the session of the pool whose turn it is, of those that need not be waited for.
+
+        One through whose proxy the page has failed comes after the others.
+        """
+        now, tried, last = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool):
             self._turn = self._turn % self._pool + 1
             name = f"{POOLED}{self._turn}"
             held = self._held.get(name)
             waits = held is not None and held.not_before is not None and held.not_before > now
             if held is None or held.ready or not waits:
-                return name
-        return f"{POOLED}{self._turn}" if self._pool else None
+                if held is None or held.proxy not in tried:
+                    return name
+                last = name
+        return last or (f"{POOLED}{self._turn}" if self._pool else None)
 
     async def banned(self, used: Session, why: str) -> None:
         """Have a new session in the place of one that was banned, through another proxy."""

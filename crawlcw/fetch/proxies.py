@@ -105,7 +105,7 @@ class ProxyPool:
         """
         target = urls.parse(url)
         candidates, host = self._candidates(target), target.raw_host or ""
-        tried = self._tried.get(url, ())
+        tried = self.tried(url)
         last = None
         for step in range(len(candidates)):
             place = (self._turn + step) % len(candidates)
@@ -196,6 +196,10 @@ class ProxyPool:
             number = len(self._all)
             who = "the proxy does" if number == 1 else f"the proxies (all {number}) do"
             self.on_lost(f"{who} not work: {printable(self.health(self._all[0]).why)}")
+
+    def tried(self, url: str) -> tuple[Proxy, ...]:
+        """Return the proxies that have failed *url*, where another one is to tell why."""
+        return self._tried.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
         """Return whether a failure behind a proxy costs no attempt now: see `another_in`."""

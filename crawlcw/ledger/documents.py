@@ -357,7 +357,7 @@ def _origin(found: Mapping[str, Any]) -> Origin:
     return Origin(
         **{
             **found,
-            "probes": {page: count for page, count in found.get("probes", ())},
+            "probes": dict(found.get("probes", ())),
             "given_up": Reason(given_up) if given_up is not None else None,
         }
     )

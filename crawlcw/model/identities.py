@@ -68,6 +68,11 @@ class Identity:
     reason: str = ""  #: why it is retired, cleaned
 
     @property
+    def is_pooled(self) -> bool:
+        """Whether it is one of a pool, so another one may ask for the same page."""
+        return self.name.startswith(POOLED)
+
+    @property
     def is_ready(self) -> bool:
         """Whether pages may be asked for with it."""
         return self.state is IdentityState.READY

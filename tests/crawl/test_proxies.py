@@ -216,17 +216,19 @@ GARBAGE = b"no HTTP at all\r\n\r\n"
 
 
 @pytest.mark.parametrize("says", [BAD_GATEWAY, GARBAGE], ids=["502", "garbage"])
-@pytest.mark.parametrize(("bad", "good"), [(1, 1), (8, 2)])
-@pytest.mark.representative("sqlite-1-1-502")
+@pytest.mark.parametrize(("bad", "good", "pool"), [(1, 1, 0), (8, 2, 0), (1, 1, 2)])
+@pytest.mark.representative("sqlite-1-1-0-502")
+@pytest.mark.representative("sqlite-1-1-2-garbage")
 async def test_proxies_that_answer_themselves_cost_no_page_an_attempt(
-    bad: int, good: int, says: bytes, ledger_url: str
+    bad: int, good: int, pool: int, says: bytes, ledger_url: str
 ):
+    """With a pool of sessions another session asks, through its own proxy."""
     servers = [ProxyServer("http", f"127.0.0.{n + 2}") for n in range(bad + good)]
     for each in servers[:bad]:
         each.answers = says
     with exit_site.served(200) as site, proxies(*servers):
         spider = ExitSpider(start_urls=[f"{site.url}/p/0"])
-        settings = Settings(**QUICK, proxies=[each.url for each in servers])
+        settings = Settings(**QUICK, proxies=[each.url for each in servers], sessions=pool)
         report = await run_spider(spider, ledger=ledger_url, settings=settings)
 
     assert report.finish_reason is FinishReason.DRAINED

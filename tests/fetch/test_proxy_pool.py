@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,16 @@ def failure(proxy: Proxy, reason: Reason = Reason.CONNECT) -> FetchError:
     error = FetchError(reason, "no")
     error.proxy = proxy
     return error
+
+
+@pytest.mark.parametrize("none", [None, (), "", "none"])
+def test_a_pool_may_be_empty(none: Any, clock: Clock):
+    assert ProxyPool(Settings(proxies=none), clock=clock).is_empty
+
+
+def test_a_setting_that_lists_no_proxies_is_refused():
+    with pytest.raises(SettingsError, match="no list of URLs"):
+        Settings(proxies=8080)  # type: ignore[arg-type]  # what is refused
 
 
 def test_proxies_take_turns(clock: Clock):
