@@ -179,7 +179,7 @@ class Robots:
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
                 # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has
-                # answered, so what is wrong where it leads is not its name, address or port.
+                # answered: the failure is none of its own name, address or port.
                 message = f"behind its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy

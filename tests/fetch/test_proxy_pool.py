@@ -57,7 +57,7 @@ def test_a_pool_may_be_empty(none: Any, clock: Clock):
 
 def test_a_setting_that_lists_no_proxies_is_refused():
     with pytest.raises(SettingsError, match="no list of URLs"):
-        Settings(proxies=8080)  # type: ignore[arg-type]  # what is refused
+        Settings(proxies=8080)  # type: ignore[arg-type]  # the test of the type
 
 
 def test_proxies_take_turns(clock: Clock):
