@@ -72,7 +72,7 @@ async def open_crawl(
             proxies=proxies,
             cache=DevCache.of,
         )
-        async with downloader_of(spider, default) as way:
+        async with downloader_of(spider, default, settings) as way:
             yield assemble(spider, opened, way, settings, proxies=proxies, meter=meter)
     finally:
         await opened.close()

@@ -193,7 +193,7 @@ class Downloader(Protocol):
         """
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections; cancelled after the setting `grace`."""
 
 
 class Next(Protocol):

@@ -212,7 +212,11 @@ class Spider:
         """Prepare: called once in each process, before the first page; may be a plain function."""
 
     async def closed(self, report: Report) -> None:
-        """Clean up: called once in each process, after the last page; may be a plain function."""
+        """Clean up: called once in each process, after the last page; may be a plain function.
+
+        It is cancelled when `grace` has passed since the end of the crawl, or since the order to
+        stop; it then has 2 s at least.
+        """
 
 
 def url_list(callback: F) -> F:

@@ -3,17 +3,20 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+import anyio
+
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import exposing, signals
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.cli.first_run import warn_of_state
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.model.counters import FinishReason
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 
@@ -30,22 +33,45 @@ async def crawl(
     *afterwards* is called with the open ledger, unless the crawl was stopped at once.
     """
     meter = Meter() if output.metrics is not None else None
-    async with notifying(spider.name, settings) as notice:
-        async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
-            await warn_of_state(spider, running.ledger)
-            with signals.stopping(running, grace=settings.grace, stuck=running):
-                measured = partial(_measured, running)
-                async with (
-                    exposing.exposed(spider.name, running.ledger, measured, output.metrics),
-                    watched(running, output),
-                ):
-                    report = await running.run()
-            at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
-            if afterwards is not None and not at_once:
-                await afterwards(running.ledger)
+
+    async def end(report: Report, ledger: Ledger, notice: dict[str, object]) -> int:
+        at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
+        if afterwards is not None and not at_once:
+            await afterwards(ledger)
         code = sum_up(report, output, settings=settings)
         code = INTERRUPTED if at_once else code
         notice |= {**report_fields(report, settings), "exit_code": code}
+        return code
+
+    async def abandon() -> int:
+        ledger = await running.ledger.another()
+        try:
+            async with notifying(spider.name, settings) as notice:
+                report = await running.abandon(ledger, at_once=deadline.is_at_once)
+                return await end(report, ledger, notice)
+        finally:
+            await ledger.close()
+
+    async with (
+        notifying(spider.name, settings) as notice,
+        open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running,
+    ):
+        deadline.finish = partial(anyio.run, abandon)
+        running.on_end(deadline.allow)
+        await warn_of_state(spider, running.ledger)
+        with signals.stopping(running, grace=settings.grace, own=running):
+            measured = partial(_measured, running)
+            async with (
+                exposing.exposed(spider.name, running.ledger, measured, output.metrics),
+                watched(running, output),
+            ):
+                report = await running.run()
+        deadline.lift()
+        try:
+            code = await end(report, running.ledger, notice)
+        finally:
+            deadline.allow(settings.grace)
+        deadline.over(lambda: code)
     return code
 
 

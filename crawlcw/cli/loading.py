@@ -153,7 +153,7 @@ def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
         spider = kind(**given)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(inspect.getsourcefile(kind) or kind.__module__, error) from error
     check(spider)
     return spider

@@ -5,15 +5,20 @@ import os
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar
 
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
 
 T = TypeVar("T")
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run *main* on a new loop and return its result."""
+    """Run *main* on a new loop and return its result.
+
+    The loop waits at its end for tasks and threads of the user's, until the deadline.
+    """
     try:
         import uvloop
     except ImportError:
@@ -21,7 +26,18 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(main)
+        deadline.loop = runner.get_loop()
+        try:
+            result = runner.run(main)
+        except BaseException as error:
+            deadline.over(partial(_raise, error))
+            raise
+        deadline.over(lambda: result)
+        return result
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 @asynccontextmanager

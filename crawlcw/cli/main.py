@@ -22,6 +22,7 @@ import click
 import crawlcw
 from crawlcw.cli import starting
 from crawlcw.cli.completing import offer
+from crawlcw.cli.deadline import deadline, end_process
 from crawlcw.cli.examples import epilog
 from crawlcw.cli.exit_codes import (
     BROKEN_PIPE,
@@ -31,7 +32,6 @@ from crawlcw.cli.exit_codes import (
     OK,
     UNAVAILABLE,
     USAGE,
-    end_process,
 )
 from crawlcw.errors import (
     CrawlcwError,
@@ -206,6 +206,7 @@ def cli(ctx: click.Context) -> None:
 def main() -> NoReturn:
     """Run the command of this process's arguments, and exit."""
     _fill_standard_descriptors()
+    deadline.is_enabled, deadline.report = True, exit_code
     gc.set_threshold(*GARBAGE_AFTER)
     bytes(_FREED_ONCE)
     # Until the command is loaded: loading creates objects that stay, and no garbage.

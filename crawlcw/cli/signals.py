@@ -1,8 +1,8 @@
 """Signal handling of a crawl or a worker: SIGINT or SIGTERM stops, a second stops at once.
 
 A third one exits. The handlers are Python's, not the event loop's, so that they run
-while the loop is blocked; a running loop does their work. SIGTSTP (Ctrl-Z) stops the
-workers as well.
+while the loop is blocked; a running loop does their work, and the deadline of the process
+ends it if the user's code does not end. SIGTSTP (Ctrl-Z) stops the workers as well.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import Protocol
 
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -25,11 +26,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for a running loop to obey; after that it counts as blocked.
 _OBEYED_WITHIN = 0.7
-#: Seconds for a stop at once, even with an unavailable ledger. Code that ignores its
-#: cancellation would keep the process for ever.
-_ENDS_WITHIN = 8.0
-#: Seconds to release all leases when the loop is blocked.
-_LAST_WORDS = 6.0
 
 
 class Stoppable(Protocol):
@@ -42,11 +38,8 @@ class Stoppable(Protocol):
         """Release everything at once."""
 
 
-class Abandonable(Protocol):
-    """Work that another thread than the loop's can release."""
-
-    def abandon(self) -> None:
-        """Release everything; may raise any exception."""
+class Blockable(Protocol):
+    """Work by this process's own event loop, which the user's code may block."""
 
     def stuck_in(self) -> str:
         """Return the code that blocks the loop, or an empty text."""
@@ -58,20 +51,21 @@ def stopping(
     *,
     grace: timedelta,
     kill: Callable[[], None] = lambda: None,
-    stuck: Abandonable | None = None,
+    own: Blockable | None = None,
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
     The third one calls *kill* and exits the process. *grace* is the time that the first
-    one leaves for requests under way. If the loop is blocked, or does not end *crawl* in
-    time, the second signal releases *stuck* from another thread and exits the process.
+    one leaves for requests under way. If the work is this process's *own*, the signals and the
+    end of the block set the deadline of the process as well.
     """
-    stop = _Stop(crawl, grace, kill, stuck)
+    stop = _Stop(crawl, grace, kill, own)
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        stop.ended.set()
+        if own is not None:
+            deadline.allow(grace)
         for each, handler in before.items():
             signal.signal(each, handler)
 
@@ -83,9 +77,8 @@ class _Stop:
     crawl: Stoppable
     grace: timedelta
     kill: Callable[[], None]
-    stuck: Abandonable | None
+    own: Blockable | None
     received: int = 0
-    ended: threading.Event = field(default_factory=threading.Event)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __call__(self, number: int, _frame: FrameType | None) -> None:
@@ -98,31 +91,38 @@ class _Stop:
         obeyed = threading.Event()
         with suppress(RuntimeError):  # the loop has just ended
             self.loop.call_soon_threadsafe(self._obey, self.received, received, obeyed)
-        waiting = threading.Thread(
-            target=self._wait, args=(self.received, received, obeyed), daemon=True
-        )
-        waiting.start()
+        if self.own is not None:
+            if at_once := self.received > 1:
+                deadline.hurry()
+            else:
+                deadline.allow(self.grace)
+            arguments = (self.own, received, at_once, obeyed)
+            threading.Thread(target=self._wait, args=arguments, daemon=True).start()
 
-    def _wait(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
-        """Act if the loop is blocked, or cancelled code does not end."""
-        stuck = self.stuck
-        if stuck is None:
-            return
+    def _wait(
+        self, own: Blockable, received: signal.Signals, at_once: bool, obeyed: threading.Event
+    ) -> None:
+        """Say that the loop is blocked; after the second signal, do not wait for it."""
         if obeyed.wait(_OBEYED_WITHIN):
-            if which > 1 and not self.ended.wait(_ENDS_WITHIN):
-                give_up(stuck, "cancelled code does not end")
             return
-        where = stuck.stuck_in()
+        where = own.stuck_in()
         where = f" ({printable(where)})" if where else ""
-        if which == 1:
+        if at_once:
             logger.warning(
-                "%s: the event loop is blocked%s; once more to release everything and exit",
+                "%s again, and the event loop is blocked%s",
                 received.name,
                 where,
-                extra={"event": "stop_stuck"},
+                extra={"event": "stop_now"},
             )
+            deadline.set(0.0)
             return
-        give_up(stuck, f"{received.name} again, and the event loop is blocked{where}")
+        logger.warning(
+            "%s: the event loop is blocked%s; the process ends in %s, or at once after another one",
+            received.name,
+            where,
+            format_duration(self.grace),
+            extra={"event": "stop_stuck"},
+        )
 
     def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
         obeyed.set()
@@ -168,20 +168,3 @@ def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTSTP)
-
-
-def give_up(stuck: Abandonable, why: str) -> NoReturn:
-    """Release everything, log *why*, and exit. May be called by any thread."""
-    last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
-    last.daemon = True
-    last.start()
-    logger.warning("%s: releasing everything, and exiting", why, extra={"event": "stop_now"})
-    try:
-        stuck.abandon()
-    except Exception as error:
-        logger.warning(
-            "leases were not released, they will run out: %s",
-            printable(error),
-            extra={"event": "not_given_back"},
-        )
-    os._exit(INTERRUPTED)

@@ -226,7 +226,7 @@ async def trying(
             sessions = await stack.enter_async_context(open_sessions(spider))
         proxies = ProxyPool(settings, os.environ)
         default = pipeline.web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
-        way = await stack.enter_async_context(pipeline.downloader_of(spider, default))
+        way = await stack.enter_async_context(pipeline.downloader_of(spider, default, settings))
         trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=sessions)
         stack.push_async_callback(trial.close)
         await settled(spider.opened())

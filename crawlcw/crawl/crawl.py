@@ -8,8 +8,9 @@ Everything that is started here ends here: nothing outlives `Crawl.run`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, nullcontext
+import math
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.ledger_retry import LedgerRetry
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import LedgerUnavailableError, single_errors
+from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
@@ -52,12 +54,17 @@ class Ending:
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Ends the source of tasks.
         self.on_stop: Callable[[], None] = lambda: None
+        #: Called with the grace when the end begins, or is hurried.
+        self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
         self._scope = anyio.CancelScope()
         #: The scope of the spider's `opened`, which may take long.
         self.opening = anyio.CancelScope()
-        self._at_once = False
+        self._closing = anyio.CancelScope()
+        #: When code of the spider must have ended, by the loop's clock.
+        self._ends_at = math.inf
+        self.at_once = False
         #: Why the crawl ends itself; None while it does not.
         self.early: EarlyEnd | None = None
 
@@ -69,10 +76,10 @@ class Ending:
 
     def stop_now(self) -> None:
         """End without the grace."""
-        self._at_once = True
+        self.at_once = True
         self._retry.shorten(LAST_WORDS)
-        self._scope.cancel()
-        self.opening.cancel()
+        for scope in (self._scope, self.opening, self._closing):
+            scope.cancel()
         self._begin()
 
     def end(self, reason: FinishReason, detail: str) -> None:
@@ -84,7 +91,15 @@ class Ending:
 
     def _begin(self) -> None:
         self._retry.shorten(self._grace)
+        self.opening.deadline = self._ends_within_grace()
         self.on_stop()
+
+    def _ends_within_grace(self) -> float:
+        """Return when code of the spider must have ended."""
+        grace = timedelta(0) if self.at_once else self._grace
+        self._ends_at = min(self._ends_at, anyio.current_time() + grace.total_seconds())
+        self.on_end(grace)
+        return self._ends_at
 
     def wished(self, why: str) -> None:
         """End as the spider itself has asked."""
@@ -92,14 +107,32 @@ class Ending:
 
     def why(self, reason: FinishReason) -> EarlyEnd:
         """Return why the crawl has ended, if not earlier than its coordinator: for *reason*."""
-        if self._at_once:
+        if self.at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early or EarlyEnd(reason=reason, detail="")
 
     def grace(self) -> anyio.CancelScope:
-        """Return the scope of the wait for pages under way: the grace, from now on."""
-        self._scope.deadline = anyio.current_time() + self._grace.total_seconds()
+        """Return the scope of the wait for pages under way: the grace, from the stop on."""
+        self._scope.deadline = self._ends_within_grace()
         return self._scope
+
+    @contextmanager
+    def limit_closed(self) -> Iterator[None]:
+        """Cancel the spider's `closed` in the block at the end of the grace, or at a stop at once.
+
+        It has a moment even if the pages under way have taken the whole grace.
+        """
+        least = anyio.current_time() + LAST_WORDS.total_seconds()
+        ends_at = max(self._ends_within_grace(), least)
+        self._closing = anyio.CancelScope(deadline=ends_at)
+        with self._closing:
+            yield
+        if self._closing.cancelled_caught:
+            logger.warning(
+                "closed() did not end within the grace (%s), and was cancelled",
+                format_duration(self._grace),
+                extra={"event": "closed_cancelled"},
+            )
 
 
 class Parts:
@@ -142,6 +175,7 @@ class Crawl:
         self._session = parts.session
         self._parts = parts
         self._ending = parts.ending
+        self._reason = FinishReason.STOPPED  #: why the coordinator has ended
         self._released = 0  #: leases that were given back
 
     @property
@@ -182,9 +216,18 @@ class Crawl:
         """End at once: release everything, however far it has come."""
         self._ending.stop_now()
 
-    def abandon(self) -> None:
-        """Give everything back from another thread, while the event loop stands still."""
-        self._session.abandon()
+    def on_end(self, call: Callable[[timedelta], None]) -> None:
+        """Call *call* with the grace when the end of the crawl begins, or is hurried."""
+        self._ending.on_end = call
+
+    async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
+        """Release everything by a *ledger* of another thread's loop, since `run` does not end.
+
+        *at_once* says whether that was the order, which a blocked loop has not followed.
+        """
+        self._ending.at_once |= at_once
+        self._released += await self._session.abandon(ledger)
+        return self._report(await ledger.queries.counts(), await ledger.queries.reasons())
 
     def stuck_in(self) -> str:
         """Return the spider's code that keeps the event loop just now, if any."""
@@ -203,37 +246,50 @@ class Crawl:
 
     async def _run(self) -> Report:
         await self._session.join()
-        reason = FinishReason.STOPPED
+        opening = self._ending.opening
         try:
             await self._parts.state.open()
-            with (
-                self._ending.opening as opening,
-                spider_code("opened()", stop=self._ending.wished),
-            ):
-                await settled(self.spider.opened())
-            if self.ending is None and not opening.cancelled_caught:
-                with single_errors():
-                    reason = await self._crawl()
+            with single_errors():
+                await self._open()
+                if self.ending is None and not opening.cancelled_caught:
+                    self._reason = await self._crawl()
         finally:
             await self._leave()
-        why = self._ending.why(reason)
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
-        report = Report.of(
+        report = self._report(await in_time(queries.counts), await in_time(queries.reasons))
+        # Else it may lack what `closed` uses.
+        if not opening.cancelled_caught:
+            with (
+                self._ending.limit_closed(),
+                spider_code("closed()", stop=self._ending.wished),
+            ):
+                await settled(self.spider.closed(report))
+        await in_time(self._parts.state.keep)
+        return report
+
+    def _report(self, counts: Counts | None, reasons: Mapping[str, int] | None) -> Report:
+        why = self._ending.why(self._reason)
+        return Report.of(
             self.stats.counted(),
             spider=self.spider.name,
             finish_reason=why.reason,
             elapsed=self.stats.elapsed,
             released=self._released,
-            counts=await in_time(queries.counts),
+            counts=counts,
             detail=why.detail,
-            failed_before=failed_pages(await in_time(queries.reasons) or {}),
+            failed_before=failed_pages(reasons or {}),
         )
-        # Else it may lack what `closed` uses.
-        if not opening.cancelled_caught:
-            with spider_code("closed()", stop=self._ending.wished):
-                await settled(self.spider.closed(report))
-        await in_time(self._parts.state.keep)
-        return report
+
+    async def _open(self) -> None:
+        """Call the spider's `opened`, and follow the orders in the ledger meanwhile."""
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._parts.steering.run)
+            with (
+                self._ending.opening,
+                spider_code("opened()", stop=self._ending.wished),
+            ):
+                await settled(self.spider.opened())
+            background.cancel_scope.cancel()
 
     async def _crawl(self) -> FinishReason:
         """Run everything side by side; return why it ended."""

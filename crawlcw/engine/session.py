@@ -251,14 +251,14 @@ class WorkerSession:
         self.watchdog.renew_every = self.lease().total_seconds() / 3
         self._hurried.set()
 
-    def abandon(self) -> None:
-        """Give all tasks back from another thread, and leave: the event loop stands still."""
-        anyio.run(self._abandon)
+    async def abandon(self, ledger: Ledger) -> int:
+        """Release all tasks by another connection, and leave; return how many were released.
 
-    async def _abandon(self) -> None:
-        ledger = await self.raw_ledger.another()
-        await ledger.outcomes.release(self.held.all())
+        For another thread's loop: this session's own does not end its work.
+        """
+        released = await ledger.outcomes.release(self.held.all())
         await ledger.workers.leave(self.worker)
+        return released
 
     async def release_all(self) -> int:
         """Give all tasks back that are held; return how many went back."""

@@ -191,7 +191,9 @@ def web(
 
 
 @asynccontextmanager
-async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[DefaultDownloader]:
+async def downloader_of(
+    spider: Spider, default: Downloader, settings: Settings
+) -> AsyncIterator[DefaultDownloader]:
     """Open the downloader of *spider*, and close it and the *default* one afterwards.
 
     Raises `SpiderError` where its `downloader()` makes none.
@@ -201,7 +203,7 @@ async def downloader_of(spider: Spider, default: Downloader) -> AsyncIterator[De
     async with AsyncExitStack() as closing:
         closing.push_async_callback(default.close)
         if type(spider).downloader is not Spider.downloader:
-            default.own = OwnDownloader(made_by(spider, default))
+            default.own = OwnDownloader(made_by(spider, default), grace=settings.grace)
             closing.push_async_callback(default.own.close)
         yield default
 

@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import Any, cast
 
+import anyio
+
 from crawlcw.api.attempt import (
     Attempt,
     Deadline,
@@ -31,6 +33,7 @@ from crawlcw.errors import Defer, FetchError, LedgerError, Reason, SpiderError, 
 from crawlcw.fetch.addresses import Hop, current_hop
 from crawlcw.fetch.redirects import Admission
 from crawlcw.model import urls
+from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import describe_error, printable
 
 logger = logging.getLogger(__name__)
@@ -249,8 +252,10 @@ class OwnDownloader:
     `testing.DownloaderContract` finds out whether it keeps to the rest of its contract.
     """
 
-    def __init__(self, own: Downloader) -> None:
+    def __init__(self, own: Downloader, *, grace: timedelta) -> None:
+        """Close it within *grace*."""
         self._own = own
+        self._grace = grace
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # the layer's
@@ -281,7 +286,10 @@ class OwnDownloader:
         """Close it."""
         cancellation = Cancellation()
         try:
-            await self._own.close()
+            with anyio.move_on_after(self._grace.total_seconds()) as limit:
+                await self._own.close()
+            if limit.cancelled_caught:
+                raise TimeoutError(f"not closed within the grace ({format_duration(self._grace)})")
         except BaseException as error:  # likewise
             if cancellation.passes(error):
                 raise

@@ -132,11 +132,12 @@ class Worker:
             self._running.cancel()
 
     def abandon(self) -> None:
-        """Give everything back from any other thread: the event loop stands still.
+        """Release everything from another thread: the process ends, but `run` does not."""
+        anyio.run(self._abandon)
 
-        The process is to end right afterwards.
-        """
-        self._session.abandon()
+    async def _abandon(self) -> None:
+        ledger = await self._session.raw_ledger.another()
+        await self._session.abandon(ledger)
 
     def stuck_in(self) -> str:
         """Return which handler keeps the event loop just now; nothing where none does."""

@@ -134,6 +134,17 @@ def test_an_error_in_the_users_file_names_file_line_and_error(code, said):
     assert str(caught.value).startswith(said)
 
 
+def test_a_spider_that_exits_in_its_constructor_is_named():
+    write(
+        "bad.py",
+        "import sys\n" + SPIDER.format(name="bad", kind="Bad") + "\n    def __init__(self):\n"
+        "        sys.exit(5)\n",
+    )
+
+    with pytest.raises(SpiderError, match=r"bad\.py, line \d+: it exits while loading"):
+        loading.make(loading.find("bad.py"), [])
+
+
 def test_a_relative_import_in_a_file_is_told_the_ways_out():
     write("helpers.py", "x = 1\n")
     write("bad.py", "from .helpers import x\n")

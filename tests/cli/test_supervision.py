@@ -313,7 +313,7 @@ def test_a_worker_is_killed_after_a_silence_longer_than_any_callback(
     assert signals == [] if longest is None else longest <= signals[0] <= longest + 1
 
 
-def test_a_worker_that_is_blocked_after_the_grace_gets_two_sigterms_and_then_sigkill(crawl):
+def test_a_worker_that_is_blocked_after_the_grace_is_killed(crawl):
     async def blocks_later(worker):
         for _ in range(20):
             worker.says()
@@ -323,26 +323,42 @@ def test_a_worker_that_is_blocked_after_the_grace_gets_two_sigterms_and_then_sig
     code = crawl.run(blocks_later, orders=[(5, Supervisor.stop)], grace="2s")
 
     assert code == 0
-    assert [which for _, which in crawl.signals(0)] == [
-        *(signal.SIGTERM, signal.SIGTERM),
-        signal.SIGKILL,
-    ]
-    first, _, last = [time for time, _ in crawl.signals(0)]
-    assert 11 <= first < last <= 19
+    ((time, which),) = crawl.signals(0)
+    assert (18 <= time <= 19, which) == (True, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("state", [None, FinishReason.STOPPED], ids=["starts", "ends"])
-def test_a_worker_that_starts_or_ends_may_be_silent(crawl, state):
+@pytest.mark.parametrize(
+    ("state", "order", "after", "code"),
+    [
+        (None, Supervisor.stop, 16, 0),
+        (None, Supervisor.stop_now, 9, 130),
+        # A crawl that was drained before the order is drained.
+        (FinishReason.DRAINED, Supervisor.stop, 8, 0),
+        (FinishReason.DRAINED, Supervisor.stop_now, 8, 0),
+    ],
+)
+def test_a_worker_that_is_silent_at_its_start_or_end_is_killed_after_a_stop(
+    crawl, state, order, after, code
+):
     async def silent(worker):
         if state is not None:
             worker.says(finish_reason=state)
-        await asyncio.sleep(300)
-        return worker.ends(0, FinishReason.STOPPED)
+        await asyncio.Event().wait()
 
-    code = crawl.run(silent, orders=[(1, Supervisor.stop)], grace="1s", callback_timeout="1s")
+    assert crawl.run(silent, orders=[(1, order)], grace="7s", callback_timeout="1s") == code
+    ((time, which),) = crawl.signals(0)
+    assert (after <= time <= after + 1, which) == (True, signal.SIGKILL)
 
-    assert code == 0
-    assert crawl.signals(0) == []
+
+def test_a_worker_that_does_not_end_after_its_last_state_is_killed_and_has_not_crashed(crawl):
+    async def stays(worker):
+        worker.says(pages=1, finish_reason=FinishReason.DRAINED)
+        await asyncio.Event().wait()
+
+    assert crawl.run(stays, grace="7s", callback_timeout="0s") == 0
+    ((time, which),) = crawl.signals(0)
+    assert (15 <= time <= 16, which) == (True, signal.SIGKILL)
+    assert (crawl.report.finish_reason, crawl.events) == (FinishReason.DRAINED, ["worker_silent"])
 
 
 async def away(ledger):
@@ -471,7 +487,7 @@ def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
         await is_started.wait()
         process.ends(0, FinishReason.DRAINED, pages=1)
         process.close()
-        worker.tell(FinishReason.STOPPED)
+        worker.tell(FinishReason.STOPPED, grace=timedelta(seconds=1))
         return 0
 
     async def ended() -> None:

@@ -292,6 +292,26 @@ async def test_a_spider_wraps_its_downloader_and_both_are_closed(place: str):
     assert [item["text"] for item in items] == ["there"]
 
 
+async def test_a_downloader_that_does_not_close_is_left_after_the_grace(
+    place: str, caplog: pytest.LogCaptureFixture
+):
+    class Unclosing(Counting):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    class Wrapped(Pages):
+        settings = Settings(grace="10ms")
+
+        def downloader(self, default):
+            return Unclosing(default)
+
+    web = Web({HOME: "there"})
+    report, _ = await crawled(Wrapped(), web, place)
+
+    assert (report.finish_reason, web.closed) == (FinishReason.DRAINED, 1)
+    assert "TimeoutError: not closed within the grace" in caplog.text
+
+
 async def test_a_spider_replaces_its_downloader(place: str):
     class Replaced(Pages):
         def downloader(self, default):

@@ -50,7 +50,7 @@ def crawl(site: MemberSite, ledger_url: str) -> Callable[..., Any]:
 async def crawled(spider: Members, ledger: Ledger, settings: Settings) -> Report:
     """Crawl on a ledger whose facets the test has changed, and close it."""
     default = web(spider, settings, proxies=ProxyPool(settings))
-    async with downloader_of(spider, default) as downloader:
+    async with downloader_of(spider, default, settings) as downloader:
         report = await assemble(spider, ledger, downloader, settings).run()
     await ledger.close()
     return report

@@ -12,7 +12,7 @@ from crawlcw.assembly import assemble
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.counters import FinishReason
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.durations import iso_time
 from crawlcw.model.task import Status
 from crawlcw.testing.replay import ReplayDownloader
@@ -61,6 +61,61 @@ async def test_a_crawl_that_began_before_a_stop_ends_and_one_after_it_does_not(l
     await ledger.notes.set_control({"stopped": iso_time(earlier)})
     report = await crawl_of(ledger).run()
     assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
+
+
+class Opening(Pages):
+    """Waits in `opened` for ever; in `closed`, too, if it waits there."""
+
+    settings = Settings(grace="20ms")
+    waits_in = "opened"
+    began = cancelled = ""
+
+    async def opened(self) -> None:
+        await self.wait("opened")
+
+    async def closed(self, report: Report) -> None:
+        await self.wait("closed")
+
+    async def wait(self, method: str) -> None:
+        self.began = method
+        try:
+            while self.waits_in == method:
+                await asyncio.sleep(0.001)
+        except asyncio.CancelledError:
+            self.cancelled = method
+            raise
+
+
+async def test_a_stop_in_the_ledger_ends_opened_within_the_grace(ledger: Ledger):
+    spider = Opening()
+    crawl = assemble(spider, ledger, ReplayDownloader({START: "<p>page"}), spider.settings)
+    running = asyncio.create_task(crawl.run())
+    while not spider.began:
+        await asyncio.sleep(0)
+    await ledger.notes.set_control({"stopped": iso_time(ledger.now())})
+
+    report = await running
+
+    assert (report.finish_reason, report.detail) == (FinishReason.STOPPED, "by `crawlcw stop`")
+    assert (spider.cancelled, spider.began) == ("opened", "opened"), "closed is not called"
+
+
+async def test_closed_is_cancelled_when_the_grace_is_over(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("crawlcw.crawl.crawl.LAST_WORDS", timedelta(milliseconds=20))
+    spider = Opening()
+    spider.waits_in = "closed"
+    graces: list[timedelta] = []
+    crawl = assemble(spider, ledger, ReplayDownloader({START: "<p>page"}), spider.settings)
+    crawl.on_end(graces.append)
+
+    report = await crawl.run()
+
+    assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
+    assert spider.cancelled == "closed"
+    assert graces == [spider.settings.grace]
+    assert "closed() did not end within the grace" in caplog.text
 
 
 @pytest.mark.parametrize(

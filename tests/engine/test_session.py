@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
+import anyio
 import pytest
 
 from crawlcw.engine.session import WorkerSession
@@ -140,8 +141,11 @@ async def test_a_process_whose_loop_is_blocked_gives_back_from_another_thread(
     await session.join()
     session.held.add(await claimed(ledger, worker=session.worker))
 
-    await asyncio.to_thread(session.abandon)
+    async def abandon() -> int:
+        other = await ledger.another()
+        return await session.abandon(other)
 
+    assert await asyncio.to_thread(anyio.run, abandon) == 3
     assert await names(ledger) == []
     assert (await ledger.queries.counts()).by_status == {Status.TODO: 3}, "no crash counts"
     await opened[0].close()

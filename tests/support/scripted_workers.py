@@ -91,7 +91,8 @@ class ScriptedWorker:
 
     async def order(self) -> FinishReason:
         """Wait for an order to stop."""
-        return FinishReason(await self.received())
+        order, _, _ = (await self.received()).partition(" ")
+        return FinishReason(order)
 
     def send(self, line: bytes) -> None:
         self._channel.send(line)

@@ -13,6 +13,7 @@ import click
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import exporting, exposing, ledger_option, loading, loop, options
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.main import exit_code
 from crawlcw.cli.starting import Process
 from crawlcw.cli.terminal import logs
@@ -179,7 +180,8 @@ def _in_worker(
     from crawlcw.cli.processes import worker
 
     worker.prepare()
-    lifeline = worker.Lifeline(channel)
+    supervision = worker.Supervision(channel)
+    deadline.report = lambda outcome: supervision.last_word(lambda: exit_code(outcome))
 
     def work() -> int:
         made, settings = make()
@@ -188,14 +190,13 @@ def _in_worker(
                 made,
                 ledger_url,
                 settings=settings,
-                channel=channel,
-                lifeline=lifeline,
+                supervision=supervision,
                 began=began,
                 measured=measured,
             )
         )
 
-    return worker.last_word(channel, lambda: exit_code(work))
+    return deadline.report(work)
 
 
 def _assigned(**options: object) -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import partial
 import click
 
 from crawlcw.cli import exposing, ledger_option, loading, loop, options, signals
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.model.counters import FinishReason
@@ -94,8 +95,13 @@ async def _work(
         measures = worked(session.stats, in_flight=worker.in_flight, held=len(session.held))
         return exposing.Workers(all=[measures], running={"1": measures})
 
+    def abandon() -> int:
+        worker.abandon()
+        return INTERRUPTED if deadline.is_at_once else OK
+
+    deadline.finish = abandon
     # Outside of the tracker's block: signals must not interrupt the release of its tasks.
-    with signals.stopping(worker, grace=grace, stuck=worker):
+    with signals.stopping(worker, grace=grace, own=worker):
         async with (
             tracker,
             exposing.exposed(tracker.name, tracker.ledger, measured, metrics),

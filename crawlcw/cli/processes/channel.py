@@ -1,8 +1,8 @@
 """Messages between a supervisor and its worker: lines on a separate socket.
 
-The supervisor sends the orders to stop, the worker its states and, at an orderly end, its exit
-code. Orders are not signals, which would kill a worker during its start; states do not use
-stdout, which is the spider's.
+The supervisor sends the orders to stop, each with its grace, the worker its states and, at an
+orderly end, its exit code. Orders are not signals, which would kill a worker during its start;
+states do not use stdout, which is the spider's.
 """
 
 import asyncio

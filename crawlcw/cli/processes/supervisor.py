@@ -56,12 +56,9 @@ _LONGEST_WAIT = timedelta(seconds=30)
 _MOST_CRASHES = 5
 #: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
 _LONGER = timedelta(seconds=15)
-#: Seconds of silence of a stopping worker until SIGTERM, and until SIGKILL.
-_SILENT = 2.0
-_STILL_SILENT = 8.0
-#: Number of SIGTERMs: the second makes a blocked worker release its tasks from another
-#: thread; a third would interrupt that.
-_ASKED = 2
+#: Seconds of silence, beyond the grace, of an ending worker. It ends itself earlier, unless no
+#: thread of it runs.
+_SILENT = 8.0
 
 
 async def crawl(
@@ -276,13 +273,18 @@ class Supervisor:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             for worker in list(self._running):
-                # An ended worker sends no more states.
-                if worker.state.finish_reason is None:
-                    self._judge(worker, worker.silent())
+                self._judge(worker, worker.silent())
 
     def _judge(self, worker: WorkerProcess, silent: float) -> None:
-        stops, longest = time.monotonic() >= self._ends_from, self._longest_silence
-        if (longest and silent >= longest) or (stops and silent >= _STILL_SILENT):
+        longest = self._longest_silence
+        if worker.state.finish_reason is not None:
+            # It sends no more states.
+            longest = self.settings.grace.total_seconds() + _SILENT
+        stops = (since := time.monotonic() - self._ends_from) >= 0
+        if not worker.has_begun:
+            # Loading a spider may take long, but not after a stop.
+            silent, longest = since, 0.0
+        if (longest and silent >= longest) or (stops and silent >= _SILENT):
             logger.error(
                 "process %d was silent for %s and is killed: its event loop is blocked",
                 worker.pid,
@@ -290,18 +292,18 @@ class Supervisor:
                 extra={"event": "worker_silent", "pid": worker.pid},
             )
             worker.end(signal.SIGKILL)
-        elif stops and silent >= _SILENT and worker.asked < _ASKED:
-            worker.asked += 1
-            worker.end(signal.SIGTERM)
 
     def _tell(self, order: FinishReason) -> None:
         self._order = order
-        at_once = order is FinishReason.STOPPED_AT_ONCE
-        grace = 0.0 if at_once else self.settings.grace.total_seconds()
-        self._ends_from = min(self._ends_from, time.monotonic() + grace)
+        self._ends_from = min(self._ends_from, time.monotonic() + self._grace.total_seconds())
         self._stopping.set()
         for worker in self._running:
-            worker.tell(order)
+            worker.tell(order, grace=self._grace)
+
+    @property
+    def _grace(self) -> timedelta:
+        at_once = self._order is FinishReason.STOPPED_AT_ONCE
+        return _NOT_AT_ALL if at_once else self.settings.grace
 
     async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
         """Keep a worker in slot *number* until one ends in order, or too many have crashed."""
@@ -311,6 +313,9 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if worker.exit_code is not None:
                 return _End(code=worker.exit_code, finish_reason=worker.state.finish_reason)
+            if worker.was_ended and (reason := worker.state.finish_reason) is not None:
+                # Only code that its spider has left kept it.
+                return _End(code=_code_of(reason), finish_reason=reason)
             # An order that comes from now on has not ended this worker.
             was_stopping = self._stopping.is_set()
             was_alone = await self._take_back()
@@ -379,7 +384,7 @@ class Supervisor:
         self._running.add(worker)
         try:
             if self._order is not None:
-                worker.tell(self._order)
+                worker.tell(self._order, grace=self._grace)
             return await worker.ended()
         finally:
             self._running.discard(worker)
@@ -424,8 +429,11 @@ class Supervisor:
 
     def _as_told(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""
-        at_once = self._order is FinishReason.STOPPED_AT_ONCE
-        return _End(code=INTERRUPTED if at_once else OK, finish_reason=self._order)
+        return _End(code=_code_of(self._order), finish_reason=self._order)
+
+
+def _code_of(reason: FinishReason | None) -> int:
+    return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
 
 
 def has_progressed(state: WorkerState) -> bool:

@@ -4,37 +4,36 @@ import asyncio
 import ctypes
 import io
 import os
-import select
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
+
+import anyio
 
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
+from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.processes.channel import WorkerState, exit_line
 from crawlcw.crawl.crawl import Crawl
-from crawlcw.model.counters import FinishReason
-from crawlcw.model.sanitize import printable
+from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
 #: Interval until the first page: the state decides whether a crash is one without progress.
 _FIRST_STATE_WITHIN = 0.05
-#: Limits in seconds after the supervisor's end: for the start of the crawl, and for an answer
-#: of the event loop, beyond the time for user code.
-_BEGINS_WITHIN = 10.0
-_ANSWERS_WITHIN = 2.0
+#: Grace of a worker that has not opened its crawl, after the supervisor's end.
+_BEGINS_WITHIN = timedelta(seconds=10)
 #: The option of prctl(2) for the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
@@ -47,60 +46,89 @@ def prepare() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
-def last_word(channel: int, command: Callable[[], int]) -> int:
-    """Run *command*, and send the exit code of an orderly end to the supervisor.
+class Supervision:
+    """The supervisor at the other end of a worker's channel.
 
-    `INTERNAL` is not sent: an internal error counts as a crash.
-    """
-    # The crawl closes its own descriptor.
-    descriptor = os.dup(channel)
-    code = command()
-    if code != INTERNAL:
-        # If the supervisor has ended or does not read, this counts as a crash.
-        with suppress(OSError):
-            os.write(descriptor, exit_line(code))
-    return code
-
-
-class Lifeline:
-    """Ends this worker after its supervisor's end if user code blocks the event loop.
-
-    A running loop notices the supervisor's end itself, and stops gracefully.
+    A thread reads its orders and notices its end, because code of the spider may block the event
+    loop: each sets the deadline of this process.
     """
 
     def __init__(self, channel: int) -> None:
-        """Watch the other end of *channel* in a thread, from now until this process ends."""
-        self._channel = os.dup(channel)
+        """Read the orders that come on *channel*, from now until this process ends."""
+        self._channel = socket.socket(fileno=channel)
+        self._unsent = b""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._crawl: signals.Abandonable | None = None
-        self._patience = _BEGINS_WITHIN
-        threading.Thread(target=self._watch, name="supervisor", daemon=True).start()
+        self._crawl: signals.Stoppable | None = None
+        self._orders: list[FinishReason] = []
+        self._grace = _BEGINS_WITHIN
+        threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
-    def hold(self, crawl: signals.Abandonable, *, patience: timedelta) -> None:
-        """Release *crawl* if the running loop is blocked for longer than *patience*."""
-        self._loop, self._crawl = asyncio.get_running_loop(), crawl
-        self._patience = patience.total_seconds() + _ANSWERS_WITHIN
+    def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
+        """Let the orders, those that have come included, end *crawl* in the running loop."""
+        self._grace = grace
+        self._crawl, self._loop = crawl, asyncio.get_running_loop()
+        for order in list(self._orders):
+            self._obey(order)
 
-    def _watch(self) -> None:
-        hung_up = select.poll()
-        hung_up.register(self._channel, select.POLLHUP)
-        hung_up.poll()
-        with suppress(RuntimeError):  # the loop has ended, and the process will
-            while self._loop_runs():
-                time.sleep(_STATE_EVERY)
-            if self._crawl is None:
-                os._exit(INTERRUPTED)
-            where = self._crawl.stuck_in()
-            where = f" ({printable(where)})" if where else ""
-            signals.give_up(
-                self._crawl, f"the supervisor has ended, and the event loop is blocked{where}"
-            )
+    def last_word(self, command: Callable[[], int]) -> int:
+        """Run *command*, and send the exit code of an orderly end.
 
-    def _loop_runs(self) -> bool:
-        answered = threading.Event()
+        `INTERNAL` is not sent: an internal error counts as a crash.
+        """
+        code = command()
+        if code != INTERNAL:
+            self.send(exit_line(code))
+        return code
+
+    def send(self, line: bytes) -> None:
+        """Send a line, after the rest of an earlier one; wait until the supervisor reads it."""
+        # If the supervisor has ended, this process will.
+        with suppress(OSError):
+            self._channel.sendall(self._unsent + line)
+            self._unsent = b""
+
+    def offer(self, line: bytes) -> None:
+        """Send a line unless the supervisor has not read the last ones."""
+        with suppress(OSError):
+            self._unsent = self._unsent or line
+            sent = self._channel.send(self._unsent, socket.MSG_DONTWAIT)
+            self._unsent = self._unsent[sent:]
+
+    def _read(self) -> None:
+        with self._channel as channel, suppress(ConnectionError), channel.makefile("rb") as orders:
+            for line in orders:
+                # A killed supervisor may have sent half an order.
+                order, _, grace = line.decode().partition(" ")
+                if order in (FinishReason.STOPPED, FinishReason.STOPPED_AT_ONCE) and grace:
+                    self._take(FinishReason(order), timedelta(seconds=float(grace)))
+        _discard_output()
+        self._take(FinishReason.STOPPED, self._grace)
+
+    def _take(self, order: FinishReason, grace: timedelta) -> None:
+        if order is FinishReason.STOPPED:
+            deadline.allow(grace)
+        else:
+            deadline.hurry()
+        self._orders.append(order)
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(answered.set)
-        return answered.wait(self._patience)
+            with suppress(RuntimeError):  # the loop has ended, and the process will
+                self._loop.call_soon_threadsafe(self._obey, order)
+
+    def _obey(self, order: FinishReason) -> None:
+        if self._crawl is None:
+            return
+        if order is FinishReason.STOPPED:
+            self._crawl.stop()
+        else:
+            self._crawl.stop_now()
+
+
+def _discard_output() -> None:
+    # The pipes have no reader now: processes started by a callback must not fail on them.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
 
 
 class _Pipe(io.FileIO):
@@ -130,38 +158,39 @@ async def crawl(
     ledger_url: str,
     *,
     settings: Settings,
-    channel: int,
-    lifeline: Lifeline,
+    supervision: Supervision,
     began: datetime,
     measured: bool,
 ) -> int:
-    """Crawl *spider* under the supervisor at the other end of *channel*; return the exit code.
+    """Crawl *spider* under its supervisor; return the exit code.
 
     The crawl *began* then by the ledger's clock. If *measured*, the states include measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
         running.share_run(began)
-        lifeline.hold(running, patience=settings.grace)
+
+        def end(report: Report) -> int:
+            state = replace(
+                _state(running), released=report.released, finish_reason=report.finish_reason
+            )
+            supervision.send(state.line())
+            return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+
+        async def abandon() -> int:
+            ledger = await running.ledger.another()
+            return end(await running.abandon(ledger, at_once=deadline.is_at_once))
+
+        deadline.finish = lambda: supervision.last_word(partial(anyio.run, abandon))
+        running.on_end(deadline.allow)
+        supervision.control(running, grace=settings.grace)
         # Signals may come from others: a shutdown of the machine sends one to each process.
-        with signals.stopping(running, grace=settings.grace, stuck=running):
-            supervisor = socket.socket(fileno=channel)
-            orders, states = await asyncio.open_unix_connection(sock=supervisor)
-            try:
-                async with background_tasks(_tell(running, states), _obey(running, orders, states)):
-                    report = await running.run()
-                if not states.is_closing():
-                    end = replace(
-                        _state(running),
-                        released=report.released,
-                        finish_reason=report.finish_reason,
-                    )
-                    states.write(end.line())
-            finally:
-                states.close()
-                with suppress(ConnectionError):
-                    await states.wait_closed()
-    return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+        with signals.stopping(running, grace=settings.grace, own=running):
+            async with background_tasks(_tell(running, supervision)):
+                report = await running.run()
+            code = end(report)
+        deadline.over(lambda: code)
+    return code
 
 
 def _state(crawl: Crawl) -> WorkerState:
@@ -173,29 +202,8 @@ def _state(crawl: Crawl) -> WorkerState:
     )
 
 
-async def _tell(crawl: Crawl, states: asyncio.StreamWriter) -> None:
-    while not states.is_closing():
+async def _tell(crawl: Crawl, supervision: Supervision) -> None:
+    while True:
         state = _state(crawl)
-        # Not while the supervisor has not read the last one.
-        if not states.transport.get_write_buffer_size():
-            states.write(state.line())
+        supervision.offer(state.line())
         await asyncio.sleep(_STATE_EVERY if state.counters.pages else _FIRST_STATE_WITHIN)
-
-
-async def _obey(crawl: Crawl, orders: asyncio.StreamReader, states: asyncio.StreamWriter) -> None:
-    """Follow the supervisor's orders; stop gracefully at its end."""
-    with suppress(ConnectionError):
-        async for line in orders:
-            # A killed supervisor may have sent half an order.
-            match line.strip().decode():
-                case FinishReason.STOPPED:
-                    crawl.stop()
-                case FinishReason.STOPPED_AT_ONCE:
-                    crawl.stop_now()
-    states.close()
-    # The pipes have no reader now: processes started by a callback must not fail on them.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    crawl.stop()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TextIO
 
 import anyio
@@ -41,7 +41,6 @@ class WorkerProcess:
         self.state = WorkerState()  #: the last received one
         self._on_state = on_state
         self.exit_code: int | None = None  #: None: no orderly end yet
-        self.asked = 0  #: number of SIGTERMs sent to it
         self.was_ended = False  #: whether this process has sent it a signal to end
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._hear)
@@ -82,12 +81,12 @@ class WorkerProcess:
         stderr, _ = await loop.connect_read_pipe(lambda: self._logged, process.logged)
         self._ends.append(stderr)
 
-    def tell(self, order: FinishReason) -> None:
-        """Order the worker to end for this reason, unless it has ended. Idempotent."""
+    def tell(self, order: FinishReason, *, grace: timedelta) -> None:
+        """Order the worker to end within *grace*, unless it has ended. Idempotent."""
         # The process may have ended already, even before its start. A transport that cannot write
         # reads no more: the last lines, which say how the crawl has ended, would be lost.
         with suppress(OSError):
-            self._orders.send(order.encode() + b"\n")
+            self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
     def end(self, which: signal.Signals) -> None:
         """Send a signal to end the worker, unless it has ended."""
@@ -120,6 +119,11 @@ class WorkerProcess:
     def _started(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "no process was started"
         return self._process
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a state has come."""
+        return self._silence is not None
 
     def silent(self) -> float:
         """Return the seconds without a state; must be called every `LOOK_EVERY`."""

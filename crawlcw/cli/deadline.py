@@ -1,0 +1,221 @@
+"""The end of this process by a deadline, whatever code of the user still runs.
+
+Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
+keep the process for ever. One timer beside the event loop ends all of these.
+"""
+
+import asyncio
+import gc
+import logging
+import math
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from typing import Any, NoReturn
+
+import crawlcw
+from crawlcw.cli.exit_codes import INTERRUPTED
+
+logger = logging.getLogger(__name__)
+
+#: Seconds beyond the grace: for cancelled code to end, and for the release of all leases.
+_BEYOND_GRACE = 3.0
+#: Seconds for the last words of the timer's thread: the ledger, or the log, may be blocked.
+_LAST_WORDS = 6.0
+#: Seconds for crawlcw's own work, such as a commit, when no code of the user runs.
+_OWN_WORK = 60.0
+#: Seconds for what a command without a deadline of its own has left.
+_LEFTOVERS = 10.0
+_NAMED = 3
+#: The attributes of what can be suspended: its frame, and what it waits for.
+_SUSPENDED = {
+    CoroutineType: ("cr_frame", "cr_await"),
+    GeneratorType: ("gi_frame", "gi_yieldfrom"),
+    AsyncGeneratorType: ("ag_frame", "ag_await"),
+}
+_CRAWLCW = str(Path(crawlcw.__file__).parent)
+#: Files of code that is not the user's.
+_LIBRARIES = (_CRAWLCW, sysconfig.get_path("stdlib"), "<")
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+class Deadline:
+    """Ends this process when the time is up; the earliest time counts.
+
+    Any thread and any signal handler may set it.
+    """
+
+    def __init__(self) -> None:
+        #: Whether this process is a command, and no program that calls it.
+        self.is_enabled = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.folder = ""  #: of the spider
+        #: Releases and reports what is unfinished; returns the exit code.
+        self.finish: Callable[[], int] = lambda: INTERRUPTED
+        self.is_finished = False
+        self.is_at_once = False  #: whether the user has asked for the end at once
+        #: Reports the outcome of the command; returns the exit code.
+        self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
+        self._timer: threading.Timer | None = None
+        self._ends_at = math.inf
+        self._has_passed = False
+
+    def allow(self, grace: timedelta) -> None:
+        """End the process after *grace* and a moment, unless it ends earlier."""
+        self.set(grace.total_seconds() + _BEYOND_GRACE)
+
+    def hurry(self) -> None:
+        """End the process in a moment: the user has asked for the end at once."""
+        self.is_at_once = True
+        self.set(_BEYOND_GRACE)
+
+    def over(self, outcome: Callable[[], object]) -> None:
+        """Note that the command has ended, and how: *outcome* returns its result, or raises."""
+        self.finish, self.is_finished = partial(self.report, outcome), True
+
+    def set(self, seconds: float) -> None:
+        """End the process after *seconds*, unless it ends earlier."""
+        ends_at = time.monotonic() + seconds
+        if not self.is_enabled or ends_at >= self._ends_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ends_at = ends_at
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def lift(self) -> None:
+        """Set no time: the crawl has ended, and its results are to be written.
+
+        Does not return if the time is up already: its thread writes them.
+        """
+        if self._has_passed:
+            threading.Event().wait()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._ends_at = None, math.inf
+
+    def _running(self) -> list[str]:
+        return running_code(self.loop, folder=self.folder)
+
+    def _end(self) -> None:
+        until = time.monotonic() + _OWN_WORK
+        while not (places := self._running()) and not self.is_finished and time.monotonic() < until:
+            time.sleep(0.2)
+            if self._timer is not threading.current_thread():
+                return
+        self._has_passed = True
+        with suppress(RuntimeError):  # Python is about to exit
+            last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
+            last.daemon = True
+            last.start()
+        shown = ", ".join(places[:_NAMED]) + (", ..." if places[_NAMED:] else "")
+        logger.warning(
+            "still in your code: %s: %sended with the process",
+            shown or "unknown",
+            "" if self.is_finished else "everything is released, and it is ",
+            extra={"event": "still_running", "number": len(places)},
+        )
+        try:
+            code = self.finish()
+        except Exception as error:
+            code = INTERRUPTED
+            logger.warning(
+                "leases were not released, they will run out: %s",
+                error,
+                extra={"event": "not_given_back"},
+            )
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+
+#: The deadline of this process.
+deadline = Deadline()
+
+
+def end_process(code: int) -> NoReturn:
+    """Exit with *code*; do not wait for ever for threads that the user's code has left."""
+    deadline.finish, deadline.is_finished = lambda: code, True
+    deadline.set(_LEFTOVERS)
+    sys.exit(code)
+
+
+def running_code(loop: asyncio.AbstractEventLoop | None, *, folder: str = "") -> list[str]:
+    """Return the user's code that runs in this process; for another thread than the loop's.
+
+    Installed packages are not the user's, except for files in *folder*.
+    """
+    from crawlcw.model.sanitize import printable  # imported here: most processes just exit
+
+    stacks = sys._current_frames()  # noqa: SLF001  # its documented name
+    places = []
+    for thread in threading.enumerate():
+        if thread.daemon or thread is threading.current_thread():
+            continue
+        stack = list(_callers(stacks.get(thread.ident or 0)))
+        place = _place(stack, folder)
+        if thread is threading.main_thread():
+            places += [place] if place else []
+        elif place or not _is_own(stack):
+            places.append(f"thread {thread.name}" + (f", {place}" if place else ""))
+    if loop is not None:
+        tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
+        places += filter(None, (_place(_awaited(task.get_coro()), folder) for task in tasks))
+    return [printable(place) for place in dict.fromkeys(places)]
+
+
+def _place(stack: list[FrameType], folder: str) -> str:
+    """Return the innermost function, file and line of the user's; empty: there is none."""
+    for frame in stack:
+        code = frame.f_code
+        if not code.co_filename.startswith(_LIBRARIES) and (
+            (folder and code.co_filename.startswith(folder))
+            or not any(name in code.co_filename for name in _PACKAGES)
+        ):
+            return f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
+    return ""
+
+
+def _is_own(stack: list[FrameType]) -> bool:
+    """Return whether a thread without code of the user's is idle, or is crawlcw's."""
+    if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
+        return True
+    # `_worker` waits in C code, the thread of anyio in `Queue.get`.
+    return any(frame.f_code.co_name == "get" for frame in stack) or (
+        stack[0].f_code.co_name == "_worker"
+    )
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of a thread, the innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _awaited(suspended: Any) -> list[FrameType]:
+    """Return the frames of a suspended coroutine and of what it awaits, the innermost first."""
+    frames: list[FrameType] = []
+    while suspended is not None:
+        for frame_name, next_name in _SUSPENDED.values():
+            if frame := getattr(suspended, frame_name, None):
+                frames.insert(0, frame)
+                suspended = getattr(suspended, next_name)
+                break
+        else:
+            # `__anext__` of an asynchronous generator names the generator to the collector only.
+            inner = [each for each in gc.get_referents(suspended) if type(each) in _SUSPENDED]
+            suspended = inner[0] if len(inner) == 1 else None
+    return frames

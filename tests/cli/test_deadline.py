@@ -1,0 +1,169 @@
+"""The deadline of a process, in the process of the test: it does not exit."""
+
+import asyncio
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+
+from crawlcw.cli.deadline import Deadline, running_code
+
+NOT_AT_ALL = timedelta(0)
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class Exits:
+    """Stands for `os._exit`."""
+
+    codes: list[int] = field(default_factory=list)
+    came: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, code: int) -> None:
+        self.codes.append(code)
+        self.came.set()
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> Exits:
+    exits = Exits()
+    monkeypatch.setattr(os, "_exit", exits)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    monkeypatch.setattr("crawlcw.cli.deadline._BEYOND_GRACE", 0.0)
+    monkeypatch.setattr("crawlcw.cli.deadline._LAST_WORDS", 1000.0)
+    monkeypatch.setattr("crawlcw.cli.deadline._OWN_WORK", 0.0)
+    return exits
+
+
+@pytest.fixture
+def deadline(exits: Exits) -> Deadline:  # it must not exit
+    made = Deadline()
+    made.is_enabled = True
+    return made
+
+
+def test_the_earliest_time_counts_and_unfinished_work_is_finished(
+    deadline: Deadline, exits: Exits, caplog: pytest.LogCaptureFixture
+):
+    deadline.finish = lambda: 3
+    deadline.allow(HOUR)
+    deadline.allow(NOT_AT_ALL)
+    deadline.allow(HOUR)
+
+    assert exits.came.wait(20)
+    assert (exits.codes, deadline.is_at_once) == ([3], False)
+    assert "everything is released" in caplog.text
+
+
+def test_the_outcome_of_a_command_is_reported(
+    deadline: Deadline, exits: Exits, caplog: pytest.LogCaptureFixture
+):
+    deadline.report = lambda outcome: 2 if outcome() == "well" else 1
+    deadline.over(lambda: "well")
+    deadline.hurry()
+
+    assert exits.came.wait(20)
+    assert (exits.codes, deadline.is_at_once) == ([2], True)
+    assert "everything is released" not in caplog.text
+
+
+def test_work_that_cannot_be_released_ends_as_interrupted(
+    deadline: Deadline, exits: Exits, caplog: pytest.LogCaptureFixture
+):
+    def finish() -> int:
+        raise OSError("no ledger")
+
+    deadline.finish = finish
+    deadline.allow(NOT_AT_ALL)
+
+    assert exits.came.wait(20)
+    assert exits.codes == [130]
+    assert "leases were not released, they will run out: no ledger" in caplog.text
+
+
+def test_a_time_that_is_lifted_ends_nothing(deadline: Deadline, exits: Exits):
+    before = threading.active_count()
+    deadline.allow(HOUR)
+    deadline.lift()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()
+
+    assert (exits.codes, threading.active_count()) == ([], before)
+    deadline.allow(NOT_AT_ALL)
+    assert exits.came.wait(20), "a new time counts"
+
+
+def test_crawlcws_own_work_is_waited_for(
+    deadline: Deadline, exits: Exits, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("crawlcw.cli.deadline._OWN_WORK", 1000.0)
+    places: list[list[str]] = [["parse (spider.py:3)"], [], []]
+    monkeypatch.setattr("crawlcw.cli.deadline.running_code", lambda *_, **__: places.pop())
+    deadline.allow(NOT_AT_ALL)
+
+    assert exits.came.wait(20)
+    assert places == []
+
+
+def test_a_program_that_calls_crawlcw_has_no_deadline(exits: Exits):
+    before = threading.active_count()
+    Deadline().allow(NOT_AT_ALL)
+
+    assert (exits.codes, threading.active_count()) == ([], before)
+
+
+@pytest.fixture
+def ended() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    yield ended
+    ended.set()
+
+
+def test_what_runs_is_named_by_function_and_line(ended: threading.Event):
+    began = threading.Barrier(3)
+
+    def work() -> None:
+        began.wait()
+        ended.wait()
+
+    async def generate():
+        await asyncio.Event().wait()
+        yield
+
+    async def waits() -> None:
+        async for _ in generate():
+            pass
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(thread_name_prefix="pool") as pool:
+            pool.submit(int).result()
+            pool.submit(work)
+            thread = threading.Thread(target=work, name="plain")
+            thread.start()
+            began.wait()
+            task = asyncio.create_task(waits())
+            await asyncio.sleep(0)
+            names = await asyncio.to_thread(running_code, loop)
+            task.cancel()
+            ended.set()
+            thread.join()
+        return names
+
+    names = asyncio.run(main())
+
+    line = r".*\.%s \(test_deadline\.py:\d+\)"
+    for pattern in (
+        "thread plain, " + line % "work",
+        "thread pool_0, " + line % "work",
+        # The generator, not the coroutine that waits for it.
+        line % "generate",
+    ):
+        assert [name for name in names if re.fullmatch(pattern, name)], names
