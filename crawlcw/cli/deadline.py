@@ -32,10 +32,10 @@ _BEYOND_GRACE = 3.0
 _LAST_WORDS = 6.0
 #: Seconds for crawlcw's own work, such as a commit, when no code of the user runs.
 _OWN_WORK = 60.0
-#: Seconds for what a command without a deadline of its own has left.
+#: Seconds for the leftovers of a command that has set no deadline.
 _LEFTOVERS = 10.0
 _NAMED = 3
-#: The attributes of what can be suspended: its frame, and what it waits for.
+#: The attributes of suspended code: its frame, and the awaited object.
 _SUSPENDED = {
     CoroutineType: ("cr_frame", "cr_await"),
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
@@ -58,7 +58,7 @@ class Deadline:
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: of the spider
-        #: Releases and reports what is unfinished; returns the exit code.
+        #: Releases and reports unfinished work; returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
         self.is_at_once = False  #: whether the user has asked for the end at once
@@ -206,7 +206,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited(suspended: Any) -> list[FrameType]:
-    """Return the frames of a suspended coroutine and of what it awaits, the innermost first."""
+    """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
     frames: list[FrameType] = []
     while suspended is not None:
         for frame_name, next_name in _SUSPENDED.values():

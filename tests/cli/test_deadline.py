@@ -42,10 +42,17 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> Exits:
 
 
 @pytest.fixture
-def deadline(exits: Exits) -> Deadline:  # it must not exit
+def deadline(exits: Exits) -> Iterator[Deadline]:  # it must not exit
     made = Deadline()
     made.is_enabled = True
-    return made
+    yield made
+    for timer in timers():
+        timer.cancel()
+        timer.join()
+
+
+def timers() -> list[threading.Timer]:
+    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
 
 
 def test_the_earliest_time_counts_and_unfinished_work_is_finished(
@@ -88,14 +95,12 @@ def test_work_that_cannot_be_released_ends_as_interrupted(
 
 
 def test_a_time_that_is_lifted_ends_nothing(deadline: Deadline, exits: Exits):
-    before = threading.active_count()
     deadline.allow(HOUR)
     deadline.lift()
-    for thread in threading.enumerate():
-        if isinstance(thread, threading.Timer):
-            thread.join()
+    for timer in timers():
+        timer.join()
 
-    assert (exits.codes, threading.active_count()) == ([], before)
+    assert exits.codes == []
     deadline.allow(NOT_AT_ALL)
     assert exits.came.wait(20), "a new time counts"
 
@@ -113,10 +118,9 @@ def test_crawlcws_own_work_is_waited_for(
 
 
 def test_a_program_that_calls_crawlcw_has_no_deadline(exits: Exits):
-    before = threading.active_count()
     Deadline().allow(NOT_AT_ALL)
 
-    assert (exits.codes, threading.active_count()) == ([], before)
+    assert (timers(), exits.codes) == ([], [])
 
 
 @pytest.fixture

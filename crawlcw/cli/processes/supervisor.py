@@ -311,11 +311,8 @@ class Supervisor:
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._heed)
             code = await self._run_one(worker, number, share)
-            if worker.exit_code is not None:
-                return _End(code=worker.exit_code, finish_reason=worker.state.finish_reason)
-            if worker.was_ended and (reason := worker.state.finish_reason) is not None:
-                # Only code that its spider has left kept it.
-                return _End(code=_code_of(reason), finish_reason=reason)
+            if (end := worker.end_code()) is not None:
+                return _End(code=end, finish_reason=worker.state.finish_reason)
             # An order that comes from now on has not ended this worker.
             was_stopping = self._stopping.is_set()
             was_alone = await self._take_back()
@@ -429,11 +426,8 @@ class Supervisor:
 
     def _as_told(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""
-        return _End(code=_code_of(self._order), finish_reason=self._order)
-
-
-def _code_of(reason: FinishReason | None) -> int:
-    return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
+        at_once = self._order is FinishReason.STOPPED_AT_ONCE
+        return _End(code=INTERRUPTED if at_once else OK, finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:

@@ -15,6 +15,7 @@ from typing import TextIO
 
 import anyio
 
+from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.starting import Process, start
 from crawlcw.model.clock import Silence
@@ -119,6 +120,14 @@ class WorkerProcess:
     def _started(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "no process was started"
         return self._process
+
+    def end_code(self) -> int | None:
+        """Return the exit code of its orderly end; None: it has crashed."""
+        reason = self.state.finish_reason
+        if self.exit_code is None and self.was_ended and reason is not None:
+            # After its last state, only code that its spider has left kept it.
+            return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
+        return self.exit_code
 
     @property
     def has_begun(self) -> bool:
