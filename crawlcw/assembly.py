@@ -190,6 +190,8 @@ class _Parts(Parts):
             state=self.state,
             end=self.ending.end,
         )
+        self.admission.wake = self.coordinator.wake
+        self.admission.dispatch = self.coordinator.dispatch
         session.hosts = self.coordinator.host_leaser
         self.ending.on_stop = self.coordinator.stop
 

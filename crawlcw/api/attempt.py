@@ -148,6 +148,8 @@ class Attempt:
     may_wait: bool = True
     #: The memory of bodies until the end; None: no body is kept beyond its exchange.
     memory: list[Share] | None = None
+    slot: Callable[[], None] | None = None  #: frees the slot that it has; None: it has none
+    slot_host: str = ""  #: the host of that slot
 
     @property
     def waits_for_memory(self) -> bool:
@@ -161,6 +163,12 @@ class Attempt:
         else:
             self.memory.append(share)
 
+    def free(self) -> None:
+        """Free its slot, if it has one: the next request to that host may begin."""
+        if (slot := self.slot) is not None:
+            self.slot = None
+            slot()
+
     async def __aenter__(self) -> Self:
         self.memory = []
         return self
@@ -173,6 +181,7 @@ class Attempt:
             if self.cleanup is not None:
                 await self.cleanup.__aexit__(*raised)
         finally:
+            self.free()
             for share in shares:
                 share.shrink(0)
 

@@ -58,7 +58,6 @@ class PageAttempt(Attempt):
     """One attempt at the page of a task."""
 
     lease: Lease
-    free: Callable[[], None]  #: frees the host's slot: its next request may begin; once
     sent: datetime  #: when it began, by the ledger's clock
     began: float  #: the same by the monotonic clock
     latency: float = 0.0  #: seconds of the answer, without those that the loop stood still

@@ -104,13 +104,15 @@ class Fetcher:
             session = None
             sessions, named = outcomes.sessions, task.options.session
             if (named or sessions.by_default) and frontier.given_up(task) is None:
-                session = await sessions.admit(task)
+                free = partial(self.coordinator.free_slot, lease)
+                session = await sessions.admit(task, free=free)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(
                 lease=lease,
                 request=Request.of(task),
-                free=partial(self.coordinator.free_slot, lease),
+                slot=partial(self.coordinator.free_slot, lease),
+                slot_host=task.host,
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
                 sent=outcomes.now(),

@@ -1,9 +1,11 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
 
 Synchronous: the time is an argument. A lease waits here until its host may be asked again, so no
-fetcher sleeps before a task's first request, and a slow host holds up no other.
+fetcher sleeps before a task's first request, and a slow host holds up no other. Further requests
+of an attempt (hops of redirects, logins) take slots as well, and go before the tasks that wait.
 """
 
+import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +38,9 @@ class HostQueue:
     began: float = float("-inf")  #: when its last request was started, as far as is known
     rests_until: float = float("-inf")  #: whatever its delay is
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
+    #: Set to have a further request of an attempt look for its slot, in their order.
+    hops: list[asyncio.Event] = field(default_factory=list)
+    hops_rest_until: float = float("-inf")  #: after a hop was throttled; a task's page was not
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is in a heap of turns
     counted: tuple[int, int] = (0, 0)  #: its part of the sums of `HostQueues`
@@ -49,6 +54,8 @@ class HostQueues:
         """Hold no more for a host than it can be served in *half_lease* seconds."""
         self._ahead = min(AHEAD, half_lease)
         self.by_host: dict[str, HostQueue] = {}
+        #: Of hosts that this process has no right to, while hops ask them.
+        self.elsewhere: dict[str, HostQueue] = {}
         self._turns: list[tuple[float, int, HostQueue]] = []
         #: Those whose turn has come and no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, HostQueue]] = []
@@ -63,6 +70,12 @@ class HostQueues:
     def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
         """Make a queue for a host; it is closed until `open`, and has no delay before `pace`."""
         queue = HostQueue(host, limit, limit, 0.0, next_start, deadline, rests_until=next_start)
+        if (before := self.elsewhere.pop(host, None)) is not None:
+            # Its hops go on by the object that they have.
+            before.limit = before.allowed = limit
+            before.delay, before.deadline = 0.0, deadline
+            before.next_start = before.rests_until = max(before.next_start, next_start)
+            queue = before
         self._measure(queue)
         self.by_host[host] = queue
         return queue
@@ -70,8 +83,41 @@ class HostQueues:
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
         waiting = self.withdraw(host=host)
-        del self.by_host[host]
+        queue = self.by_host.pop(host)
+        if queue.active or queue.hops or queue.hops_rest_until > queue.next_start:
+            queue.opened, queue.deadline = False, float("inf")
+            queue.limit = queue.allowed = 1
+            self.elsewhere[host] = queue
+            self._give_turn(queue, queue.next_start)
         return waiting
+
+    def of_hops(self, host: str) -> HostQueue:
+        """Return the queue for hops to a host; one request at once if its lease is not ours."""
+        queue = self.by_host.get(host) or self.elsewhere.get(host)
+        if queue is None:
+            never, forever = float("-inf"), float("inf")
+            queue = self.elsewhere[host] = HostQueue(host, 1, 1, 0.0, never, forever)
+        return queue
+
+    def begin_hop(self, queue: HostQueue, *, now: float, takes_slot: bool) -> bool:
+        """Return whether a hop may be sent now, and note that; it *takes_slot* if it has none."""
+        is_full = takes_slot and queue.allowed and queue.active >= queue.allowed
+        if is_full or not queue.next_start <= now < queue.deadline:
+            return False
+        queue.active += takes_slot
+        queue.began, queue.next_start = now, now + queue.delay
+        return True
+
+    def leave(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:
+        """Note that a hop waits no more, or that its request has ended, which *frees_slot*."""
+        queue.active -= frees_slot
+        is_idle = not (queue.active or queue.hops)
+        if queue is self.elsewhere.get(queue.host):
+            if is_idle and max(queue.next_start, queue.hops_rest_until) <= now:
+                del self.elsewhere[queue.host]
+        else:
+            self.changed.add(queue.host)
+        self._give_turn(queue, now)
 
     def withdraw(
         self, *, host: str | None = None, unwanted: Callable[[Lease], bool] = lambda _: True
@@ -195,7 +241,7 @@ class HostQueues:
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
         """Return whether a queue's turn is to be used; if not, it has none or a later one."""
-        free = not queue.allowed or queue.active < queue.allowed
+        free = not queue.hops and (not queue.allowed or queue.active < queue.allowed)
         if queue.opened and queue.waiting and free and queue.next_start <= now < queue.deadline:
             return True
         queue.has_turn = False
@@ -209,6 +255,8 @@ class HostQueues:
             queue.active -= 1
             self.changed.add(host)
             self._give_turn(queue, now)
+        elif queue := self.elsewhere.get(host):
+            self.leave(queue, now=now, frees_slot=True)
 
     def next_turn(self) -> float | None:
         """Return the time of the next turn, if any queue waits for one."""
@@ -225,6 +273,9 @@ class HostQueues:
         self.changed.add(queue.host)
 
     def _give_turn(self, queue: HostQueue, now: float) -> None:
+        if queue.hops:
+            queue.hops[0].set()
+            return
         free = not queue.allowed or queue.active < queue.allowed
         if queue.opened and queue.waiting and free and not queue.has_turn:
             queue.has_turn = True

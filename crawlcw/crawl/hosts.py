@@ -447,7 +447,9 @@ class Frontier:
             is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
             (self._low.add if is_low else self._low.discard)(host)
             # A task whose lease is lost is not held, and may be asked for all the same: active.
-            has_ended = not (looks or host.is_busy or queue.active or queue.waiting)
+            # Hops that wait at a host which is not ours any more go on without it.
+            hops = queue.hops if host.lease is not None else ()
+            has_ended = not (looks or host.is_busy or queue.active or queue.waiting or hops)
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:

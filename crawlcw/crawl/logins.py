@@ -21,7 +21,7 @@ from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
 from crawlcw.crawl.opening import Admission
 from crawlcw.engine.session import WorkerSession
-from crawlcw.errors import FetchError, StopCrawl
+from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.model import identities, urls, values
 from crawlcw.model.counters import FinishReason
@@ -123,7 +123,12 @@ class Login:
         async with Attempt(
             request=request, purpose=Purpose.LOGIN, session=asked_as, may_wait=False
         ) as attempt:
-            await admission.admit(attempt, url)
+            try:
+                await admission.admit(attempt, url)
+            except Defer as wait:
+                # The login is put off, and not counted.
+                self._innocent = True
+                raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
             began = time.monotonic()
             try:
                 return await self.ask(attempt, request)

@@ -5,30 +5,40 @@ request, once a day for all processes. A fetcher of each process asks for that o
 in the turn of the first such page. A host whose breaker is half-open is asked first for a known
 good page: only a host that is away does not answer it.
 
-Redirects' targets, parts of rendered pages, repeated requests of a user's layers, probes and logins
-are a few requests beside the pages. They keep the host's delay, as does its next page after them.
+Hops are the further requests of an attempt: targets of redirects, logins, repeated requests of a
+user's layers. Each takes a slot of its host, keeps its delay, and waits for the end of its rest.
+Parts of rendered pages and probes are a few requests beside the pages.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
+from datetime import timedelta
 
 import anyio
 import anyio.abc
 
 from crawlcw.api.attempt import Attempt, Purpose
+from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes, PageAttempt
+from crawlcw.crawl.host_queues import AHEAD, HostQueue
 from crawlcw.crawl.hosts import Frontier, HeldHost
 from crawlcw.crawl.robots import VALID, Robots
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.errors import FetchError, ProxiesAwayError, Reason, StopCrawl
+from crawlcw.errors import Defer, FetchError, ProxiesAwayError, Reason, StopCrawl
+from crawlcw.fetch.redirects import status_error
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
-from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
-#: Hosts that are not held are forgotten above so many, once their delay has passed.
+#: The reads of hosts of others are forgotten above so many.
 _REMEMBERED = 1000
+#: Seconds between two looks at a host of others, and at a slot that nothing has freed.
+_RECHECK = 1.0
+#: Seconds that an attempt waits in its fetcher for a slot, or for the end of a rest.
+_LONGEST_WAIT, _LONGEST_REST = 30.0, AHEAD
 #: How many sitemaps of a host are noted.
 _SITEMAPS = 100
 
@@ -153,6 +163,15 @@ class Opening:
             host.pace()
 
 
+def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
+    """Raise `Defer` for a host that rests for long, or whose slots have been taken for long."""
+    rest = max(queue.rests_until, queue.hops_rest_until) - now
+    if rest > _LONGEST_REST:
+        raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest))
+    if not queue.delay and now - since > _LONGEST_WAIT:
+        raise Defer(f"no slot of {queue.host} is free")
+
+
 class Admission:
     """Scope, robots.txt and the turns of hosts; fulfils `redirects.Admission`.
 
@@ -162,24 +181,23 @@ class Admission:
     # Set when they are made: they ask by layers that have this.
     robots: Robots
     opening: Opening | None = None
+    # The coordinator's: it looks for hosts that are ready, and gives tasks the slots that are free.
+    wake: Callable[[], None]
+    dispatch: Callable[[], None]
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        #: Until when hosts are left alone, whether this process holds them or not.
-        self._free_at: dict[str, float] = {}
+        self._read_at: dict[str, float] = {}  #: when hosts of others were read last
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
-        # The waits are the crawl's own, and not the server's.
         if self.robots.known(url) is None:
-            with attempt.deadline:
-                await self.turn(url)
+            await self.enter(attempt, url)
         if self._scope is not None and attempt.purpose is Purpose.PAGE:
             task = attempt.lease.task if isinstance(attempt, PageAttempt) else None
             self._scope.admit_url(url, redirected=task)
         await self.robots.admit(url)
-        with attempt.deadline:
-            await self.turn(url)
+        await self.enter(attempt, url)
 
     async def part(self, url: str, *, is_document: bool) -> None:
         """See `redirects.Admission.part`."""
@@ -187,35 +205,105 @@ class Admission:
             self._scope.admit_url(url)
         await self.robots.admit(url)
 
-    async def turn(self, url: str) -> None:
-        """Take the next turn at the host of *url*, and wait for it."""
+    async def enter(self, attempt: Attempt, url: str) -> None:
+        """Wait for a turn at the host of *url*, and for a slot unless it has one there.
+
+        Its slot at another host is free from now on. Raises `Defer` if that takes too long.
+        """
         if self.opening is None:
             return
-        frontier, host = self.opening.frontier, urls.locate(url).host
-        now, delay = frontier.clock(), frontier.delay(host)
-        if host not in frontier.hosts:
-            delay = max(delay, self.robots.crawl_delay(host))
-        if not delay:
+        host = urls.locate(url).host
+        if attempt.slot_host != host:
+            attempt.free()
+        takes_slot = attempt.slot is None
+        # The wait is the crawl's own, and not the server's.
+        with attempt.deadline:
+            queue = await self._begin(attempt, host, takes_slot=takes_slot)
+        if takes_slot:
+            attempt.slot, attempt.slot_host = self._slot(queue), host
+
+    def _slot(self, queue: HostQueue) -> Callable[[], None]:
+        """Return a function that frees a slot once: copies of an attempt have it as well."""
+        is_free = False
+
+        def free() -> None:
+            nonlocal is_free
+            if not is_free:
+                is_free = True
+                self._leave(queue, frees_slot=True)
+
+        return free
+
+    def _leave(self, queue: HostQueue, *, frees_slot: bool) -> None:
+        assert self.opening is not None
+        frontier = self.opening.frontier
+        frontier.queues.leave(queue, now=frontier.clock(), frees_slot=frees_slot)
+        self.dispatch()
+
+    async def turn(self, attempt: Attempt, url: str) -> None:
+        """See `redirects.Admission.turn`."""
+        if self.opening is not None:
+            await self._begin(attempt, urls.locate(url).host, takes_slot=False)
+
+    async def _begin(self, attempt: Attempt, host: str, *, takes_slot: bool) -> HostQueue:
+        """Wait until a request of an attempt may be sent to a host; return the host's queue."""
+        assert self.opening is not None
+        frontier, event = self.opening.frontier, asyncio.Event()
+        queues, queue, since = frontier.queues, frontier.queues.of_hops(host), frontier.clock()
+        # One that has a slot goes first: those before it may wait for that very slot.
+        queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
+        queues.changed.add(host)
+        try:
+            while True:
+                if (held := frontier.hosts.get(host)) is None:
+                    await self._read(queue)
+                elif not held.opened:
+                    held.crawl_delay = self.robots.crawl_delay(host)
+                    held.pace()
+                now = frontier.clock()
+                if attempt.purpose in (Purpose.PAGE, Purpose.LOGIN):
+                    _check_wait(queue, now=now, since=since)
+                is_first = queue.hops[0] is event
+                if is_first and queues.begin_hop(queue, now=now, takes_slot=takes_slot):
+                    return queue
+                event.clear()
+                wait = queue.next_start - now if is_first else _RECHECK
+                with anyio.move_on_after(wait if 0 < wait < _RECHECK else _RECHECK):
+                    await event.wait()
+        finally:
+            queue.hops.remove(event)
+            self._leave(queue, frees_slot=False)
+
+    async def _read(self, queue: HostQueue) -> None:
+        """Learn the rest of a host that is not ours, and lease it if it is nobody's."""
+        assert self.opening is not None
+        frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
+        now = frontier.clock()
+        if now - self._read_at.get(host, -_RECHECK) < _RECHECK:
             return
-        turn = max(now, self.last(host) + delay, self._free_at.get(host, now))
-        # Before it sleeps: the next request is to keep its distance from this turn.
-        self._take(frontier, host, turn, delay)
-        if turn > now:
-            await anyio.sleep(turn - now)
-            # The loop may have been busy.
-            self._take(frontier, host, frontier.clock(), delay)
+        if len(self._read_at) >= _REMEMBERED:
+            self._read_at.clear()
+        self._read_at[host] = now
+        state = (await ledger.hosts.get([host])).get(host, Host(name=host))
+        if host in frontier.hosts:
+            return  # it has been leased meanwhile
+        queue.delay = max(frontier.delay(host), self.robots.crawl_delay(host), state.delay)
+        if state.not_before is not None:
+            rest = (state.not_before - frontier.ledger_now()).total_seconds()
+            queue.rests_until = max(queue.rests_until, now + rest)
+            queue.next_start = max(queue.next_start, queue.rests_until)
+        if state.owner is None:
+            await ledger.hosts.wake({host: frontier.ledger_now()})
+            self.wake()
 
-    def _take(self, frontier: Frontier, host: str, turn: float, delay: float) -> None:
-        frontier.sent(host, at=turn)
-        if len(self._free_at) >= _REMEMBERED:
-            now = frontier.clock()
-            self._free_at = {name: at for name, at in self._free_at.items() if at > now}
-        self._free_at[host] = max(turn + delay, self._free_at.get(host, turn))
-
-    def last(self, host: str) -> float:
-        """Return when *host* was asked last, or will be, as far as is known; `-inf`: never."""
-        held = self.opening and self.opening.frontier.hosts.get(host)
-        return held.queue.began if held else float("-inf")
+    def throttled(self, response: Response) -> None:
+        """See `redirects.Admission.throttled`."""
+        if self.opening is not None:
+            frontier = self.opening.frontier
+            queue = frontier.queues.of_hops(urls.locate(response.url).host)
+            asked = status_error(response, now=frontier.ledger_now()).retry_after
+            rest = frontier.policy.rest(1, retry_after=asked)
+            queue.hops_rest_until = max(queue.hops_rest_until, frontier.clock() + rest)
 
     def asked(self, url: str) -> None:
         """Note that *url* was asked for just now."""

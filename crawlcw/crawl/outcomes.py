@@ -185,6 +185,7 @@ class Outcomes:
 
     async def _retired(self, attempt: PageAttempt, why: str) -> Failed:
         """Return the failure of a page whose callback retired its session, or raise `Defer`."""
+        attempt.free()
         session = attempt.session
         if session is None:
             # It is no session's, so the callback has changed nothing.
@@ -207,6 +208,7 @@ class Outcomes:
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page that is refused to all; raises `Defer` to ask otherwise."""
+        attempt.free()  # a login probe takes a slot of its own
         task, reason, session = attempt.lease.task, attempt.denied, attempt.session
         assert reason is not None
         why = f"HTTP {response.status} for {response.url}"

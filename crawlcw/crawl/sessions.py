@@ -116,8 +116,12 @@ class Sessions:
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = self._ledger.now()
 
-    async def admit(self, task: Task) -> Session | None:
-        """Return the session for a page, logged in; raises `Defer` if that takes long."""
+    async def admit(self, task: Task, *, free: Callable[[], None] | None = None) -> Session | None:
+        """Return the session for a page, logged in; raises `Defer` if that takes long.
+
+        A login needs the slots of its host: while one is made, the slot of the page is *free*, and
+        the page waits for another one then.
+        """
         name = task.options.session or self._of_pool(task) or self._default
         if name is None:
             return None
@@ -127,12 +131,18 @@ class Sessions:
         if held.proxy is not None and self.proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
-            last_sent = self.admission.last(task.host)
-            await self._make_ready(held)
+            is_free = False
+
+            def wait() -> None:
+                nonlocal is_free
+                if free is not None:
+                    free()
+                    is_free = True
+
+            await self._make_ready(held, wait)
             held.used_at = time.monotonic()
-            if self.admission.last(task.host) > last_sent:
-                # A login has asked its host since its turn came.
-                await self.admission.turn(task.url)
+            if is_free:
+                raise Defer("its session had to be logged in")
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self, task: Task) -> str | None:
@@ -250,6 +260,7 @@ class Sessions:
         request, way = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:
+                await self.admission.enter(attempt, url)
                 await self.ways[way](attempt, request)
             self.admission.asked(url)
         except LoggedOutError:
@@ -277,10 +288,15 @@ class Sessions:
                 self.first.append(self.keep)
         return held
 
-    async def _make_ready(self, held: _Held) -> None:
-        """Wait until a session is ready, and log it in where no other page or process does."""
+    async def _make_ready(self, held: _Held, wait: Callable[[], None]) -> None:
+        """Wait until a session is ready, and log it in where no other page or process does.
+
+        Calls *wait* before it waits for a login.
+        """
         began = time.monotonic()
         self._check_wait(held)
+        if held.waiting.locked():
+            wait()
         # A login may take minutes, and pages of other sessions wait for the slots of their host.
         with anyio.move_on_after(_PATIENCE) as waiting:
             await held.waiting.acquire()
@@ -292,7 +308,7 @@ class Sessions:
                 if time.monotonic() - began > _PATIENCE:
                     held.not_before = self._ledger.now() + _LATER
                 self._check_wait(held)
-                await self._poll(held)
+                await self._poll(held, wait)
         finally:
             held.waiting.release()
 
@@ -302,7 +318,7 @@ class Sessions:
             why = f": {known.reason}" if (known := held.identity).reason else ""
             raise Defer(f"session {known.name} is not ready{why}", until=held.not_before)
 
-    async def _poll(self, held: _Held) -> None:
+    async def _poll(self, held: _Held, wait: Callable[[], None]) -> None:
         """Poll a session in the ledger, and take the next step."""
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
@@ -322,6 +338,7 @@ class Sessions:
         elif begin > now and known.owner is None:
             held.not_before = begin
         elif begin > now:
+            wait()
             await anyio.sleep(min(_POLL_EVERY, (begin - now).total_seconds()))
         else:
             begun = identities.login_begun(
@@ -343,6 +360,7 @@ class Sessions:
                 admission=self.admission,
                 end=self.end,
             )
+            wait()
             ended = await login.run()
             if ended is None:
                 return

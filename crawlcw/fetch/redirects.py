@@ -28,8 +28,11 @@ class Admission(Protocol):
     async def admit(self, attempt: Attempt, url: str) -> None:
         """Wait until an attempt may go on at *url*; raises `FetchError` where it may not."""
 
-    async def turn(self, url: str) -> None:
+    async def turn(self, attempt: Attempt, url: str) -> None:
         """Wait for the host's turn for a URL that is asked for once more."""
+
+    def throttled(self, response: Response) -> None:
+        """Note that a redirect's target asks to slow down: its host rests for redirects."""
 
     async def part(self, url: str, *, is_document: bool) -> None:
         """Admit a part of a page, or a document that the page's scripts lead to; likewise."""
@@ -83,6 +86,8 @@ class FollowRedirects:
             if attempt.purpose is Purpose.PROBE:
                 return response
             elapsed += response.elapsed
+            if attempt.redirects and throttles(response, self._settings.throttle_statuses):
+                self._admission.throttled(response)
             if response.status not in REDIRECTS or is_page(response, request, self._settings):
                 break
             try:

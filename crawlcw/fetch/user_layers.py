@@ -197,25 +197,30 @@ class UserLayer:
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         own = Deadline()
         calls = 0
+        # One call at a time: a page has one slot of its host.
+        turn = asyncio.Lock()
         below: Exception | None = None
 
         async def ask(_: Attempt, sent: Request) -> Response:
             nonlocal calls, below
             hop = _to_send(sent, request)
             calls += 1
+            is_repeated = calls > 1
             with own:
-                if calls > 1:
-                    # Else a layer that tries again would be no polite one.
-                    await self._admission.turn(request.url)
-                attempt.deadline.resume()
-                try:
-                    return await call_next(attempt, hop)
-                except Exception as error:
-                    below = error
-                    raise
-                finally:
-                    attempt.deadline.pause()
-                    self._watch.begun = called
+                async with turn:
+                    try:
+                        if is_repeated:
+                            # Else a layer that tries again would be no polite one.
+                            await self._admission.turn(attempt, request.url)
+                        attempt.deadline.resume()
+                        try:
+                            return await call_next(attempt, hop)
+                        finally:
+                            attempt.deadline.pause()
+                            self._watch.begun = called
+                    except Exception as error:
+                        below = error
+                        raise
 
         attempt.deadline.pause()
         try:

@@ -1,6 +1,7 @@
 """Delays of requests that no turn is given to: redirects, logins, and pages that are sent late."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
@@ -8,7 +9,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import anyio
 import pytest
 
 from crawlcw.api.request import Request
@@ -23,7 +23,7 @@ from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.hosts import RobotsRecord
+from crawlcw.model.counters import Report
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.attempts import way
@@ -67,26 +67,6 @@ def by_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Process], Turns]:
         return made
 
     return by_clock
-
-
-@pytest.mark.parametrize(("crawl_delay", "last"), [(5, 5), (1, 2)], ids=["longer", "shorter"])
-async def test_a_host_that_is_not_held_is_waited_for_by_what_is_known(
-    crawl_delay: int, last: int, by_clock: Callable[[Process], Turns]
-):
-    turns = by_clock(Process(delay=2))
-    robots = RobotsRecord(
-        origin=OTHER.rstrip("/"),
-        body=f"User-agent: *\nCrawl-delay: {crawl_delay}\n",
-        expires=START + timedelta(days=1),
-    )
-
-    await turns.admission.turn(OTHER)
-    await turns.admission.turn(OTHER)
-    assert turns.robots.known(OTHER, robots) is not None
-    await turns.admission.turn(OTHER)
-    await turns.admission.turn(OTHER)
-
-    assert turns.slept == [2, 2, last]
 
 
 def behind_a_redirect(error: FetchError) -> FetchError:
@@ -155,49 +135,179 @@ def to(path: str, status: int = 302) -> Replay:
     return Replay(status=status, headers={"location": path})
 
 
+class Timed(ReplayDownloader):
+    """Web whose requests take half a second each; notes when each began, and how many overlap."""
+
+    def __init__(self, clock: VirtualClock, answers: dict[str, Any]) -> None:
+        super().__init__(answers)
+        self.clock = clock
+        self.sent: dict[str, list[tuple[float, str]]] = {}  #: times and addresses, by host
+        self.most: dict[str, int] = {}  #: requests at once, by host
+        self._active: Counter[str] = Counter()
+
+    async def fetch(self, request: Request, *, url: str) -> Response:
+        host = url.split("/")[2]
+        self.sent.setdefault(host, []).append((self.clock.elapsed, url))
+        self._active[host] += 1
+        self.most[host] = max(self.most.get(host, 0), self._active[host])
+        try:
+            await asyncio.sleep(0.5)
+            return await super().fetch(request, url=url)
+        finally:
+            self._active[host] -= 1
+
+
+@pytest.fixture
+def timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    def timed(spider: Spider, answers: dict[str, Any], **settings: Any) -> tuple[Report, Timed]:
+        """Crawl in virtual time."""
+        reports: list[Report] = []
+        chosen = Settings(**{"obey_robots": False, "auto_throttle": False, **settings})
+
+        async def crawl() -> None:
+            opened = await SqliteLedger.open(
+                tmp_path / "ledger.db", spider.name, clock=clock.ledger_now
+            )
+            try:
+                reports.append(await assemble(spider, opened, web, chosen).run())
+            finally:
+                await opened.close()
+
+        with virtual(monkeypatch) as clock:
+            web = Timed(clock, answers)
+            run(clock, crawl(), within=timedelta(hours=1))
+        return reports[0], web
+
+    return timed
+
+
+SITE = "http://a.example"
+CHAIN = {
+    f"{SITE}/1": to("/2"),
+    f"{SITE}/2": to("/3"),
+    f"{SITE}/3": "the page",
+    f"{SITE}/post": to("/3", 303),
+    f"{SITE}/login": to("/welcome"),
+    f"{SITE}/welcome": "hello",
+}
+
+
 @pytest.mark.parametrize(
-    ("spider", "settings", "waits"),
-    [(Chain, {"cookies": True}, 2), (Posted, {}, 1), (Member, {}, 5)],
+    ("spider", "settings", "requests"),
+    [(Chain, {"cookies": True}, 3), (Posted, {}, 2), (Member, {}, 5)],
     ids=["cookies", "post", "login"],
 )
-async def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
+def test_hops_and_the_first_page_behind_a_login_wait_for_the_delay(
+    spider: type[Spider], settings: dict[str, Any], requests: int, timed: Callable[..., Any]
+):
+    report, web = timed(spider(), CHAIN, delay="30s", **settings)
+
+    assert (report.items, report.failures) == (1, {})
+    assert len(sent := [moment for moment, _ in web.sent["a.example"]]) == requests
+    assert min(later - earlier for earlier, later in pairwise(sent)) >= 30
+
+
+HUB = "http://hub.example"
+ALIASES = [f"http://h{n}.example/{page}" for n in range(5) for page in range(4)]
+
+
+class Aliases(Spider):
+    """Pages of five hosts that redirect to a sixth one, in place."""
+
+    name = "aliases"
+    allowed_hosts = "*"
+    start_urls = ALIASES
+
+    def parse(self, response: Response) -> Iterator[Any]:
+        yield {"url": response.url}
+
+
+class Forms(Aliases):
+    async def start(self) -> AsyncIterator[Request]:
+        for url in ALIASES:
+            yield Request(url, data={"q": "1"})
+
+
+class Accounts(Aliases):
+    """Five accounts of one site, each with a login."""
+
+    async def start(self) -> AsyncIterator[Request]:
+        for number, url in enumerate(ALIASES):
+            yield Request(url, session=f"user{number}")
+
+    async def login(self, session: LoginSession) -> None:
+        await session.fetch(f"{HUB}/login")
+
+
+class Repeating(Aliases):
+    """A layer that asks for each page twenty times side by side."""
+
+    start_urls = [f"{HUB}/{n}" for n in range(4)]
+
+    async def twenty(self, attempt: Any, request: Request, call_next: Any) -> Response:
+        copies = await asyncio.gather(*(call_next(attempt, request) for _ in range(20)))
+        return copies[0]  # type: ignore[no-any-return]
+
+    @property
+    def layers(self) -> Any:  # type: ignore[override]
+        return [self.twenty]
+
+
+REDIRECTED = {
+    url: Replay(status=302, headers={"location": f"{HUB}{url[17:]}{url[8]}"}) for url in ALIASES
+}
+AT_THE_HUB = {f"{HUB}/{page}{n}": "a page" for page in range(4) for n in range(5)}
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize(
+    ("spider", "settings", "pages"),
+    [
+        (Aliases, {"cookies": True}, 20),
+        (Forms, {}, 20),
+        (Accounts, {}, 20),
+        (Repeating, {}, 4),
+    ],
+    ids=["cookies", "post", "login", "layer"],
+)
+def test_every_request_to_a_host_takes_one_of_its_slots(
     spider: type[Spider],
     settings: dict[str, Any],
-    waits: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pages: int,
+    limit: int,
+    timed: Callable[..., Any],
 ):
-    """Each wait is 30 s longer than the one before; the clock skips them."""
-    slept: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        if seconds:
-            slept.append(seconds)
-
-    own = SimpleNamespace(sleep=sleep, Semaphore=anyio.Semaphore)
-    monkeypatch.setattr("crawlcw.crawl.opening.anyio", own)
-    site = "http://a.example"
-    web = ReplayDownloader(
-        {
-            f"{site}/1": to("/2"),
-            f"{site}/2": to("/3"),
-            f"{site}/3": "the page",
-            f"{site}/post": to("/3", 303),
-            f"{site}/login": to("/welcome"),
-            f"{site}/welcome": "hello",
-        }
+    web = (
+        REDIRECTED
+        | AT_THE_HUB
+        | {f"{HUB}/login": "hello"}
+        | dict.fromkeys(Repeating.start_urls, "")
     )
-    chosen = Settings(delay="30s", obey_robots=False, auto_throttle=False, **settings)
-    ledger = await SqliteLedger.open(tmp_path / "ledger.db", "chain")
-    try:
-        await assemble(spider(), ledger, web, chosen).run()
-        found = [row.item async for row in ledger.queries.items()]
-    finally:
-        await ledger.close()
 
-    assert found == [{"url": f"{site}/3"}]
-    # The login's first request takes the turn of its page.
-    assert [round(seconds / 30) for seconds in slept] == list(range(1, waits + 1))
+    report, site = timed(spider(), web, per_host_concurrency=limit, concurrency=16, **settings)
+
+    assert (report.pages, report.failures) == (pages, {})
+    assert max(site.most.values()) <= limit
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["own page first", "redirects alone"])
+def test_redirects_wait_for_the_end_of_the_rest_of_their_target(
+    is_known: bool, timed: Callable[..., Any]
+):
+    refusal = Replay(status=429, headers={"retry-after": "30"})
+    web = REDIRECTED | dict.fromkeys([f"{HUB}/", *AT_THE_HUB], refusal)
+    spider = Aliases()
+    spider.start_urls = [f"{HUB}/", *ALIASES[:4]] if is_known else ALIASES[:4]
+
+    report, site = timed(spider, web, cookies=True, per_host_concurrency=2, max_retry=1)
+
+    sent = site.sent["hub.example"]
+    hops = [moment for moment, url in sent if url != f"{HUB}/"]
+    assert (report.pages, len(hops)) == (0, 4)
+    assert min(later - earlier for earlier, later in pairwise(hops)) >= 30
+    if is_known:
+        # Its own page says something of the host, and a redirect from elsewhere does not.
+        assert hops[0] - sent[0][0] >= 30
 
 
 class SlowToConnect:
