@@ -181,7 +181,8 @@ class Attempt:
             if self.cleanup is not None:
                 await self.cleanup.__aexit__(*raised)
         finally:
-            self.free()
+            if self.slot is not None:
+                self.free()
             for share in shares:
                 share.shrink(0)
 
@@ -226,7 +227,7 @@ class Layer(Protocol):
         """Return the answer to *request*, as a rule what *call_next* returns for it.
 
         *call_next* takes the attempt and a request to the same origin. It may be called
-        again, and then waits for the host's turn.
+        again, and then waits for the end of the call before, and for the host's turn.
         """
 
 

@@ -130,11 +130,8 @@ class Causes:
             host.state.finished += 1
             if probe_page is not None:
                 host.origin(task).learned(probe_page, size=size)
-            limit = self.frontier.page_limit
-            if self.frontier.seeded and limit.is_reached(host.state):
-                limit.full.add(host.name)
-                host.state.given_up = Reason.HOST_FULL
-                host.enter(Phase.LEAVING)
+            if self.frontier.page_limit.is_reached(host.state):
+                self.frontier.fill(host)
             host.pace()
         if probe_page is not None:
             self._uplink.learned(task.host, probe_page)

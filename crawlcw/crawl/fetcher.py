@@ -35,7 +35,8 @@ from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
 
-
+#: Seconds that all fetchers wait for the end of the pages under way, before one runs alone.
+_PATIENCE = 5.0
 #: A spider's own ones are left as they are.
 _PRECONDITIONS = frozenset(
     ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"]
@@ -55,7 +56,8 @@ class Fetcher:
     moved: MovedPages
 
     def __post_init__(self) -> None:
-        self._run_alone = RunAlone(self.session.ledger, self.session.held)
+        held = self.session.held
+        self._run_alone = RunAlone(self.session.ledger, held, patience=_PATIENCE)
         self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:

@@ -261,9 +261,10 @@ class HostLeaser:
             host.left_at = at
 
     def _take_back(self) -> None:
-        """Serve hosts again that cannot be left, because a page of theirs takes long."""
+        """Serve hosts on whose pages take long: those to be left, and those that are new."""
         now, held = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
+            host.widen()
             rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
             waits = now - host.left_at < SLICE_SECONDS or host.is_busy
             if host.phase is Phase.LEAVING and held[host.name] and not (rests or waits):

@@ -37,6 +37,10 @@ from crawlcw.model.task import Lease, Task
 
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
+#: Seconds that a host with as many pages as it may have is left alone while `start` runs.
+_UNSEEDED_REST = 10.0
+#: Seconds without an answer after which a host gets one more request at once.
+_STEP_ANYWAY = 60.0
 
 
 class Phase(Enum):
@@ -148,6 +152,17 @@ class HeldHost:
         self.frontier.queues.rest(self.name, until=free_at)
         if self.lease is None:
             self.frontier.avoided[self.name] = free_at
+
+    def widen(self) -> None:
+        """Let it be asked for one more page at once if those under way take long.
+
+        Its first page may be a film: the others are not to wait for its end.
+        """
+        queue = self.queue
+        is_full = 0 < queue.allowed <= queue.active and not self.state.failures
+        if is_full and self.frontier.clock() - queue.began >= _STEP_ANYWAY:
+            self.slow_start.steps += 1
+            self.pace()
 
     def renewed(self, *, asked: float) -> None:
         """Note that it may be asked for longer; the ledger was asked to renew at *asked*."""
@@ -317,7 +332,21 @@ class Frontier:
             host.enter(Phase.LEAVING)
         if state.given_up is Reason.HOST_FULL:
             self.page_limit.full.add(name)
+        elif self.page_limit.is_reached(state):
+            self.fill(host)
         return host
+
+    def fill(self, host: HeldHost) -> None:
+        """Ask a host for no more pages, because it has had as many as it may.
+
+        While `start` runs, the host may be one of its own, which have no limit: it waits for that.
+        """
+        if self.seeded:
+            self.page_limit.full.add(host.name)
+            host.state.given_up = Reason.HOST_FULL
+        else:
+            host.rest(seconds=_UNSEEDED_REST)
+        host.enter(Phase.LEAVING)
 
     def visit(self, state: Host) -> HeldHost:
         """Take part in a host that another process shares: leases of its tasks let us ask it."""

@@ -275,7 +275,7 @@ class Admission:
             self._leave(queue, frees_slot=False)
 
     async def _read(self, queue: HostQueue) -> None:
-        """Learn the rest of a host that is not ours, and lease it if it is nobody's."""
+        """Learn the rest of a host that is not ours, and have it leased if no process has it."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()

@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.session import HeldLeases
-from crawlcw.errors import UsageError
+from crawlcw.errors import Defer, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Lease
@@ -118,12 +119,18 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
+#: A task that found no moment to run alone waits this multiple of the patience for the next one.
+_PAUSES = 12
+
+
 class RunAlone:
     """The tasks under way in one process, and the one that is alone, if any."""
 
-    def __init__(self, ledger: Ledger, held: HeldLeases) -> None:
+    def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: float = math.inf) -> None:
+        """*patience* is how many seconds all tasks may wait for the end of those under way."""
         self._ledger = ledger
         self._held = held
+        self._patience = patience
         self._under_way: set[tuple[bytes, int]] = set()  #: ids and fences
         self._left = anyio.Event()  #: set when nothing is under way any more
         self.alone: Lease | None = None  #: of the task that has begun alone and has not left
@@ -133,7 +140,7 @@ class RunAlone:
         """Return whether to begin with a task now; a begun task must `leave`.
 
         False: another one had to end first, and the turn of the task's host is over. If the lease
-        is lost, the work under it is cancelled, here.
+        is lost, the work under it is cancelled, here. Raises `Defer` if that takes too long.
         """
         if self.alone is not None:
             await self._free.wait()
@@ -145,7 +152,11 @@ class RunAlone:
                 self._free = anyio.Event()
                 if self._under_way:  # nothing is added to them from here on
                     self._left = anyio.Event()
-                    await self._left.wait()
+                    with anyio.move_on_after(self._patience) as waiting:
+                        await self._left.wait()
+                    if waiting.cancelled_caught:
+                        wait = _PAUSES * timedelta(seconds=self._patience)
+                        raise Defer("it runs alone, and others take long", until=wait)
             self._under_way.add((lease.task.id, lease.fence))
             if alone and not await self._ledger.leases.begin(lease):
                 self._held.lose([lease.task.id])

@@ -209,18 +209,12 @@ class UserLayer:
             with own:
                 async with turn:
                     try:
-                        if is_repeated:
-                            # Else a layer that tries again would be no polite one.
-                            await self._admission.turn(attempt, request.url)
-                        attempt.deadline.resume()
-                        try:
-                            return await call_next(attempt, hop)
-                        finally:
-                            attempt.deadline.pause()
-                            self._watch.begun = called
+                        return await self._send(attempt, hop, call_next, is_repeated=is_repeated)
                     except Exception as error:
                         below = error
                         raise
+                    finally:
+                        self._watch.begun = called
 
         attempt.deadline.pause()
         try:
@@ -238,8 +232,8 @@ class UserLayer:
             if error is below:
                 raise  # not of its own: no browser is installed, for example
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
-                deferral, error = error, _checked(error)
-                if error is deferral:
+                error = _checked(error)
+                if isinstance(error, Defer):
                     raise
             if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
                 error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
@@ -248,6 +242,18 @@ class UserLayer:
             attempt.deadline.resume()
         # Additions of a hook or a layer to a URL, such as a signature, are for the server alone.
         return response if response.url == request.url else replaced(response, url=request.url)
+
+    async def _send(
+        self, attempt: Attempt, request: Request, call_next: Next, *, is_repeated: bool
+    ) -> Response:
+        if is_repeated:
+            # Else a layer that tries again would be no polite one.
+            await self._admission.turn(attempt, request.url)
+        attempt.deadline.resume()
+        try:
+            return await call_next(attempt, request)
+        finally:
+            attempt.deadline.pause()
 
 
 class OwnDownloader:

@@ -34,10 +34,11 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
-from crawlcw.model.transitions import Settlement
+from crawlcw.model.transitions import Settlement, put_off
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import run, virtual
-from tests.support.ledgers import PatchedLedger, claimed_one, make_task, success
+from tests.support.ledgers import LEASE, PatchedLedger, claimed_one, make_task, success
+from tests.support.ledgers import claimed as claimed_all
 
 HOME = "http://a.example/"
 ROBOTS = "http://a.example/robots.txt"
@@ -1107,6 +1108,70 @@ async def test_of_a_host_that_is_not_its_own_a_crawl_takes_so_many_pages_and_no_
     await crawled(spider, web, ledger, max_pages_per_host=20, concurrency=1)
     asked = Counter(url.split("/")[2] for url in web.pages)
     assert asked["b.example"] == 20
+
+
+@pytest.mark.parametrize("is_start", [False, True], ids=["linked host", "start host"])
+@in_virtual_time
+async def test_the_pages_of_a_host_are_limited_while_start_runs(
+    ledger: SqliteLedger, is_start: bool
+):
+    class Late(Books):
+        allowed_hosts = ("*",)
+
+        async def start(self) -> AsyncIterator[Request]:
+            yield Request(HOME)
+            await asyncio.sleep(40)
+            if is_start:
+                yield Request(f"{B}1")
+
+    chain = {f"{B}{n}": links(f"{B}{n + 1}") for n in range(1, 30)} | {f"{B}30": ""}
+    web = Slowly({HOME: links(f"{B}1")} | chain, seconds=1)
+    running = asyncio.create_task(crawled(Late(), web, ledger, max_pages_per_host=10))
+    await asyncio.sleep(35)
+
+    assert len(web.began) == 1 + 10
+
+    assert (await running).pages == 1 + (30 if is_start else 10)
+
+
+@pytest.mark.thorough
+@in_virtual_time
+async def test_other_pages_of_a_host_do_not_wait_for_the_end_of_its_first_one(
+    ledger: SqliteLedger,
+):
+    film, *others = numbered(4)
+    web = Slowly(dict.fromkeys([film, *others], ""), seconds=1, those={film: 150})
+    long = {"timeout": "1h", "read_timeout": "1h", "per_host_concurrency": 8}
+
+    report = await crawled(Books(start_urls=[film, *others]), web, ledger, **long)
+
+    assert report.pages == 4
+    assert max(web.began.values()) - web.began[film] < 100
+
+
+@pytest.mark.thorough
+@in_virtual_time
+async def test_a_quarantined_page_keeps_others_waiting_for_moments_alone(ledger: SqliteLedger):
+    slow, doubtful = "http://slow.example/", "http://doubtful.example/"
+    quick = [f"http://quick.example/{n}" for n in range(30)]
+    await ledger.tasks.add([make_task(doubtful)])
+    for _ in range(2):
+        await claimed_all(ledger)
+        await asyncio.sleep(LEASE.total_seconds() + 1)
+    later = ledger.now() + timedelta(seconds=20)
+    await ledger.outcomes.release(
+        [put_off(each, until=later) for each in await claimed_all(ledger)]
+    )
+    chain = {url: links(after) for url, after in itertools.pairwise([*quick, HOME])}
+    web = Slowly({slow: "", doubtful: "", HOME: ""} | chain, seconds=1, those={slow: 100})
+    long = {"timeout": "1h", "read_timeout": "1h"}
+    spider = Books(start_urls=[slow, quick[0], HOME])
+
+    report = await crawled(spider, web, ledger, **long)
+
+    assert report.pages == 33
+    assert web.began[quick[-1]] - web.began[slow] < 60
+    assert web.began[doubtful] - web.began[slow] >= 100, "alone"
 
 
 async def test_links_are_followed_no_deeper_than_allowed(ledger: SqliteLedger):

@@ -12,7 +12,7 @@ from anyio.lowlevel import checkpoint
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
 from crawlcw.engine.pool import RunAlone
 from crawlcw.engine.session import HeldLeases
-from crawlcw.errors import LedgerUnavailableError
+from crawlcw.errors import Defer, LedgerUnavailableError
 from crawlcw.model.task import Lease
 from tests.support.ledgers import (
     LEASE,
@@ -207,3 +207,22 @@ async def fresh_ones(ledger: CountingLedger) -> list[Lease]:
     """Lease two more tasks without lost workers."""
     await ledger.tasks.add([make_task(f"http://example.com/fresh/{n}") for n in range(2)])
     return await claimed(ledger)
+
+
+async def test_others_wait_for_a_task_that_is_to_run_alone_no_longer_than_its_patience(
+    ledger: CountingLedger, held: HeldLeases, clock: FakeClock
+):
+    run_alone = RunAlone(ledger, held, patience=0.01)
+    one, _ = await held_at_two_crashes(ledger, clock)
+    plain = [replace(one, task=replace(one.task, id=bytes([n] * 16))) for n in (1, 2)]
+    plain = [replace(each, task=replace(each.task, quarantine_fence=None)) for each in plain]
+    assert await run_alone.enter(plain[0])
+
+    with pytest.raises(Defer) as caught:
+        await run_alone.enter(one)
+
+    assert caught.value.until == timedelta(seconds=0.12)
+    assert await run_alone.enter(plain[1]), "it goes on beside the long one"
+    for lease in plain:
+        run_alone.leave(lease)
+    assert await run_alone.enter(one)
