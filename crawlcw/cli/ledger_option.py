@@ -12,9 +12,10 @@ from functools import partial, wraps
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from crawlcw.cli import loading, loop
-from crawlcw.cli.options import settings_of
+from crawlcw.cli.options import LEDGER, pasted, settings_of
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
@@ -116,6 +117,17 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
         raise UsageError(f"{name} is a spider, not a use case: {instead}") from None
 
 
+def run_command(said_as: str) -> str | None:
+    """Return the command that crawls a spider; None: nothing here has it by that name."""
+    from crawlcw.checking.reading import located  # reads the files, and runs none
+
+    try:
+        is_here = located(said_as, loading.FOLDER) is not None
+    except OSError:
+        is_here = False
+    return pasted("run", said_as) if is_here else None
+
+
 async def nothing_of(name: str, url: str) -> UsageError:
     """Return the error of a spider or use case without tasks in the ledger at *url*.
 
@@ -126,7 +138,8 @@ async def nothing_of(name: str, url: str) -> UsageError:
     return UsageError(
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
         + (f"did you mean {near[0]}? " if near else "")
-        + f"`crawlcw run {name}` starts a crawl, --ledger names another ledger"
+        + (f"{run} starts a crawl, " if (run := run_command(name)) else "")
+        + "--ledger names another ledger"
     )
 
 
@@ -134,7 +147,10 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     """Return a valid ledger URL; errors do not repeat it, since it may hold a password."""
     scheme, _, rest = url.partition("://")
     if url == _PASSING:
+        ctx.meta[LEDGER] = None
         return _passing(ctx)
+    if ctx.get_parameter_source("ledger_url") is ParameterSource.COMMANDLINE:
+        ctx.meta[LEDGER] = url
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return url
     if scheme not in (*_MONGODB, "sqlite") and rest and is_known(scheme):

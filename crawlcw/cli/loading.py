@@ -19,6 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from crawlcw.api.spider import Spider, check, is_name
+from crawlcw.cli.options import pasted
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.model.sanitize import printable
 
@@ -217,7 +218,7 @@ def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
 
         if any(isinstance(each, UseCase) for each in vars(module).values()):
             raise SpiderError(
-                f"{place} has a use case, not a spider: `crawlcw work {place}` works on its tasks"
+                f"{place} has a use case, not a spider: {pasted('work', place)} works on its tasks"
             )
         raise SpiderError(
             f"{place} has no spider: a class derived from crawlcw.Spider, with a name"

@@ -112,7 +112,7 @@ Exit codes:
     1  doctor found a violation that is not repaired
     2  usage: no such spider, a bad setting, no recorded tasks, an output that cannot be
     written, a path without access
-    3  run: drained, but no page was finished, hosts were given up, more pages failed than
+    3  run: drained, but no page was finished, hosts were given up, more pages were given up than
        max_failures allows, or a callback is broken
    69  the ledger is unavailable, its disk is full, or its file was removed or replaced
    70  an internal error of crawlcw: the log has the place; affected pages stay to do

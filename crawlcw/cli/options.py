@@ -1,6 +1,8 @@
 """Options of several commands, and the values that they stand for."""
 
 import os
+import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -14,8 +16,14 @@ from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
 from crawlcw.errors import SettingsError, UsageError
 from crawlcw.model.durations import duration
+from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+#: The key in click's `meta` of the ledger that the user named; None: it ends with the command.
+LEDGER = "crawlcw.ledger"
+#: A user before `@`, or an option, of which a URL may have a password.
+_SECRET = re.compile(r"://[^/]*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
@@ -33,6 +41,25 @@ arguments_option = click.option(
     metavar="NAME=VALUE",
     help="An argument for the spider's constructor. May be repeated.",
 )
+
+
+def pasted(command: str, *arguments: str, ledger: str | None = None) -> str:
+    """Return a command line as the user can paste it, with the `--ledger` of this command.
+
+    *ledger* is another one.
+    """
+    ctx = click.get_current_context(silent=True)
+    url = ledger or (ctx.meta.get(LEDGER) if ctx else None)
+    parts = ["crawlcw", command, *map(shlex.quote, arguments)]
+    if url:
+        parts += ["--ledger", "URL" if _SECRET.search(url) else shlex.quote(url)]
+    return printable(f"`{' '.join(parts)}`", limit=1000)
+
+
+def is_kept() -> bool:
+    """Return whether the ledger is there after this command."""
+    ctx = click.get_current_context(silent=True)
+    return ctx is None or ctx.meta.get(LEDGER, "") is not None
 
 
 def number_option(

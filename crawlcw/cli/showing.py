@@ -16,6 +16,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.settings_fields import tolerance
 from crawlcw.cli import exposing
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
+from crawlcw.cli.options import is_kept, pasted
 from crawlcw.cli.terminal import progress, tables
 from crawlcw.model.counters import FINISH_RULES, Report
 from crawlcw.model.sanitize import printable
@@ -92,7 +93,7 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
         faults.append(f"{were} given up ({_named(report)})")
     if max_failures is not None and _too_many(report, max_failures):
         faults.append(
-            f"{report.given_up:,} of {report.pages + report.given_up:,} pages failed, "
+            f"{report.given_up:,} of {report.pages + report.given_up:,} pages were given up, "
             f"more than max_failures={tolerance(max_failures)}"
         )
     return tuple(faults)
@@ -117,15 +118,10 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
     """Return the last line of a crawl: the reason of its end, and its faults."""
     wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
-        return (
-            f"Drained: the ledger has no page of {report.spider} yet; "
-            f"`crawlcw add {report.spider} URL` gives it some."
-        )
+        gives = f"; {pasted('add', report.spider, 'URL')} gives it some" if is_kept() else ""
+        return f"Drained: the ledger has no page of {report.spider} yet{gives}."
     if report.drained and faults:
-        return (
-            f"Drained, but {wrong}: `crawlcw tasks {report.spider}` shows what failed, "
-            f"`crawlcw retry-failed {report.spider}` brings it back."
-        )
+        return f"Drained, but {wrong}{_commands(report)}."
     if report.drained:
         return f"Drained: nothing is left to do.{_failed_before(report)}"
     rule = FINISH_RULES[report.finish_reason]
@@ -133,19 +129,24 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
     if report.detail and not faults:
         why = f"{why} ({printable(report.detail)})"
     but = f", and {wrong}" if faults else ""
-    on = "The same command goes on from here."
+    on = "The same command goes on from here." if is_kept() else "The ledger is not kept."
     if rule.fault:
         on += _failed_before(report)
     return f"{why}: {report.released:,} tasks were released{but}. {on}"
 
 
 def _failed_before(report: Report) -> str:
-    """Return the sentence about failed pages, with the command that reopens them."""
+    """Return the sentence about pages that were given up, with the command that reopens them."""
     if not report.failed_before:
         return ""
-    one = report.failed_before == 1
-    return (
-        f" {report.failed_before:,} {'page' if one else 'pages'} failed in this run or before: "
-        f"`crawlcw tasks {report.spider}` shows what failed, "
-        f"`crawlcw retry-failed {report.spider}` brings {'it' if one else 'them'} back."
-    )
+    number = report.failed_before
+    were = "1 page was" if number == 1 else f"{number:,} pages were"
+    return f" {were} given up in this run or before{_commands(report)}."
+
+
+def _commands(report: Report) -> str:
+    """Return the commands that list the pages that were given up, and that reopen them."""
+    if not is_kept():
+        return ""
+    listing = pasted("tasks", report.spider, "--given-up")
+    return f": {listing} lists them, {pasted('retry-failed', report.spider)} brings them back"

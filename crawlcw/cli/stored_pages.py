@@ -72,9 +72,10 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
         await _parse_all(chosen, reparser, numbers, wish, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)
+        run = options.pasted("run", wish.said_as, "-s", "keep_bodies=true")
         raise UsageError(
-            f"no page of {spider.name} is stored: `crawlcw run {wish.said_as} -s keep_bodies=true` "
-            f"keeps pages in {folder}, those of an earlier run after `crawlcw recrawl`"
+            f"no page of {spider.name} is stored: {run} keeps pages in {folder}, those of an "
+            f"earlier run after {options.pasted('recrawl', wish.said_as)}"
         )
     return _told(numbers, saving, wish)
 
@@ -164,7 +165,7 @@ def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
     if saving.links:
         waits = "waits" if saving.links == 1 else "wait"
         links = counted(saving.links, "new link")
-        click.echo(f"{links} {waits} for `crawlcw run {wish.said_as}`")
+        click.echo(f"{links} {waits} for {options.pasted('run', wish.said_as)}")
     return NOT_WELL if numbers.missing or numbers.wrong or refused else OK
 
 

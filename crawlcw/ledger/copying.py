@@ -30,7 +30,7 @@ class Part(StrEnum):
 
 #: The note of a ledger into which only a part of the copy was written.
 UNFINISHED = "copying"
-HALF_COPIED = "The ledger has only a part of its copied tasks: begin `crawlcw copy` again."
+HALF_COPIED = "The ledger has only a part of its copied tasks: copy it again with the same command."
 #: Documents in one read: a host has a robots.txt, a session may have thousands of cookies.
 _AT_ONCE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are null in a document, and not left out.

@@ -54,6 +54,5 @@ def check_format(found: object, name: str) -> None:
     if found != FORMAT:
         raise LedgerFormatError(
             f"another version of crawlcw wrote the data of {name} (format {found or 'unknown'}, "
-            f"this one reads {FORMAT}): `crawlcw run {name} --fresh` deletes it and starts again, "
-            f"`crawlcw drop {name}` only deletes it"
+            f"this one reads {FORMAT}): `crawlcw drop {name}` with the same --ledger deletes it"
         )

@@ -41,7 +41,7 @@ class Standstill:
     def sentence(self) -> str:
         """Return it for people: the times are this machine's local times of day."""
         if self.paused_since is not None:
-            return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume`"
+            return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume NAME`"
         if self.away_since is not None:
             return f"the network is away since {_time_of_day(self.away_since)}; asking again"
         if self.proxies and self.until is not None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import socket
 import sqlite3
@@ -122,6 +123,7 @@ def test_pages_that_failed_before_are_named_with_the_way_to_have_them_again(
 ):
     place = tmp_path / "spider.py"
     options = ("--ledger", ledger_url, "--processes", processes)
+    quoted = shlex.quote(ledger_url)
 
     def last_line(code: str) -> str:
         place.write_text(code)
@@ -133,14 +135,15 @@ def test_pages_that_failed_before_are_named_with_the_way_to_have_them_again(
         for code in (broken, mended):
             last = last_line(code)
             assert last.startswith("Drained, but nothing was finished"), last
-            assert "`crawlcw retry-failed pages` brings it back." in last
+            assert f"`crawlcw retry-failed pages --ledger {quoted}` brings them back." in last
 
         # Some pages are finished now, but failed ones are still left alone.
         crawlcw("add", "pages", f"{site.url}more", "--ledger", ledger_url)
         for _ in range(2):
             assert last_line(mended) == (
-                "Drained: nothing is left to do. 1 page failed in this run or before: `crawlcw "
-                "tasks pages` shows what failed, `crawlcw retry-failed pages` brings it back."
+                "Drained: nothing is left to do. 1 page was given up in this run or before: "
+                f"`crawlcw tasks pages --given-up --ledger {quoted}` lists them, "
+                f"`crawlcw retry-failed pages --ledger {quoted}` brings them back."
             )
 
 
@@ -173,25 +176,24 @@ def test_more_failures_than_allowed_decide_the_exit_code_and_stop_nothing(
 
     assert (ended, report["finish_reason"], report["pages"]) == (code, "drained", 8), command.log
     assert report["faults"] == (
-        f"2 of 10 pages failed, more than max_failures={'19%' if '.' in most else most}"
+        f"2 of 10 pages were given up, more than max_failures={'19%' if '.' in most else most}"
         if code
         else ""
     )
 
 
 def test_the_last_line_says_what_is_wrong(tmp_path: Path):
+    ledger = f"sqlite:///{tmp_path}/ledger.db"
     with Site(answers=failing("/")) as site:
         (tmp_path / "spider.py").write_text(spider(site.url))
-        run = crawlcw("run", tmp_path / "spider.py", "--ledger", f"sqlite:///{tmp_path}/ledger.db")
+        run = crawlcw("run", tmp_path / "spider.py", "--ledger", ledger)
         (tmp_path / "quiet.py").write_text(spider(site.url, name="quiet"))
-        quiet = crawlcw(
-            "run", tmp_path / "quiet.py", "-q", "--ledger", f"sqlite:///{tmp_path}/ledger.db"
-        )
+        quiet = crawlcw("run", tmp_path / "quiet.py", "-q", "--ledger", ledger)
 
     assert run.returncode == quiet.returncode == NOT_WELL
     assert run.stdout.splitlines()[-1] == (
-        "Drained, but nothing was finished: `crawlcw tasks pages` shows what failed, "
-        "`crawlcw retry-failed pages` brings it back."
+        f"Drained, but nothing was finished: `crawlcw tasks pages --given-up --ledger {ledger}` "
+        f"lists them, `crawlcw retry-failed pages --ledger {ledger}` brings them back."
     )
     assert "Drained, but nothing was finished" in quiet.stderr.splitlines()[-1]
 

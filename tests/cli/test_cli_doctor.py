@@ -135,7 +135,7 @@ async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):
 
     assert run.returncode == 2
     said = "nothing is recorded for a spider or use case named 'teass' in this ledger: "
-    assert f"{said}did you mean teas? `crawlcw run teass` starts a crawl" in run.stderr
+    assert f"{said}did you mean teas? --ledger names another ledger" in run.stderr
     assert run.stdout == ""
 
 

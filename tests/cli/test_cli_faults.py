@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import click
 import pytest
 
 from crawlcw.api.settings import Settings
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
+from crawlcw.cli.ledger_option import ledger_option
 from crawlcw.cli.showing import Output, faults_of, last_word, sum_up
 from crawlcw.engine.stats import MOST_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
@@ -82,7 +84,7 @@ def test_the_exit_code_follows(capsys: pytest.CaptureFixture[str]):
     assert sum_up(report(), Output(), settings=settings) == OK
     assert sum_up(report(given_up=5), Output(), settings=settings) == NOT_WELL
     assert (
-        "Drained, but 5 of 95 pages failed, more than max_failures=5%: "
+        "Drained, but 5 of 95 pages were given up, more than max_failures=5%: "
         in (capsys.readouterr().out.splitlines()[-1])
     )
 
@@ -91,12 +93,13 @@ def test_the_last_word_names_each_fault():
     assert said() == "Drained: nothing is left to do."
     assert said(2, counts=UNFINISHED, pages=0, given_up=3, hosts_given_up=DEAD) == (
         "Drained, but nothing was finished, 1 host was given up (https://a.example: connect) and "
-        "3 of 3 pages failed, more than max_failures=2: `crawlcw tasks books` shows what failed, "
-        "`crawlcw retry-failed books` brings it back."
+        "3 of 3 pages were given up, more than max_failures=2: `crawlcw tasks books --given-up` "
+        "lists them, `crawlcw retry-failed books` brings them back."
     )
     assert said(failed_before=1) == (
-        "Drained: nothing is left to do. 1 page failed in this run or before: "
-        "`crawlcw tasks books` shows what failed, `crawlcw retry-failed books` brings it back."
+        "Drained: nothing is left to do. 1 page was given up in this run or before: "
+        "`crawlcw tasks books --given-up` lists them, "
+        "`crawlcw retry-failed books` brings them back."
     )
     assert said(pages=0, counts=Counts()) == (
         "Drained: the ledger has no page of books yet; `crawlcw add books URL` gives it some."
@@ -108,6 +111,38 @@ def test_the_last_word_names_each_fault():
     assert said(finish_reason="stopped-by-spider", detail="enough") == (
         "Stopped by the spider (enough): 0 tasks were released. The same command goes on from here."
     )
+
+
+@pytest.mark.parametrize(
+    ("ledger", "shown"),
+    [
+        ("mongodb://h/db?replicaSet=rs0", "'mongodb://h/db?replicaSet=rs0'"),
+        ("mongodb://me:secret@h/db", "URL"),
+    ],
+)
+def test_a_printed_command_has_the_ledger_and_no_password(ledger: str, shown: str):
+    assert ended_with(ledger) == (
+        "Drained: nothing is left to do. 2 pages were given up in this run or before: "
+        f"`crawlcw tasks books --given-up --ledger {shown}` lists them, "
+        f"`crawlcw retry-failed books --ledger {shown}` brings them back."
+    )
+
+
+def test_no_command_is_printed_for_a_ledger_that_is_gone():
+    assert ended_with("sqlite:///:memory:") == (
+        "Drained: nothing is left to do. 2 pages were given up in this run or before."
+    )
+
+
+def ended_with(ledger: str) -> str:
+    """Return the last word of a crawl by a command with that ledger."""
+
+    @click.command
+    @ledger_option
+    def command(*, ledger_url: str) -> str:
+        return said(failed_before=2)
+
+    return str(command.main(["--ledger", ledger], standalone_mode=False))
 
 
 def test_each_finish_reason_has_a_rule_of_its_own():

@@ -60,7 +60,7 @@ def test_finished_pages_that_are_chosen_are_visited_again(
 
     assert (done.returncode, done.stderr) == (0, "")
     number = "1 page" if len(again) == 1 else f"{len(again)} pages"
-    how = " by `crawlcw run pages`" if again else ""
+    how = " by the next run" if again else ""
     assert done.stdout == f"{number} will be visited again{how}\n"
     assert asyncio.run(todo(ledger_url)) == again
 

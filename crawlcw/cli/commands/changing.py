@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.ledger_option import Subject, ledger_command, run_command
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.options import confirm, duration_option, yes_option
+from crawlcw.cli.options import confirm, duration_option, pasted, yes_option
 from crawlcw.cli.selection import (
     UNHELD,
     Selection,
@@ -300,7 +300,7 @@ async def recrawl(
     # Only ignored pages have a reason.
     usual = Status.FINISHED if selection.reason is None else Status.IGNORED
     statuses = selection.statuses or (usual,)
-    instead = f"`crawlcw reset {subject.name}` starts them again"
+    instead = f"{pasted('reset', subject.name)} starts them again"
     not_pages = f": its tasks are not pages; {instead}"
     async with subject.opened(crawls_only=not_pages) as ledger:
         if not urls and not dry_run:
@@ -325,7 +325,9 @@ async def recrawl(
 def _tell_again(
     count: Count, thing: str, done: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print the number of tasks that will be *done* again, by `crawlcw run` of *run* if given."""
-    how = f" by `crawlcw run {run}`" if run and count.number and not dry_run else ""
+    """Print the number of tasks that will be *done* again, by a run of the spider *run*."""
+    how = ""
+    if run and count.number and not dry_run:
+        how = f" by {run_command(run) or 'the next run'}"
     said = f"{counted(count, thing)} {'would' if dry_run else 'will'} be {done} again{how}"
     tell_count(count, said, dry_run=dry_run, as_json=as_json)

@@ -62,8 +62,8 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
             if not (await target.notes.state()).get(UNFINISHED):
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
-                        f"the target ledger already has tasks of {name}: `crawlcw drop {name} "
-                        "--ledger URL` deletes them"
+                        f"the target ledger already has tasks of {name}: "
+                        f"{options.pasted('drop', name, ledger=target_url)} deletes them"
                     )
                 return await copy(source, target, told=_tell)
             await target.admin.drop()

@@ -8,6 +8,7 @@ import click
 
 from crawlcw.cli import loop
 from crawlcw.cli.exit_codes import OK
+from crawlcw.cli.options import LEDGER
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
@@ -65,6 +66,7 @@ def command(
                 await stopped.wait()
                 return OK
             _delete_earlier()
+            click.get_current_context().meta[LEDGER] = _URL
             if not quiet:
                 click.echo(f"Crawling the bookshop at {shop.url} into {_LEDGER}", err=True)
             spider = BookshopSpider(start_url=shop.url)
@@ -91,4 +93,4 @@ The results are in the ledger. Try:
   crawlcw export {name} --ledger {_URL} -o books.jsonl
   crawlcw retry-failed {name} --ledger {_URL} --dry-run
 and then your own spider:
-  crawlcw run spider.py"""
+  crawlcw new books https://books.toscrape.com/"""

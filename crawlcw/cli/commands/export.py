@@ -7,6 +7,7 @@ import click
 
 from crawlcw.cli import exporting, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.options import pasted
 from crawlcw.errors import UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.export import follow as follow_items
@@ -63,7 +64,7 @@ async def command(
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
         raise UsageError("--follow writes new items only: leave out --versions")
-    instead = f"`crawlcw tasks {subject.name} --json --limit 0` prints them"
+    instead = f"{pasted('tasks', subject.name, '--json', '--limit', '0')} prints them"
     no_items = f": its tasks have results, not items: {instead}"
     async with subject.opened(crawls_only=no_items) as ledger:
         if since is not None:

@@ -28,7 +28,8 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
     """
     given = options.pairs(assignments)
     name = keys.use_case(use_case)
-    instead = f"its settings are in its code, and `crawlcw set {name}` changes those of its crawls"
+    command_line = options.pasted("set", name)
+    instead = f"its settings are in its code, and {command_line} changes those of its crawls"
     with ledger_option.for_use_cases(name, instead=instead):
         policy = loop.run(_policy(name, ledger_url, given))
     if as_json:

@@ -102,7 +102,7 @@ def command(
     78, 70. With --processes 0 nothing is restarted.
 
     Exit code 3: the crawl has ended, but no page was finished, hosts were given up,
-    more pages failed than max_failures allows (which does not stop a crawl), a
+    more pages were given up than max_failures allows (which does not stop a crawl), a
     callback is broken, no login worked, or no proxy works. The last line says which.
     """
 

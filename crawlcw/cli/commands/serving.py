@@ -109,7 +109,8 @@ def serve(
                 click.echo(f"serving {declared.name} at {address} (see {address}/openapi.json)")
                 await stopped.wait()
 
-    instead = f"`crawlcw run {declared.name}` crawls it"
+    run = ledger_option.run_command(declared.name) or "the next run"
+    instead = f"{run} crawls it"
     with ledger_option.for_use_cases(declared.name, instead=instead):
         loop.run(serve_tasks())
 

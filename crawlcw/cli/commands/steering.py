@@ -10,7 +10,7 @@ import click
 
 from crawlcw.cli import options
 from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
-from crawlcw.cli.ledger_option import Subject, ledger_command
+from crawlcw.cli.ledger_option import Subject, ledger_command, run_command
 from crawlcw.cli.numbers import counted
 from crawlcw.crawl.control import ADJUSTABLE, FOLLOWED_WITHIN, Control, check, secure_descriptors
 from crawlcw.engine.workers import is_dead
@@ -33,7 +33,7 @@ async def pause(subject: Subject, *, as_json: bool) -> None:
     Requests under way finish, all other tasks are released, and the processes wait.
     A crawl that starts during the pause waits as well.
     """
-    instead = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work` resumes"
+    instead = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work FILE` resumes"
     async with subject.opened(crawls_only=instead) as ledger:
         before = Control.of(await ledger.notes.control()).paused
         paused = iso_time(before or ledger.now())
@@ -52,7 +52,7 @@ async def pause(subject: Subject, *, as_json: bool) -> None:
 async def resume(subject: Subject, *, as_json: bool) -> None:
     """Resume the crawls of SPIDER after `crawlcw pause`."""
     name = subject.name
-    instead = f"{_NO_CRAWL}`crawlcw work` works on its tasks"
+    instead = f"{_NO_CRAWL}`crawlcw work FILE` works on its tasks"
     async with subject.opened(crawls_only=instead) as ledger:
         was_paused = Control.of(await ledger.notes.control()).paused is not None
         workers = await _tell(ledger, {"paused": None})
@@ -64,8 +64,8 @@ async def resume(subject: Subject, *, as_json: bool) -> None:
     elif workers:
         click.echo(f"{name} is resumed: {_followed_by(workers)}")
     else:
-        run = f"crawlcw run {subject.said_as}"
-        click.echo(f"{name} is no longer paused: `{run}` continues the crawl")
+        run = run_command(subject.said_as) or "the next run"
+        click.echo(f"{name} is no longer paused: {run} continues the crawl")
 
 
 @ledger_command("set")
@@ -86,7 +86,7 @@ async def set_(
         if changes:
             raise UsageError("--reset undoes all changes: give it alone")
         changes = dict.fromkeys(ADJUSTABLE)
-    instead = f"{_NO_CRAWL}`crawlcw policy {subject.name}` shows and changes its settings"
+    instead = f"{_NO_CRAWL}{options.pasted('policy', subject.name)} shows and changes its settings"
     async with subject.opened(crawls_only=instead) as ledger:
         workers = await _tell(ledger, changes) if changes else 0
         control = Control.of(await ledger.notes.control())
@@ -139,7 +139,8 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {takes}")
     elif left:
         late = f"{counted(left, 'worker')} still at work after {format_duration(limit)}"
-        click.echo(f"{name} was asked to stop, and has {late}: `crawlcw stats {name}` lists them")
+        stats = options.pasted("stats", name)
+        click.echo(f"{name} was asked to stop, and has {late}: {stats} lists them")
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
     return STILL_AT_WORK if wait and left else OK

@@ -20,6 +20,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
 from crawlcw.model.task import BlobRef, Record, Status, Task
+from crawlcw.model.transitions import retries
 
 if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
@@ -30,6 +31,7 @@ _LONGEST_KEY = 70
 @ledger_command("tasks", argument="name")
 @click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
+@click.option("--given-up", is_flag=True, help="Only ignored tasks that `retry-failed` reopens.")
 @options.number_option("--limit", least=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
 @click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
@@ -41,17 +43,22 @@ async def tasks(
     limit: int,
     as_json: bool,
     items: bool,
+    given_up: bool,
 ) -> None:
     """List tasks of NAME, a use case or a spider, the last changed first."""
     if items and not as_json:
         raise UsageError("--items goes with --json")
     async with subject.opened() as ledger:
         chosen = selection.filter(ledger)
+        if given_up:
+            chosen = chosen.among((Status.IGNORED,))
         if key is not None:
             chosen = replace(chosen, ids=(task_of(ledger, key),))
         number = 0
         async with aclosing(ledger.queries.walk(chosen)) as records:
             async for record in records:
+                if given_up and not retries(record.task.status, record.task.reason):
+                    continue
                 click.echo(await _object(ledger, record, items) if as_json else _row(record))
                 number += 1
                 if number == limit:

@@ -114,7 +114,7 @@ async def _work(
 
 def _summed_up(name: str, report: WorkReport) -> str:
     if report.counts is None:
-        has = f"not counted in time: `crawlcw stats {name}` counts"
+        has = f"not counted in time: {options.pasted('stats', name)} counts"
     else:
         numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
         has = f"{name} has {', '.join(numbers)}"

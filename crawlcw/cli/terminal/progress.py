@@ -15,6 +15,7 @@ from typing import Protocol
 
 from crawlcw.api.spider import Spider
 from crawlcw.cli.loop import background_tasks
+from crawlcw.cli.options import pasted
 from crawlcw.cli.terminal import tables
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -216,7 +217,7 @@ def summary_fields(report: Report) -> dict[str, object]:
 
 def _counted(report: Report) -> dict[str, str]:
     if report.counts is None:
-        return {"not counted in time": f"crawlcw stats {report.spider} counts"}
+        return {"not counted in time": f"{pasted('stats', report.spider)} counts"}
     numbers = report.counts.for_people()
     redirects = {"redirects": numbers.pop("redirects")} if report.counts.redirects else {}
     return _numbers(numbers | {"total": report.counts.known} | redirects)
