@@ -165,9 +165,9 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
     return await SqliteLedger.look(path, name)
 
 
-def is_known(scheme: str) -> bool:
-    """Return whether there is a store for URLs of a scheme."""
-    return scheme in _BUILT_IN or bool(entry_points(group=STORES, name=scheme))
+def schemes() -> list[str]:
+    """Return the schemes of all ledgers: those built in, and those of installed packages."""
+    return [*_BUILT_IN, *sorted({each.name for each in entry_points(group=STORES)})]
 
 
 def _offered(url: str) -> Opener | None:

@@ -8,6 +8,7 @@ Needs warcio: `pip install 'crawlcw[warc]'`.
 """
 
 import asyncio
+import importlib.util
 import subprocess
 import sys
 from contextlib import chdir
@@ -58,6 +59,8 @@ def parse_anew(url):
 
 
 if __name__ == "__main__":
+    if importlib.util.find_spec("warcio") is None:
+        sys.exit("this example needs warcio: pip install 'crawlcw[warc]'")
     # Ledger and pages are in `.crawlcw` in the working directory.
     with TemporaryDirectory() as folder, chdir(folder):
         asyncio.run(main())

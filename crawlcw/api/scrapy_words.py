@@ -61,6 +61,14 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
+#: Settings of `SETTINGS` that one value makes needless, for crawlcw does the same.
+DEFAULTS = {
+    "HTTPCACHE_ENABLED": False,
+    "HTTPERROR_ALLOW_ALL": False,
+    "REDIRECT_ENABLED": True,
+    "RETRY_ENABLED": True,
+}
+
 _NOT_FOLLOWED = "accept_statuses=[301, 302, 303, 307, 308] to have redirects as pages"
 
 #: An argument that requests of Scrapy, Crawlee, requests and httpx take, and its counterpart.

@@ -3,7 +3,7 @@
 import ast
 
 import crawlcw
-from crawlcw.api.scrapy_words import RULE_ARGUMENTS, SETTINGS
+from crawlcw.api.scrapy_words import DEFAULTS, RULE_ARGUMENTS, SETTINGS
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, defined, path_of
 
 _HOOKS = "spiders#Hooks and downloaders"
@@ -210,10 +210,12 @@ class Names:
                 case (
                     ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)
                 ):
-                    keys = value.keys if "custom_settings" in defined(statement) else ()
-                    for key in keys:
+                    is_settings = "custom_settings" in defined(statement)
+                    for key, to in (
+                        zip(value.keys, value.values, strict=True) if is_settings else ()
+                    ):
                         if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                            self._tell(key.lineno, key.value, _setting(key.value), "settings")
+                            self._tell(key.lineno, key.value, _setting(key.value, to), "settings")
                 case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
                     if any(each.arg == "reason" for each in statement.args.args):
                         what = f"def {statement.name}(self, reason)"
@@ -232,15 +234,16 @@ class Names:
     def _settings_file(self) -> None:
         """Find the settings of a Scrapy project: upper-case names of a module."""
         named = [
-            (statement.lineno, name)
+            (statement, name)
             for statement in self._source.tree.body
             for name in defined(statement)
             if name in SETTINGS
         ]
         names = {name for _, name in named}
         if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
-            for line, name in named:
-                self._tell(line, name, _setting(name), "settings")
+            for statement, name in named:
+                value = getattr(statement, "value", None)
+                self._tell(statement.lineno, name, _setting(name, value), "settings")
 
 
 def _counterpart(dotted: str) -> tuple[str, str]:
@@ -252,5 +255,8 @@ def _counterpart(dotted: str) -> tuple[str, str]:
     return _MODULES[dotted]
 
 
-def _setting(name: str) -> str:
+def _setting(name: str, value: ast.expr | None) -> str:
+    """Return the counterpart of a setting with a value; None: not seen."""
+    if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
+        return f"nothing: {value.value} is what crawlcw does"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists what there is")

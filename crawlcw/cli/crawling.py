@@ -11,7 +11,7 @@ from crawlcw.assembly import open_crawl
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
-from crawlcw.cli.first_run import warn_of_state
+from crawlcw.cli.first_run import warn_of
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.crawl.crawl import Crawl
@@ -58,7 +58,7 @@ async def crawl(
     ):
         deadline.finish = partial(anyio.run, abandon)
         running.on_end(deadline.allow)
-        await warn_of_state(spider, running.ledger)
+        await warn_of(spider, running.ledger)
         with signals.stopping(running, grace=settings.grace, own=running):
             measured = partial(_measured, running)
             async with (

@@ -1,7 +1,8 @@
-"""Warning at a spider's first run: state between callbacks that a crash would lose."""
+"""Warnings before a crawl: names of Scrapy, and state between callbacks that a crash would lose."""
 
 import inspect
 import logging
+import shlex
 from pathlib import Path
 
 from crawlcw.api.spider import Spider
@@ -12,8 +13,16 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 
-async def warn_of_state(spider: Spider, ledger: Ledger) -> None:
-    """Warn in one line of attributes that callbacks change, at the spider's first run."""
+#: Members of Scrapy's spiders that nothing here reads: the crawl is another one without them.
+_SCRAPYS = (
+    *("allowed_domains", "custom_settings", "download_delay", "from_crawler"),
+    *("handle_httpstatus_list", "start_requests"),
+)
+
+
+async def warn_of(spider: Spider, ledger: Ledger) -> None:
+    """Warn in one line of Scrapy's names; at the first run, of attributes that callbacks change."""
+    _warn_of_names(spider)
     try:
         if await ledger.notes.state():
             return
@@ -41,4 +50,23 @@ async def warn_of_state(spider: Spider, ledger: Ledger) -> None:
         first.what,
         printable(others),
         extra={"event": "state_in_attributes", "file": first.path, "line": first.line},
+    )
+
+
+def _warn_of_names(spider: Spider) -> None:
+    names = [name for name in _SCRAPYS if hasattr(spider, name)]
+    if not names:
+        return
+    try:
+        path = Path(inspect.getsourcefile(type(spider)) or "")
+    except TypeError:
+        path = Path()
+    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    logger.warning(
+        "the spider %s has %s, as Scrapy's spiders have: nothing reads that here, and "
+        "`crawlcw check %s` says what to write",
+        spider.name,
+        ", ".join(names),
+        printable(shlex.quote(str(place))),
+        extra={"event": "scrapy_names", "names": names},
     )

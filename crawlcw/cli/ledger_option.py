@@ -20,7 +20,7 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
 from crawlcw.ledger.protocol import Ledger
-from crawlcw.ledger_opening import DEFAULT_LEDGER, is_known, open_ledger, recorded_names
+from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger, recorded_names, schemes
 from crawlcw.model.task import Status
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -153,11 +153,13 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
         ctx.meta[LEDGER] = url
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return url
-    if scheme not in (*_MONGODB, "sqlite") and rest and is_known(scheme):
+    if scheme not in (*_MONGODB, "sqlite") and rest and scheme in schemes():
         return url
     if scheme not in _MONGODB:
+        near = difflib.get_close_matches(scheme, schemes(), n=1)
+        hint = f"; did you mean {near[0]}://?" if near and near[0] != scheme else "."
         raise click.BadParameter(
-            "write sqlite:///path, mongodb://host/database or postgresql://host/database."
+            "write sqlite:///path, mongodb://host/database or postgresql://host/database" + hint
         )
     authority = re.split(r"[/?]", rest, maxsplit=1)[0]
     for host in authority.rpartition("@")[2].split(","):

@@ -4,6 +4,8 @@
 """
 
 import asyncio
+import difflib
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, aclosing, closing
 from dataclasses import dataclass, replace
@@ -14,7 +16,10 @@ from crawlcw.errors import UsageError
 from crawlcw.feeds import forms
 from crawlcw.feeds.target import Target, naming, opened
 from crawlcw.ledger.protocol import ItemRow, Ledger, TaskFilter
+from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record, Status
+
+logger = logging.getLogger(__name__)
 
 #: Number of items after which other tasks of the loop run.
 _TURN = 1_000
@@ -47,6 +52,7 @@ async def export(
     `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
     count = 0
+    absent, names = set(wanted.fields or ()), set[str]()
     columns = wanted.fields
     if columns is not None and wanted.with_meta:
         columns = [*columns, "_url", "_fetched_at"]
@@ -58,6 +64,9 @@ async def export(
             writing.append((target, stack.enter_context(closing(form))))
         async for row in _rows(ledger, wanted):
             item = fields_of(row, wanted)
+            if absent:
+                absent -= item.keys()
+                names.update(row.item if count < _TURN else ())
             for target, form in writing:
                 with naming(target):
                     form.write(item)
@@ -68,6 +77,11 @@ async def export(
         for target, form in writing:
             with naming(target):
                 form.finish()
+    for name in sorted(absent if count else ()):
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        said = f"no exported item has a field {name!r}{hint}"
+        logger.warning("%s", printable(said), extra={"event": "no_such_field", "field": name})
     return count
 
 

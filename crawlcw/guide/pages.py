@@ -78,11 +78,9 @@ def page(name: str) -> Page:
     """
     wanted = name.lower().removesuffix(".md")
     if wanted not in NAMES:
-        nearest = difflib.get_close_matches(wanted, NAMES, n=1, cutoff=0.0)[0]
-        raise UsageError(
-            f"the guide has no page {name!r}: the nearest is {nearest!r}, and "
-            "`crawlcw guide` lists all pages"
-        )
+        near = difflib.get_close_matches(wanted, NAMES, n=1)
+        hint = f"the nearest is {near[0]!r}, and " if near else ""
+        raise UsageError(f"the guide has no page {name!r}: {hint}`crawlcw guide` lists all pages")
     file = resources.files("crawlcw.guide") / f"{wanted}.md"
     return Page(name=wanted, text=file.read_text(encoding="utf-8"))
 

@@ -85,6 +85,14 @@ class Quotes(scrapy.Spider):
 """
 
 
+def test_a_setting_whose_value_is_the_default_here_needs_nothing():
+    source = QUOTES.replace('"SOMETHING_ELSE": 2', '"HTTPCACHE_ENABLED": False')
+
+    assert checked(source)[8] == [
+        "HTTPCACHE_ENABLED -> nothing: False is what crawlcw does (guide settings)"
+    ]
+
+
 def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
     asked = '(guide spiders, "Requests")'
     start = "async def start(self)"

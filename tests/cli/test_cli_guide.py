@@ -58,14 +58,19 @@ def test_a_page_is_laid_out_and_goes_through_the_pager_on_a_terminal():
 @pytest.mark.thorough
 @pytest.mark.representative("polite")
 @pytest.mark.parametrize(
-    ("wrong", "near"), [("polite", "politeness"), ("setings", "settings"), ("qqq", "")]
+    ("wrong", "advice"),
+    [
+        ("polite", "the nearest is 'politeness', and `crawlcw guide` lists"),
+        ("setings", "the nearest is 'settings', and `crawlcw guide` lists"),
+        ("nosuch", "`crawlcw guide` lists"),
+    ],
 )
-def test_an_unknown_page_is_one_sentence_that_names_the_nearest_one(wrong, near):
+def test_an_unknown_page_is_one_sentence_that_names_the_nearest_one(wrong, advice):
     missed = invoke("guide", wrong)
 
     assert (missed.returncode, missed.stdout) == (2, "")
     assert len(missed.stderr.splitlines()) == 1
-    assert f"no page '{wrong}': the nearest is '{near}" in missed.stderr
+    assert f"no page '{wrong}': {advice} all pages" in missed.stderr
 
 
 def test_a_link_to_a_page_is_shown_as_the_command_that_shows_it():

@@ -265,7 +265,8 @@ def test_settings_are_shown_and_taken_back(folder: Path):
     told("add", "pages", "http://127.0.0.1:9/first")
 
     assert "no changes" in told("set", "pages")
-    assert "concurrency=5 delay=2s" in told("set", "pages", "delay=2s", "concurrency=5")
+    changed = told("set", "pages", "delay=2s", "concurrency=5")
+    assert "concurrency=5 delay=2s: no worker is at work; the change is kept, and crawls" in changed
     assert "pages: concurrency=5: " in told("set", "pages", "delay=")
     assert json.loads(told("set", "pages", "--json"))["set"] == {"concurrency": "5"}
     assert "no changes" in told("set", "pages", "--reset")

@@ -81,6 +81,12 @@ def test_tasks_are_chosen_by_status_reason_stage_and_time(run: Run):
     assert keys("--reason", "task-error") == ["o1"]
     assert keys("--stage", "charge", "--limit", "1") == ["o1"]
     assert keys("--stage", "ship") == []
+    assert run("tasks", "orders", "--status", "failed") == (
+        0,
+        "",
+        "no task of orders matches these options\n",
+    )
+    assert keys("--given-up") == ["o1"]
     assert len(keys("--since", "1h")) == 3
     assert keys("--since", "0s") == []
     assert len(keys("--limit", "0")) == 3

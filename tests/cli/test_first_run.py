@@ -54,6 +54,23 @@ def test_the_first_run_alone_warns_in_one_line_of_state_that_a_crash_loses(
     assert second.stderr == ""
 
 
+@pytest.mark.parametrize("processes", [pytest.param("0", marks=pytest.mark.thorough), "2"])
+def test_scrapys_names_are_named_once_and_stop_nothing(home: str, tmp_path: Path, processes: str):
+    names = "allowed_domains = ['a.example']\n    custom_settings = {'DOWNLOAD_DELAY': 9}\n"
+    source = SPIDER.format(home=home).replace("    name =", f"    {names}    name =")
+    (tmp_path / "counting.py").write_text(source)
+
+    run = crawlcw("run", "counting.py", "--processes", processes, folder=tmp_path)
+
+    assert run.returncode == 0
+    warnings = [line.partition(" WARNING ")[2] for line in run.stderr.splitlines()]
+    (warning,) = [said for said in warnings if "Scrapy" in said]
+    assert warning == (
+        "the spider counting has allowed_domains, custom_settings, as Scrapy's spiders have: "
+        "nothing reads that here, and `crawlcw check counting.py` says what to write"
+    )
+
+
 def test_a_spider_without_such_state_is_not_warned_of(home: str, tmp_path: Path):
     (tmp_path / "spiders").mkdir()
     source = SPIDER.format(home=home).replace("        self.n += 1\n", "")

@@ -68,6 +68,16 @@ async def test_several_feeds_have_the_same_items(ledger: Ledger, clock: FakeCloc
     assert [path.name for path in tmp_path.glob("*.part")] == []
 
 
+async def test_a_field_that_no_item_has_is_named(
+    ledger: Ledger, clock: FakeClock, caplog: pytest.LogCaptureFixture
+):
+    await recorded(ledger, clock)
+
+    await exported(ledger, "-:csv", wanted=Wanted(fields=["n", "evn"]))
+
+    assert caplog.messages == ["no exported item has a field 'evn': did you mean even?"]
+
+
 async def test_fields_and_meta_are_chosen(ledger: Ledger, clock: FakeClock):
     await recorded(ledger, clock)
 

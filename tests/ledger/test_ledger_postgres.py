@@ -791,6 +791,13 @@ def test_a_store_of_another_package_that_is_none_is_named(scheme: str, said: str
 
 
 @pytest.mark.usefixtures("strangers_package")
+def test_a_misspelt_scheme_is_told_the_installed_one_that_is_near():
+    told = invoke("stats", "books", "--ledger", "strang://x")
+
+    assert (told.returncode, "did you mean strange://?" in told.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("strangers_package")
 async def test_a_store_of_another_package_is_opened_by_its_entry_point(tmp_path: Path):
     url = f"strange://{tmp_path}/ledger.db"
 

@@ -300,7 +300,7 @@ async def recrawl(
     # Only ignored pages have a reason.
     usual = Status.FINISHED if selection.reason is None else Status.IGNORED
     statuses = selection.statuses or (usual,)
-    instead = f"{pasted('reset', subject.name)} starts them again"
+    instead = f"{pasted('reset', subject.name, '--all')} starts them again"
     not_pages = f": its tasks are not pages; {instead}"
     async with subject.opened(crawls_only=not_pages) as ledger:
         if not urls and not dry_run:

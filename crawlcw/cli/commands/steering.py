@@ -95,6 +95,8 @@ async def set_(
         return
     said = " ".join(f"{each}={value}" for each, value in control.settings.items())
     followed = f": {_followed_by(workers)}" if changes else ""
+    if changes and not workers:
+        followed += "; the change is kept, and crawls that start later follow it"
     click.echo(f"{subject.name}: {printable(said) or 'no changes; crawls use their own'}{followed}")
 
 

@@ -65,6 +65,8 @@ async def tasks(
                     break
         if key is not None and not number:
             raise UsageError(f"{subject.name} has no task {key!r} that matches the other options")
+        if not number:
+            click.echo(f"no task of {subject.name} matches these options", err=True)
 
 
 async def _object(ledger: Ledger, record: Record, items: bool) -> str:

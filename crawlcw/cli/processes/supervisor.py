@@ -19,7 +19,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.cli import exposing, signals
 from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK, UNAVAILABLE, worst
-from crawlcw.cli.first_run import warn_of_state
+from crawlcw.cli.first_run import warn_of
 from crawlcw.cli.ledger_option import closing
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
@@ -80,7 +80,7 @@ async def crawl(
     async with notifying(spider.name, settings) as notice:
         # Opened here first: an unusable ledger is reported once, not by each worker.
         async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
-            await warn_of_state(spider, ledger)
+            await warn_of(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
