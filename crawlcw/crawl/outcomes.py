@@ -20,6 +20,7 @@ from crawlcw.api.attempt import replaced
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import condition
 from crawlcw.api.settings import Settings
+from crawlcw.api.spider import Spider, callback_named
 from crawlcw.api.user_code import Raised
 from crawlcw.archive.bodies import Bodies
 from crawlcw.crawl.callbacks import Produced, Runner
@@ -27,7 +28,15 @@ from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.stats import UNSEEN
-from crawlcw.errors import FAILURE_REASONS, Defer, FetchError, ProxiesAwayError, Reason, StopCrawl
+from crawlcw.errors import (
+    FAILURE_REASONS,
+    Defer,
+    FetchError,
+    ProxiesAwayError,
+    Reason,
+    SpiderError,
+    StopCrawl,
+)
 from crawlcw.fetch.redirects import status_error, throttles
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.ledger.protocol import TaskFilter
@@ -85,7 +94,7 @@ class Outcomes:
         settings = self.settings
         self.instruments = session.instruments
         self.revisits = Revisits(settings.revisit_policy)
-        self.errors = CallbackErrors(self.end)
+        self.errors = CallbackErrors(self.runner.spider, self.end)
         self.state = self.runner.state
         self.now = session.ledger.now
         self.watchdog = session.watchdog
@@ -443,11 +452,26 @@ _MOST_TOLD = 100
 class CallbackErrors:
     """The errors of a spider's methods in one process: told once each, then counted only."""
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, spider: Spider, end: End) -> None:
+        self.callbacks: set[str] = set()  #: those that tasks name and the spider has
         self.good: set[str] = set()  #: methods that went through a page to their end
         self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
         self._told: set[tuple[str, str, str]] = set()
+        self._spider = spider
         self._end = end
+
+    def check(self, callback: str) -> None:
+        """Raise `Defer`, and end the crawl, if the spider lacks the callback of a page."""
+        try:
+            callback_named(self._spider, callback)
+        except SpiderError as error:
+            why = (
+                f"{error}, which a page in the ledger names: if you renamed it, keep the old name "
+                f"in the class, as `{callback} = parse_new`"
+            )
+            self._end(FinishReason.CALLBACK_BROKEN, printable(why, limit=400))
+            raise Defer(str(error)) from error
+        self.callbacks.add(callback)
 
     def raised(self, method: str, failed: Failed, *, url: str) -> None:
         """Note an error of the spider's; raises `Defer` where its *method* is broken."""

@@ -758,15 +758,38 @@ async def test_an_error_of_a_callback_is_logged_once_and_no_more_than_100_of_the
     assert "Error10: why at " in told[0]
 
 
-async def test_a_callback_that_is_gone_fails_its_page_with_its_name(ledger: SqliteLedger):
-    class Renamed(Books):
+async def test_a_callback_that_was_renamed_costs_no_page_and_its_old_name_may_stay(
+    ledger: SqliteLedger,
+):
+    class Before(Books):
         def parse(self, response: Response) -> Iterator[Any]:
-            yield Request(f"{HOME}1", "parse_bok")
+            yield Request(f"{HOME}1", self.parse_bok)
 
-    await crawled(Renamed(), Web({HOME: "", f"{HOME}1": ""}), ledger, max_retry=1)
+        def parse_bok(self, response: Response) -> Iterator[Any]:
+            yield {"url": response.url}
 
-    page = await record(ledger, f"{HOME}1")
-    assert page.errors[0].message == "Renamed has no callback 'parse_bok'"
+    class Renamed(Books):
+        def parse_book(self, response: Response) -> Iterator[Any]:
+            yield {"url": response.url}
+
+    class Mapped(Renamed):
+        parse_bok = Renamed.parse_book
+
+    web = Web({HOME: "", f"{HOME}1": ""})
+    await crawled(Before(), web, ledger, max_pages=1)
+
+    report = await crawled(Renamed(), web, ledger)
+
+    assert (report.finish_reason, report.pages) == (FinishReason.CALLBACK_BROKEN, 0)
+    assert report.detail == (
+        "Renamed has no callback 'parse_bok', which a page in the ledger names: if you renamed "
+        "it, keep the old name in the class, as `parse_bok = parse_new`"
+    )
+    assert [request.url for request in web.sent] == [HOME]
+    task = (await record(ledger, f"{HOME}1")).task
+    assert (task.status, task.retry) == (Status.TODO, 0)
+    report = await crawled(Mapped(), web, ledger)
+    assert (report.finish_reason, report.items) == (FinishReason.DRAINED, 1)
 
 
 async def test_an_error_callback_is_called_once_and_may_yield(ledger: SqliteLedger):
