@@ -23,6 +23,7 @@ from crawlcw.crawl.crawl import Crawl, Ending, Parts
 from crawlcw.crawl.fetcher import Fetcher
 from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
+from crawlcw.crawl.lending import Lending
 from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.opening import Admission, Opening
 from crawlcw.crawl.outcomes import Outcomes
@@ -286,7 +287,14 @@ class _Parts(Parts):
         )
         # Not the coordinator's: after its end pages under way may still wait for the uplink.
         watch_uplink = self.causes.watch_uplink
+        lending = Lending(
+            self.session,
+            self.causes,
+            self.robots,
+            has_free_fetchers=self.coordinator.pool.has_idle_workers,
+        )
         self.background = [self.sessions.run, alarms.run, self.steering.run, watch_uplink]
+        self.background.append(lending.run)
         if self.bodies is not None:
             self.background.append(self.bodies.mend)
 

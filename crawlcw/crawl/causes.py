@@ -9,6 +9,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 
@@ -27,6 +28,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import health, hosts, urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, remember
+from crawlcw.model.loans import Fault
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.standstill import Rests, failure_text
@@ -128,6 +130,7 @@ class Causes:
         # A page that is visited again is no further one of its host's.
         if host is not None and task.visit is None:
             host.state.finished += 1
+            host.pages += 1
             if probe_page is not None:
                 host.origin(task).learned(probe_page, size=size)
             if self.frontier.page_limit.is_reached(host.state):
@@ -151,16 +154,21 @@ class Causes:
         If the cause is not known, `Opening.probe` asks a known good page before anything counts;
         then `answered_well` has the host go on, or `unanswered` has it rest.
         """
-        task, now = attempt.lease.task, self._now()
-        host = self.frontier.hosts.get(task.host)
+        task = attempt.lease.task
+        self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
+
+    def _throttled(
+        self, page: bytes, name: str, url: str, error: FetchError, *, sent: datetime
+    ) -> None:
+        now, host = self._now(), self.frontier.hosts.get(name)
         if host is not None:
-            origin = host.origin(task)
+            origin = host.state.origins[scheme_of(url)]
             cause = origin.throttled(
                 self._marks,
-                task.id,
+                page,
                 error,
-                url=task.url,
-                sent=attempt.sent.timestamp(),
+                url=url,
+                sent=sent.timestamp(),
                 now=now.timestamp(),
                 may_probe=host.lease is not None and host.phase is not Phase.LEAVING,
                 is_new=host.state.finished < hosts.FIRST_PAGES,
@@ -176,8 +184,18 @@ class Causes:
                     host.rest(seconds=rest)
                 host.enter(Phase.OPENING)
                 raise _behind(host, now + timedelta(seconds=rest))
-        self._log(task.host, error)
-        raise self.origin_failed(task.host, task.url, error, sent=attempt.sent)
+        self._log(name, error)
+        raise self.origin_failed(name, url, error, sent=sent, refused=page)
+
+    def reported(self, name: str, fault: Fault) -> None:
+        """Note a failure that a borrower of a host has reported."""
+        error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
+        # The page is the borrower's.
+        with suppress(Defer):
+            if fault.refused is None:
+                self.origin_failed(name, fault.url, error, sent=fault.sent)
+            else:
+                self._throttled(fault.refused, name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that a page was banned, through a *proxy* of no session; return whether it fails.
@@ -284,12 +302,24 @@ class Causes:
         return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
 
     def origin_failed(
-        self, name: str, url: str, error: FetchError, *, sent: datetime, in_haste: bool = False
+        self,
+        name: str,
+        url: str,
+        error: FetchError,
+        *,
+        sent: datetime,
+        in_haste: bool = False,
+        refused: bytes | None = None,
     ) -> Defer:
-        """Note a fault of an origin; return its page's deferral; for *in_haste* see `Policy`."""
+        """Note a fault of an origin; return its page's deferral; for *in_haste* see `Policy`.
+
+        *refused* is the page that was throttled, if one was.
+        """
         reason, scheme = error.underlying, scheme_of(url)
-        self.stats.host_failures[reason] += 1
         host = self.frontier.hosts.get(name)
+        if host is not None and host.borrowed is not None:
+            return self._left_to_owner(host, url, error, sent=sent, refused=refused)
+        self.stats.host_failures[reason] += 1
         if host is None:
             return deferral(Cause.ORIGIN)
         now, origin = self._now(), host.state.origins[scheme]
@@ -316,7 +346,6 @@ class Causes:
             self._put_off_origin(host, scheme, until=until)
             self.rests.note(f"{scheme}://{name}", until=until, why=why)
             return _behind(host, until)
-        # A visitor leaves it to the owner to give an origin up: for it the host rests.
         until = until or host.state.not_before or now
         self.rests.note(name, until=until, why=why)
         rest = (until - now).total_seconds()
@@ -327,6 +356,30 @@ class Causes:
             # After the rest that page is asked before any other.
             host.enter(Phase.OPENING)
         return _behind(host, until)
+
+    def _left_to_owner(
+        self,
+        host: HeldHost,
+        url: str,
+        error: FetchError,
+        *,
+        sent: datetime,
+        refused: bytes | None,
+    ) -> Defer:
+        """Ask a borrowed host for nothing more; its owner decides on its rest."""
+        host.faults.append(
+            Fault(
+                url=url,
+                reason=str(error.underlying),
+                status=error.status,
+                retry_after=error.retry_after,
+                sent=sent,
+                refused=refused,
+            )
+        )
+        host.enter(Phase.LEAVING)
+        rest = self._policy.rest(1, retry_after=error.retry_after)
+        return _behind(host, self._now() + timedelta(seconds=rest))
 
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
         """Let the waiting tasks of one origin go back to the ledger until a time."""

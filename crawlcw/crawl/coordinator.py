@@ -97,7 +97,6 @@ class Coordinator:
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._stopping = False
         self._paused: datetime | None = None  #: since when nothing is begun with
-        self._shuffles = False
         self._idle = _SHORTEST_IDLE
         self._moved_at = time.monotonic()  #: when the last request ended
         #: The reason to wait that the last poll of the ledger found.
@@ -110,6 +109,8 @@ class Coordinator:
         """Keep the queue filled until there is nothing more to do; return why it ended."""
         async with anyio.create_task_group() as background:
             reason = await self._fill(background)
+            self.frontier.lends = False
+            self.frontier.loans_changed.set()
             background.cancel_scope.cancel()
         return reason
 
@@ -164,9 +165,9 @@ class Coordinator:
         looked: set[str] = set()
         dues: dict[str, datetime] = {}
         for task in tasks:
-            if task.host in ours:
+            if task.host in self.frontier.hosts:
                 looked.add(task.host)
-            elif task.due is not None:
+            if task.host not in ours and task.due is not None:
                 # Earlier than others for a priority.
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
@@ -316,7 +317,7 @@ class Coordinator:
         # Claims only where there is room: no other process can work on a task that waits here.
         if not self._is_low() or await self._feed(background):
             return False
-        if time.monotonic() < self._poll_at or await self._claim_shared():
+        if time.monotonic() < self._poll_at:
             return False
         return await self._drained()
 
@@ -350,7 +351,8 @@ class Coordinator:
             host.poll(wanted=False)
             # Two turns, by the requests that it may be sent now: the room is for others as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
-            asked[host.name] = min(room, self._queues.room(host.name), max(share, turns))
+            number = min(room, self._queues.room(host.name), max(share, turns))
+            asked[host.name] = number if host.borrowed is None else 2 * number
         found: dict[str, list[Task]] = {name: [] for name in asked}
         for task in await self._ledger.tasks.page_each(asked):
             found[task.host].append(task)
@@ -360,12 +362,15 @@ class Coordinator:
         wanted: list[Task] = []
         for host in sorted(hosts, key=_feeding_order):
             tasks = found[host.name]
+            if host.borrowed is not None:
+                # Its owner claims the first ones, and other borrowers some of these.
+                tasks = random.sample(tasks[len(tasks) // 2 :], len(tasks[len(tasks) // 2 :]))
             ready = self._ready(host, tasks, background)
             taken = ready[: room - len(wanted)]
             if taken:
                 host.fed = now
                 wanted += taken
-            is_full = len(tasks) == asked[host.name]  # there may be more
+            is_full = len(found[host.name]) == asked[host.name]  # there may be more
             if is_full or len(taken) < len(ready):
                 host.poll()
         await self._claim(wanted)
@@ -417,8 +422,6 @@ class Coordinator:
             if claimed.put_off or claimed.abandoned:
                 stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
                 self._tell_of_crashes(some)
-            # Another coordinator is at the same tasks: begin elsewhere next time.
-            self._shuffles = claimed.missed > len(some) // 2
             for lease in claimed.leases:
                 self._place(lease)
             self.dispatch()
@@ -433,33 +436,6 @@ class Coordinator:
                     *(printable(task.url), printable(task.lock or ""), lost, most),
                     extra={"event": event, "url": task.url, "reason": Reason.CRASHED_WORKER},
                 )
-
-    async def _claim_shared(self) -> bool:
-        """Claim tasks of fast, healthy hosts that their owners share; return whether any was."""
-        frontier = self.frontier
-        if not frontier.may_share:
-            return False
-        found = await self._ledger.tasks.page(limit=_PREFETCH * self.pool.size)
-        page = [task for task in found if task.id not in self._held]
-        urls = {task.host: task.url for task in page}
-        new = [name for name in urls if name not in frontier.hosts and frontier.shares(name)]
-        states = await self._ledger.hosts.get(new) if new else {}
-        for name, state in states.items():
-            rests = state.not_before is not None and state.not_before > self._ledger.now()
-            ails = state.delay or state.failures or state.given_up or rests
-            rules = self._opening.robots.known(urls[name], state.robots)
-            is_quick = rules is not None and not rules.crawl_delay
-            if is_quick and not ails and state.owner is not None:
-                frontier.visit(state).open()
-        if self._shuffles:
-            random.shuffle(page)
-        shared = {host.name for host in frontier.visited()}
-        wanted = [task for task in page if task.host in shared][: self._room()]
-        await self._claim(wanted)
-        if wanted:
-            self._session.set_idle(False)
-            self._idle = _SHORTEST_IDLE
-        return bool(wanted)
 
     async def _drained(self) -> bool:
         """Return whether nothing is left, here or in the ledger; else note when to look again."""
@@ -485,6 +461,7 @@ class Coordinator:
         await self.internal_errors.end_where_nothing_else_is_left()
         now, idle, until = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
+        lacks_hosts = lacks_hosts and self.frontier.borrowed is None
         self._session.set_idle(others_work and lacks_hosts and idle >= _IDLE_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:

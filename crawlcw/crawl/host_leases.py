@@ -109,11 +109,24 @@ class HostLeaser:
         leases = await self._ledger.host_leases.lease(
             worker=self._session.worker, limit=room, lease=self._lease
         )
+        workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
         for lease in leases:
             # The request may have been repeated, and the lease be of the first one.
             left = lease.expires - self._ledger.now()
             past = max(0.0, (self._lease - left).total_seconds())
-            self._frontier.begin(lease, asked=time.monotonic() - past)
+            host = self._frontier.begin(lease, asked=time.monotonic() - past)
+            # An owner that was killed may have lent slots, which are in use.
+            for worker in workers:
+                loan = worker.loan
+                if (
+                    loan is not None
+                    and loan.host == host.name
+                    and loan.expires > self._ledger.now()
+                    and worker.name != self._session.worker
+                    and not worker.has_returned
+                ):
+                    host.loans[worker.name] = loan
+            host.pace()
         if leases:
             self._session.set_idle(False)
         return bool(leases)
@@ -124,8 +137,6 @@ class HostLeaser:
 
     async def renew(self) -> None:
         """Renew all leases, and save the changes of their hosts; the tasks' were just renewed."""
-        for visited in self._frontier.visited():
-            visited.renewed(asked=self._session.renewed)
         self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
@@ -241,7 +252,7 @@ class HostLeaser:
             if ready is not None and ready <= self._ledger.now():
                 self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER], at=now)
         # Those that have just come stay, or they would go round among the processes unasked.
-        settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE]
+        settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE and not host.loans]
         if not settled:
             return
         workers, idle = await self._session.neighbours()

@@ -1,9 +1,8 @@
 """Hosts that this process holds: their leases, limits and pace, and the turns at them.
 
 Synchronous and without I/O: `causes` changes a host as its requests end; `host_leases` leases,
-saves and releases as this says. The sets of hosts are written here alone. A host that may be asked
-without limits, also of its pages, is shared: its owner looks after it, and other processes ask it
-as well.
+saves and releases as this says. The sets of hosts are written here alone. An owner lends slots of a
+host without a delay, and a borrower asks it beside its owner, see `lending`.
 
               robots.txt is known, and a good page was answered
     leased ──> OPENING ─────────────────────────────────────────> SERVING
@@ -33,8 +32,11 @@ from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Origin, Uplink
 from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
+from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
+#: Tasks of a shared host that a process holds beside its requests while it claims more.
+_MOST_SHARED = 64
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 #: Seconds that a host with as many pages as it may have is left alone while `start` runs.
@@ -59,8 +61,12 @@ class HeldHost:
     name: str  #: the politeness key
     queue: HostQueue  #: with its present delay
     state: Host  #: as far as it is known
-    lease: HostLease | None  #: None: another process has it and shares it
+    lease: HostLease | None  #: None: another process owns it
     limit: HostLimit
+    borrowed: Loan | None = None  #: the right to ask a host of another process
+    loans: dict[str, Loan] = field(default_factory=dict)  #: that count as in use, by the borrower
+    faults: list[Fault] = field(default_factory=list)  #: a borrower's, for the owner
+    pages: int = 0  #: that a borrower has finished
     since: float
     left_at: float = float("-inf")  #: when it was left to others that wait, if it was
     answered: int = 0  #: in this slice
@@ -107,8 +113,8 @@ class HeldHost:
         self.pace()
         if robots is not None:
             self.state.robots = robots
-            if not self.queue.delay and not self.limit.concurrency:
-                self.frontier.pending.save(self)  # others take part in it once they can read this
+            if not self.queue.delay:
+                self.frontier.pending.save(self)  # a borrower reads it
         if asked:
             self.frontier.sent(self.name, at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
@@ -126,6 +132,11 @@ class HeldHost:
             queues.open(self.name, now=frontier.clock())
         else:
             self.queue.opened = False
+            if self.borrowed:
+                # No hop begins either, nor a task that a fetcher has taken.
+                self.queue.deadline = float("-inf")
+            if self.loans or self.borrowed:
+                frontier.loans_changed.set()
         if phase is Phase.LEAVING:
             frontier.pending.release(queues.withdraw(host=self.name))
         queues.changed.add(self.name)
@@ -137,21 +148,47 @@ class HeldHost:
         The longest of its delays counts. One that fails is asked for one page until it is back.
         """
         concurrency = self.limit.concurrency
-        window = self.slow_start.window(finished=self.state.finished)
+        if self.borrowed is not None:
+            allowed = self.borrowed.slots
+        else:
+            allowed = min(concurrency, self.slow_start.window(finished=self.state.finished))
+            if self.loans and concurrency:
+                # Never 0, which is no limit.
+                allowed = max(1, allowed - self.lent)
         self.frontier.queues.pace(
             self.name,
             delay=max(self.limit.delay, self.crawl_delay, self.state.delay),
-            allowed=1 if self.state.failures else min(concurrency, window),
+            allowed=1 if self.state.failures else allowed,
             limit=limit,
             now=self.frontier.clock(),
+        )
+        if (self.loans or self.borrowed) and not self.is_healthy:
+            self.frontier.loans_changed.set()
+
+    @property
+    def lent(self) -> int:
+        """The slots that count as lent."""
+        return sum(loan.slots for loan in self.loans.values())
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether its pages are asked for without a delay, and nothing of it fails."""
+        return (
+            self.phase is Phase.SERVING
+            and not (self.queue.delay or self.state.failures or self.state.given_up)
+            and all(origin.is_closed for origin in self.state.origins.values())
         )
 
     def rest(self, *, seconds: float) -> None:
         """Let it be asked for nothing for some *seconds*."""
-        free_at = self.frontier.clock() + seconds
-        self.frontier.queues.rest(self.name, until=free_at)
-        if self.lease is None:
-            self.frontier.avoided[self.name] = free_at
+        self.frontier.queues.rest(self.name, until=self.frontier.clock() + seconds)
+
+    def extend(self, loan: Loan) -> None:
+        """Ask it by a loan that was renewed."""
+        frontier, now = self.frontier, self.frontier.clock()
+        self.borrowed = loan
+        left = (loan.expires - frontier.ledger_now()).total_seconds()
+        frontier.queues.extend(self.name, deadline=now + (1 - _MARGIN) * left, now=now)
 
     def widen(self) -> None:
         """Let it be asked for one more page at once if those under way take long.
@@ -282,15 +319,16 @@ class Frontier:
         self.uplink = Uplink()
         #: Set by whatever leaves something to do for the coordinator.
         self.poll_wanted = asyncio.Event()
+        self.lends = True  #: whether slots are lent and borrowed; not while the crawl ends
+        #: Set by what must be known at once to owners and borrowers, see `lending`.
+        self.loans_changed = asyncio.Event()
+        self.borrowed: HeldHost | None = None  #: the host of another process that this one asks
         self.hosts: dict[str, HeldHost] = {}
         self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
         self.opening: set[HeldHost] = set()  #: those that are OPENING
         self.pending = Pending()
-        #: Hosts that are shared and failed us: until when this process leaves them alone.
-        self.avoided: dict[str, float] = {}
         self._held = held
         self._limits = Limits(spider.limits)
-        self._some_shared = any(limit.concurrency == 0 for limit in spider.limits.values())
         self.follow(settings)
         self.usable = settings.lease.total_seconds() * (1 - _MARGIN)  #: seconds of a lease
         self._low: set[HeldHost] = set()  #: those of which tasks are wanted, when their turns come
@@ -305,7 +343,8 @@ class Frontier:
             state.given_up = None  # the limit has been raised
         host = self.hosts.get(name)
         if host is not None:
-            # Shared so far, or lost and leased again before the last request had ended.
+            # Borrowed so far, or lost and leased again before the last request had ended.
+            self.give_back(host)
             host.lease, host.state = lease, state
             host.answered, host.since = 0, now
             host.poll()
@@ -348,17 +387,32 @@ class Frontier:
             host.rest(seconds=_UNSEEDED_REST)
         host.enter(Phase.LEAVING)
 
-    def visit(self, state: Host) -> HeldHost:
-        """Take part in a host that another process shares: leases of its tasks let us ask it."""
-        return self._add(state, None, asked=self.clock())
+    def borrow(self, state: Host, loan: Loan) -> HeldHost:
+        """Ask a host of another process by a *loan*."""
+        host = self.hosts.get(state.name)
+        if host is None:
+            host = self._add(state, None, asked=self.clock())
+        self.borrowed = host
+        host.state, host.faults, host.pages = state, [], 0
+        host.extend(loan)
+        host.pace()
+        host.poll()
+        return host
+
+    def give_back(self, host: HeldHost) -> None:
+        """Ask a host no more by the loan that it was borrowed by; none of its slots is in use."""
+        host.borrowed = None
+        if self.borrowed is host:
+            self.borrowed = None
+        host.poll(wanted=False)
+        self.poll_wanted.set()
 
     def _add(self, state: Host, lease: HostLease | None, *, asked: float) -> HeldHost:
         now, limit = self.clock(), limit_of(state.name, self._limits, self._settings)
         queue = self.queues.begin(
             state.name,
             limit=limit.concurrency,
-            # A failure for a visitor is known to that process alone.
-            next_start=self.avoided.pop(state.name, now),
+            next_start=now,
             deadline=asked + self.usable,
         )
         host = self.hosts[state.name] = HeldHost(
@@ -378,6 +432,7 @@ class Frontier:
         """Note that this process has lost the lease of a host."""
         if host := self.hosts.get(name):
             host.lease = None
+            host.loans.clear()  # they expire before the next lease
             self.leased.pop(name, None)
             self.pending.forget(host)
             host.enter(Phase.LEAVING)
@@ -396,35 +451,30 @@ class Frontier:
         not_before = moment + timedelta(seconds=rest) if rest > 0 else None
         # Where there is more to do the ledger need not look for it.
         more = host.is_stale and host.state.given_up is None
+        if more and host.loans:
+            # The next owner does not look for them, because this one has released the host.
+            last = max(loan.expires for loan in host.loans.values())
+            not_before = max(not_before or moment, last)
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
 
-    def visited(self) -> list[HeldHost]:
-        """Return the hosts of others that this process asks, by its leases of their tasks."""
-        hosts = self.hosts.values()
-        return [host for host in hosts if host.lease is None and host.phase is not Phase.LEAVING]
-
     # --- limits and pace
 
-    def shares(self, name: str) -> bool:
-        """Return whether the user's limits let several processes ask a host."""
-        limit, pages = limit_of(name, self._limits, self._settings), self.page_limit
+    def may_lend(self, host: HeldHost) -> bool:
+        """Return whether slots of a host may be lent, or stay lent."""
+        pages = self.page_limit
         # Its owner alone counts its pages.
-        counts_pages = pages.most is not None and name not in pages.unlimited
-        is_limited = limit.concurrency or limit.delay or counts_pages
-        return not is_limited and self.avoided.get(name, float("-inf")) <= self.clock()
+        counts_pages = pages.most is not None and host.name not in pages.unlimited
+        fits = not host.limit.concurrency or host.lent < host.limit.concurrency
+        is_lendable = self.lends and host.lease is not None and host.is_healthy
+        return is_lendable and fits and not counts_pages
 
     def follow(self, settings: Settings) -> None:
         """Ask all hosts by other settings from now on, those that are held as well."""
         self._settings = settings
-        #: Whether any host is left without limits, so that several processes may ask it.
-        self.may_share = self._some_shared or settings.per_host_concurrency == 0
         for host in [*self.hosts.values()]:
             host.limit = limit_of(host.name, self._limits, settings)
             host.pace(limit=host.limit.concurrency)
-            if host.lease is None and not self.shares(host.name):
-                # It is its owner's alone from now on.
-                host.enter(Phase.LEAVING)
 
     def delay(self, name: str) -> float:
         """Return the seconds between the starts of two requests to a host."""
@@ -470,15 +520,18 @@ class Frontier:
             if host is None:
                 continue
             queue = host.queue
-            # A visitor of a host looks for its tasks among all others.
-            looks = host.lease is not None and host.is_stale and host.phase is not Phase.LEAVING
-            # Half of the leases worth holding are used up.
+            looks = host.is_stale and host.phase is not Phase.LEAVING
+            # Half of the leases worth holding are used up. Others ask a shared host as well.
             is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
+            if is_low and (host.loans or host.borrowed):
+                is_low = self._held.of_host[host.name] - queue.active < _MOST_SHARED
             (self._low.add if is_low else self._low.discard)(host)
             # A task whose lease is lost is not held, and may be asked for all the same: active.
             # Hops that wait at a host which is not ours any more go on without it.
             hops = queue.hops if host.lease is not None else ()
-            has_ended = not (looks or host.is_busy or queue.active or queue.waiting or hops)
+            works = looks or host.is_busy or queue.active or queue.waiting or hops
+            # A borrower returns the loan itself.
+            has_ended = not (works or host.loans or host.borrowed)
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:

@@ -337,6 +337,11 @@ class WorkerSession:
         else:
             self._recorded, self._longest_lag = minute_of(now), 0.0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether this worker's fetchers have no host to ask, though there is work."""
+        return self._idle
+
     def set_idle(self, idle: bool) -> None:
         """Note whether this worker's fetchers have no host to ask, though there is work."""
         if idle != self._idle:

@@ -106,8 +106,9 @@ def _copied(part: Part, found: Document) -> Document:
     copied = {name: value for name, value in found.items() if value is not None or name in nulls}
     if part is Part.WORKERS:
         copied["idle"] = bool(copied["idle"])
-        # Its vitals are of now, and of this ledger.
-        copied.pop("vitals", None)
+        # They are of now, and of this ledger.
+        for name in ("vitals", "loan", "report"):
+            copied.pop(name, None)
     return copied
 
 

@@ -28,6 +28,8 @@ and a worker
     idle         whether it has no host to crawl, although there is work
     counters     some of `Counters`, by name
     vitals       as in `Vitals`
+    loan         as in `Loan`; absent: none yet
+    report       as in `LoanReport`; absent: none yet
 
 A page that was finished once also has
 
@@ -66,6 +68,7 @@ from crawlcw.model import values
 from crawlcw.model.counters import Counters
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
+from crawlcw.model.loans import Fault, Loan, LoanReport
 from crawlcw.model.rates import Vitals, Worker
 from crawlcw.model.task import (
     DONE,
@@ -403,7 +406,27 @@ def worker(found: Mapping[str, Any]) -> Worker:
         name=found["_id"],
         counters=counters(found["counters"]),
         vitals=Vitals(**vitals) if (vitals := found.get("vitals")) else None,
+        loan=loan(found),
+        report=_report(found.get("report")),
     )
+
+
+def loan(found: Mapping[str, Any]) -> Loan | None:
+    """Return the loan of a worker's document."""
+    return Loan(**offered) if (offered := found.get("loan")) else None
+
+
+def report_document(report: LoanReport) -> Document:
+    """Return a borrower's report as it is stored."""
+    # A URL is crawled text.
+    faults = [{**asdict(fault), "url": values.text(fault.url)} for fault in report.faults]
+    return {**asdict(report), "faults": faults}
+
+
+def _report(found: Mapping[str, Any] | None) -> LoanReport | None:
+    if not found:
+        return None
+    return LoanReport(**{**found, "faults": tuple(Fault(**each) for each in found["faults"])})
 
 
 def counters_document(counters: Counters) -> Document:

@@ -6,7 +6,7 @@ from typing import Self
 from crawlcw.errors import LedgerFormatError, LedgerKindError
 
 #: Changes with the names and the meaning of stored fields, in any store.
-FORMAT = 1
+FORMAT = 2
 
 
 class LedgerKind(Enum):

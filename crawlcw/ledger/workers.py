@@ -35,6 +35,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.model.counters import Counters
+from crawlcw.model.loans import Loan, LoanReport
 from crawlcw.model.rates import (
     COARSE,
     EVERY,
@@ -98,6 +99,35 @@ class Workers:
         # One that was delayed on its way must not take back a later one.
         earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
         write = Write(name, earlier, Edit(set=news))
+        await self._store.writing(lambda unit: unit.workers.change([write]))
+
+    async def lend(self, worker: Worker, loan: Loan) -> bool:
+        """Offer a loan to a worker, or change it, if its loan is still that of *worker*.
+
+        Return whether it has this loan now; a repeated call returns True too.
+        """
+        offered = asdict(loan)
+        before = None if worker.loan is None else asdict(worker.loan)
+        write = Write(worker.name, {"left": None, "loan": before}, Edit(set={"loan": offered}))
+        if await self._store.writing(lambda unit: unit.workers.change([write])):
+            return True
+        return await self.loan(worker.name) == loan
+
+    async def loan(self, name: str) -> Loan | None:
+        """Return the last loan that a worker was offered."""
+        found = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
+        return documents.loan(found[name]) if name in found else None
+
+    async def report(self, name: str, report: LoanReport) -> None:
+        """Record the report of a borrower, which is not idle, with its heartbeat.
+
+        Writes nothing for a worker that is not on the list any more.
+        """
+        edit = Edit(
+            set={"report": documents.report_document(report), "idle": False},
+            raise_to={"heartbeat": self._store.now()},
+        )
+        write = Write(name, {"left": None}, edit)
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def counters(self) -> Counters:

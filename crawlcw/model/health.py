@@ -199,6 +199,11 @@ class Origin(Breaker):
         if self.failing_since is not None:
             self.opened_at = self.failing_since
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether all its pages may be asked for."""
+        return not (self.failures or self.given_up or self.probe or self.until)
+
     def sent_before_opening(self, sent: float) -> bool:
         """Return whether a request that failed was sent before the opening.
 

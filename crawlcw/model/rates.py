@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, pairwise
 
 from crawlcw.model.counters import Counters
+from crawlcw.model.loans import Loan, LoanReport
 
 #: A worker leaves a point in as many minutes as this.
 EVERY = timedelta(minutes=1)
@@ -53,6 +54,18 @@ class Worker:
     idle: bool = False  #: whether it has no host to ask, though there is work
     counters: Counters = field(default_factory=Counters)
     vitals: Vitals | None = None  #: its state as it was shown last; None: not yet
+    loan: Loan | None = None  #: the last one that it was offered
+    report: LoanReport | None = None  #: on a loan that it has used
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether it has returned its loan."""
+        loan, report = self.loan, self.report
+        return (
+            loan is not None
+            and report is not None
+            and report == replace(report, loan=loan.id, returned=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

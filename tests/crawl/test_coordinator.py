@@ -36,7 +36,7 @@ from crawlcw.ledger.protocol import Added, Claimed, Counters
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.health import Origin
-from crawlcw.model.hosts import HostLease, RobotsRecord
+from crawlcw.model.hosts import HostLease
 from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.testing import ReplayDownloader
@@ -554,7 +554,6 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
         begins: float = 0.0,
         back: float | None = None,
         taken_over: bool,
-        **settings: Any,
     ) -> dict[str, float]:
         """The other worker's leases end at 60 s; with *back*, it renews them at that time."""
         begun: dict[str, float] = {}
@@ -563,12 +562,10 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dic
             await ledger.tasks.add(make_tasks(10))
             claim = {"worker": "b", "lease": timedelta(seconds=60), "max_lost": 3}
             leases = (await ledger.leases.claim(await ledger.tasks.page(limit=10), **claim)).leases
-            if settings.get("per_host_concurrency") == 0:
-                await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
             await ledger.tasks.add([make_task("http://example.com/other", due=_at(away[1]))])
             await asyncio.sleep(begins)
             ledger.away = away
-            harness = Harness(ledger, **settings)
+            harness = Harness(ledger)
             running = asyncio.create_task(harness.until_it_ends())
             if back is not None:
                 await asyncio.sleep(back)
@@ -595,12 +592,11 @@ def _at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-@pytest.mark.parametrize("shared", [{}, {"per_host_concurrency": 0, "obey_robots": False}])
 @pytest.mark.parametrize("away", [(30, 100), (25, 65)])
 def test_leases_that_run_out_during_an_outage_are_left_to_their_holder(
-    outage: Callable[..., dict[str, float]], away: tuple[float, float], shared: dict[str, Any]
+    outage: Callable[..., dict[str, float]], away: tuple[float, float]
 ):
-    begun = outage(away=away, back=away[1] + 9, taken_over=False, **shared)
+    begun = outage(away=away, back=away[1] + 9, taken_over=False)
 
     assert begun.keys() == {"other"}
     assert 10 <= begun["other"] - away[1] < 19, "no claim before the holder is back"
@@ -766,40 +762,6 @@ async def test_a_host_is_woken_for_its_earliest_task_and_sooner_for_a_priority(
         ready += [each.host.name for each in leases]
     assert ready == ["high.example", "both.example", "old.example", "low.example"]
     assert await ledger.hosts.next_ready() == now + hour
-
-
-def robots(body: str) -> RobotsRecord:
-    day = timedelta(days=1)
-    return RobotsRecord(origin="http://example.com", body=body, sitemaps=(), expires=START + day)
-
-
-@pytest.mark.parametrize(
-    ("state", "asked"),
-    [
-        ({}, True),
-        ({"delay": 5.0}, False),
-        ({"failures": 1}, False),
-        ({"given_up": Reason.HOST_FULL}, False),
-        ({"not_before": START + timedelta(hours=1)}, False),
-        ({"not_before": START - timedelta(hours=1)}, True),
-    ],
-    ids=["well", "slow", "failing", "full", "resting", "rested"],
-)
-@quickly
-async def test_a_host_that_others_share_is_asked_by_its_owner_alone_unless_it_is_well(
-    ledger: CountingLedger, state: dict[str, Any], asked: bool
-) -> None:
-    await ledger.tasks.add(make_tasks(5))
-    (lease,) = await ledger.host_leases.lease(worker="b", limit=1, lease=timedelta(hours=1))
-    await ledger.host_leases.save([(lease, replace(lease.host, **state))])
-    harness = Harness(ledger, per_host_concurrency=0, obey_robots=False)
-    running = asyncio.create_task(harness.until_it_ends())
-
-    await asyncio.sleep(10)
-    harness.coordinator.stop()
-    await running
-
-    assert len(harness.starts) == (5 if asked else 0)
 
 
 @quickly

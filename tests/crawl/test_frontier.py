@@ -11,6 +11,7 @@ from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host
+from crawlcw.model.loans import Loan
 from crawlcw.model.task import Lease
 from tests.support.frontiers import HOST, USABLE, Process, lease_of
 from tests.support.ledgers import START, make_task
@@ -63,78 +64,6 @@ def test_the_longest_of_all_delays_counts(
     assert host.queue.delay == delay
     assert process.take() is not None
     assert process.resting() == delay
-
-
-# --- shared hosts
-
-
-@pytest.mark.parametrize(
-    ("concurrency", "delay", "shared"), [(0, 0.0, True), (8, 0.0, False), (0, 1.0, False)]
-)
-def test_a_host_without_limits_may_be_shared(concurrency: int, delay: float, shared: bool):
-    process = Process(concurrency=concurrency, delay=delay)
-
-    assert process.frontier.shares(HOST) == shared
-
-
-@pytest.mark.parametrize("renewed_after", [None, USABLE / 2])
-def test_a_visitor_asks_as_long_as_it_renews_its_tasks(renewed_after: float | None):
-    """One that was frozen past their leases would ask for pages that others have asked for since.
-
-    These are its requests under way as well, whose time limits are over when it goes on.
-    """
-    process = Process(concurrency=0)
-    host = process.frontier.visit(Host(name=HOST))
-    process.open()
-    process.claim(3)
-    if renewed_after is not None:
-        process.now += renewed_after
-        host.renewed(asked=process.now)
-
-    process.now += USABLE - 1
-    assert process.may_ask()
-    assert process.take() is not None
-    process.now += 1
-    assert not process.may_ask()
-    assert process.take() is None
-    host.renewed(asked=process.now)
-    assert process.may_ask()
-    assert len(process.take_all()) == 2
-
-
-@pytest.mark.parametrize("retry_after", [3.0, 60.0])
-def test_a_shared_host_that_fails_is_left_alone_by_visitors_for_its_rest(retry_after: float):
-    process = Process(concurrency=0)
-    host = process.frontier.visit(Host(name=HOST))
-    process.open()
-
-    process.failed(reason=Reason.HTTP_STATUS, retry_after=retry_after)
-
-    assert host.phase is Phase.LEAVING
-    assert process.frontier.pending.take_unsaved() == set(), "a visitor writes no state of a host"
-    process.forget()
-    assert process.frontier.shares("other.example")
-    process.now += retry_after - 0.1
-    assert not process.frontier.shares(HOST)
-    process.now += 0.1
-    assert process.frontier.shares(HOST)
-
-
-@pytest.mark.parametrize(
-    ("now", "leaves"),
-    [({"concurrency": 0}, False), ({"concurrency": 4}, True), ({"delay": 1}, True)],
-)
-def test_a_visitor_leaves_a_host_that_is_its_owners_alone_by_new_settings(
-    now: dict[str, Any], leaves: bool
-):
-    process = Process(concurrency=0)
-    visited = process.frontier.visit(Host(name=HOST))
-    owned = process.begin("other.example")
-
-    process.follow(**now)
-
-    assert (visited.phase is Phase.LEAVING) == leaves
-    assert owned.phase is Phase.OPENING
 
 
 # --- requests at once
@@ -274,7 +203,8 @@ def test_a_task_of_an_origin_that_was_given_up_is_ignored_with_all_others_or_tol
 ):
     process = Process(concurrency=0)
     state = Host(name=HOST, origins={"http": Origin(given_up=Reason.HOST_UNREACHABLE)})
-    host = process.begin(origins=state.origins) if owned else process.frontier.visit(state)
+    loan = Loan("b:1", host=HOST, slots=0, expires=process.at(9))
+    host = process.begin(origins=state.origins) if owned else process.frontier.borrow(state, loan)
     process.frontier.pending.take_losing()
     task = make_task(errback=errback)
 
@@ -360,7 +290,6 @@ def attempt_at(process: Process, lease: Lease, *, sent: datetime | None = None) 
     return PageAttempt(
         lease=lease,
         request=Request.of(lease.task),
-        free=lambda: None,
         sent=sent or process.ledger_now(),
         began=process.now,
     )

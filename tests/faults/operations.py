@@ -8,12 +8,14 @@ from typing import Any
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Added, Cursor, TaskFilter
 from crawlcw.model.hosts import HostLease
+from crawlcw.model.loans import Loan, LoanReport
 from crawlcw.model.rates import Point, Vitals
 from crawlcw.model.task import ChangedTask, Lease, Status
 from crawlcw.model.transitions import too_deep
 from tests.faults.world import COUNTERS, LARGE, NOW, World, learned, worker
 from tests.support.ledgers import LEASE, changed_task, failure, make_task, success
 
+LOAN = Loan("b:1", host="example.com", slots=4, expires=NOW)
 POINT = Point(worker="a", started=NOW, time=NOW, vitals=Vitals(finished=3))
 
 
@@ -203,6 +205,8 @@ OPERATIONS = [
     ),
     _simple(lambda w: w.near.workers.join(worker("w")), name="join"),
     _simple(lambda w: w.near.workers.beat("a", COUNTERS, idle=True), name="beat"),
+    _simple(lambda w: w.near.workers.lend(worker("a"), LOAN), name="lend"),
+    _simple(lambda w: w.near.workers.report("a", LoanReport("b:1", finished=3)), name="report"),
     _simple(lambda w: w.near.rates.record(POINT), name="record"),
     _simple(lambda w: w.near.workers.leave("dead"), name="leave", answers=_no_more),
     Operation(name="lease_hosts", act=_lease_hosts, answers=_same_host_leases),
@@ -262,6 +266,7 @@ OPERATIONS = [
     _read("versions", lambda w: _collected(w.near.queries.versions())),
     _read("workers", lambda w: w.near.workers.all()),
     _read("counters", lambda w: w.near.workers.counters()),
+    _read("loan", lambda w: w.near.workers.loan("a")),
     _read("hosts", lambda w: _collected(w.near.hosts.all())),
     _read("host_counts", lambda w: w.near.hosts.counts()),
     _read("get_hosts", lambda w: w.near.hosts.get(["p.com", "q.com", "none.com"])),

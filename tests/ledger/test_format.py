@@ -57,7 +57,10 @@ async def test_no_way_of_opening_takes_another_format(ledger_url: str):
 
     to_read = partial(open_ledger, create=False, kind=None)
     for opening in (open_ledger, to_read, open_for_inspection):
-        with pytest.raises(LedgerFormatError, match=r"\(format 99, this one reads 1\): .* --fresh"):
+        with pytest.raises(
+            LedgerFormatError,
+            match=rf"\(format {FORMAT + 98}, this one reads {FORMAT}\): .* --fresh",
+        ):
             await opening(ledger_url, "books")
 
 

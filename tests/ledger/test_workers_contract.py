@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
+from crawlcw.model.loans import Fault, Loan, LoanReport
 from tests.support.ledgers import (
     LEASE,
     START,
@@ -197,3 +198,51 @@ async def test_a_dead_worker_gives_back_its_own_tasks_and_hosts_alone(
     free = await ledger.host_leases.lease(worker="x", limit=9, lease=LEASE)
     assert len(free) == 2
     assert "example.com" in {each.host.name for each in free}, "its task has no owner"
+
+
+# --- loans
+
+LOAN = Loan("b:1", host="example.com", slots=4, expires=at(9))
+FAULT = Fault(
+    url="http://example.com/é$\ud800", reason="http-status", status=429, sent=at(1), refused=b"\0i"
+)
+
+
+async def test_a_worker_has_the_loan_of_the_first_owner_until_that_one_changes_it(
+    store: LedgerFactory,
+):
+    one, two = await store.open(), await store.open()
+    await one.workers.join(worker("a"))
+    renewed = replace(LOAN, expires=at(12), ended=True)
+
+    assert await one.workers.loan("a") is None
+    assert await one.workers.lend(worker("a"), LOAN)
+    assert await one.workers.lend(worker("a"), LOAN), "it is repeated after a lost reply"
+    assert not await two.workers.lend(worker("a"), replace(LOAN, id="c:1"))
+    assert await two.workers.lend(worker("a", loan=LOAN), renewed)
+
+    assert await one.workers.loan("a") == renewed
+    assert await at_work(one) == {"a": worker("a", loan=renewed)}
+    await one.workers.leave("a")
+    assert not await one.workers.lend(worker("a", loan=renewed), LOAN)
+
+
+async def test_a_report_is_a_heartbeat_of_a_worker_that_is_not_idle(
+    store: LedgerFactory,
+):
+    ledger = await store.open()
+    await ledger.workers.join(worker("a"))
+    await ledger.workers.beat("a", Counters(), idle=True)
+    store.clock.advance(seconds=2)
+    report = LoanReport("b:1", finished=3, delay=0.5, crawl_delay=2.0, faults=(FAULT,))
+
+    await ledger.workers.report("a", report)
+    await ledger.workers.report("nobody", report)
+
+    clean = replace(FAULT, url="http://example.com/é$\ufffd")
+    assert await at_work(ledger) == {
+        "a": worker("a", heartbeat=at(2), report=replace(report, faults=(clean,)))
+    }
+    await ledger.workers.leave("a")
+    await ledger.workers.report("a", report)
+    assert await ledger.workers.all() == []

@@ -41,6 +41,7 @@ from tests.support.docs import REPOSITORY, DocsSpider, path_of
 from tests.support.exit_site import ExitSpider
 from tests.support.many_hosts import HostsSpider
 from tests.support.member_site import Members, Visitors
+from tests.support.one_host_site import OneHost
 from tests.support.programs import Program
 
 LEDGER_UNAVAILABLE = 69
@@ -57,6 +58,7 @@ _SPIDERS: dict[str, type[Spider]] = {
     "visitors": Visitors,
     "counting": Counting,
     "exits": ExitSpider,
+    "one_host": OneHost,
 }
 _ENOUGH = 180.0
 #: Milliseconds, far less than a lease: a process that is frozen meanwhile loses none.

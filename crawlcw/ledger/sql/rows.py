@@ -39,7 +39,7 @@ _JSON = frozenset(
     {
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
-        *("robots", "origins", "counters", "vitals"),
+        *("robots", "origins", "counters", "vitals", "loan", "report"),
         *("state", "control", "policy"),
     }
 )

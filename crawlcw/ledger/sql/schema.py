@@ -201,7 +201,8 @@ class Tables:
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
                 pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
                 heartbeat INTEGER NOT NULL, "left" INTEGER,
-                idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT)""",
+                idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT,
+                loan TEXT, report TEXT)""",
             f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,

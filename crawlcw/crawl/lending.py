@@ -1,0 +1,300 @@
+"""Slots of a host that its owner lends to idle workers, and the work of a borrower.
+
+    owner      lends ──> renews while the borrower beats ──> ends it ──> counts it until returned
+    borrower          idle ──> asks and reports ──> stops at once ──> returns it with its last slot
+
+A host is lent while its owner's event loop is late or all its fetchers work: else a second process
+gains nothing. Only a healthy host without a delay is lent. The first trouble at any process ends
+all its loans: a borrower reports a failure and stops, its owner's circuit breaker decides, and the
+rest is its owner's alone. So limits and rests hold over all processes.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from itertools import count
+
+import anyio
+
+from crawlcw.crawl.causes import Causes
+from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.robots import Robots
+from crawlcw.engine.session import WorkerSession
+from crawlcw.model.hosts import FIRST_PAGES, Host
+from crawlcw.model.loans import Loan, LoanReport
+from crawlcw.model.rates import Worker
+from crawlcw.model.sanitize import printable
+
+logger = logging.getLogger(__name__)
+
+#: How long a loan is, renewed after a third of it; a killed borrower's slots are free after that.
+_LOAN = timedelta(seconds=9)
+#: Seconds between two polls of a process that lends or borrows, that is idle, and of others.
+_POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
+#: Seconds between two heartbeats of a borrower; after some missing ones it counts as gone.
+_BEAT, _MISSED_BEATS = 1.0, 3
+#: No more tasks of a host are no work for another process.
+_FEW = 8
+#: Seconds without a task after which a loan is returned.
+_UNUSED = 1.0
+#: An event loop has more to do than it can if it is late by these seconds in the mean, as behind
+#: callbacks that wait, or computes for this part of the time.
+_LATE, _BUSY = 0.02, 0.6
+
+
+class Lending:
+    """The loans of one process: those that it has given, and the one that it has."""
+
+    def __init__(
+        self,
+        session: WorkerSession,
+        causes: Causes,
+        robots: Robots,
+        *,
+        has_free_fetchers: Callable[[], bool],
+    ) -> None:
+        """Lend and borrow for the process of *session*."""
+        self._session = session
+        self._workers, self._hosts = session.ledger.workers, session.ledger.hosts
+        self._now = session.ledger.now
+        self._frontier = causes.frontier
+        self._clock = causes.frontier.clock
+        self._causes = causes
+        self._robots = robots
+        self._has_free_fetchers = has_free_fetchers
+        self._numbers = count(1)
+        self._applied: dict[str, LoanReport] = {}  #: the last report on each loan that is lent
+        self._sent = LoanReport("")  #: the own report as it was written last
+        self._sent_at = self._used_at = 0.0
+        #: The time, the sum of the loop's lag, and its CPU seconds, some time ago.
+        self._sampled = (self._clock(), 0.0, time.thread_time())
+        self._is_busy = False
+
+    async def run(self) -> None:
+        """Lend and borrow until cancelled."""
+        while True:
+            self._frontier.loans_changed.clear()
+            pause = await self.poll()
+            with anyio.move_on_after(pause):
+                await self._frontier.loans_changed.wait()
+
+    async def poll(self) -> float:
+        """Act as borrower and as owner; return the seconds until the next poll."""
+        frontier, is_idle = self._frontier, self._session.is_idle
+        self._sample()
+        if frontier.borrowed is not None or is_idle:
+            await self._borrow()
+        lent = [host for host in frontier.leased.values() if host.loans]
+        if hosts := lent or self._candidates():
+            await self._lend(hosts)
+        if lent or frontier.borrowed is not None:
+            return _POLL
+        return _IDLE_POLL if is_idle else _PAUSE
+
+    def _sample(self) -> None:
+        """Measure whether the event loop has more to do than it can."""
+        now = (self._clock(), self._session.stats.loop_lag.seconds, time.thread_time())
+        seconds, lag, computed = (new - old for new, old in zip(now, self._sampled, strict=True))
+        if seconds >= _PAUSE:
+            # The lag is measured ten times a second.
+            self._is_busy = lag >= 10 * _LATE * seconds or computed >= _BUSY * seconds
+            self._sampled = now
+
+    # --- the owner
+
+    def _candidates(self) -> list[HeldHost]:
+        """Return the host that another process could ask as well, if there is one."""
+        leased = self._frontier.leased
+        # Hosts are handed on first, see `HostLeaser`.
+        hosts = leased.values() if len(leased) == 1 else ()
+        return [host for host in hosts if self._may_lend_more(host)]
+
+    def _may_lend_more(self, host: HeldHost) -> bool:
+        allowed = host.queue.allowed
+        # Without a limit no slot is missing here.
+        gains = not allowed or self._is_busy or not self._has_free_fetchers()
+        has_slots = not allowed or (allowed > 1 and host.state.finished >= FIRST_PAGES)
+        has_tasks = self._session.held.of_host[host.name] > min(allowed, _FEW)
+        return gains and has_slots and has_tasks and self._frontier.may_lend(host)
+
+    async def _lend(self, hosts: list[HeldHost]) -> None:
+        workers = {worker.name: worker for worker in await self._workers.all()}
+        for host in hosts:
+            for name in [*host.loans]:
+                await self._keep(host, name, workers.get(name))
+            if host.loans:
+                # A borrower may have added tasks.
+                host.poll()
+                self._frontier.poll_wanted.set()
+            await self._offer(host, workers)
+
+    async def _keep(self, host: HeldHost, name: str, worker: Worker | None) -> None:
+        """Apply the report of a borrower; renew, end or forget its loan."""
+        loan, now = host.loans[name], self._now()
+        is_there = worker is not None and worker.loan is not None and worker.loan.id == loan.id
+        report = None if worker is None else worker.report
+        is_returned = False
+        if report is not None and report.loan == loan.id:
+            self._apply(host, report)
+            is_returned = report.returned
+        if is_returned or loan.expires <= now:
+            del host.loans[name]
+            self._applied.pop(loan.id, None)
+            host.pace()
+            host.poll()
+            return
+        if worker is None:
+            return  # it has left; its requests may be under way at the server
+        if not is_there and host.queue.allowed and host.queue.active > host.queue.allowed:
+            return  # its slots are still in use here
+        ended = loan.ended or not self._frontier.may_lend(host)
+        if ended and not is_there:
+            del host.loans[name]
+            host.pace()
+            return
+        beats = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _BEAT)
+        expires = loan.expires
+        if beats and expires - now < _LOAN * 2 / 3:
+            expires = self._expiry(host)
+        changed = replace(loan, ended=ended, expires=max(expires, loan.expires))
+        if changed == loan and is_there:
+            return
+        # Before the write: its reply may be lost.
+        host.loans[name] = changed
+        if not await self._workers.lend(worker, changed) and not is_there:
+            # Another owner was faster.
+            host.loans.pop(name, None)
+            host.pace()
+
+    def _expiry(self, host: HeldHost) -> datetime:
+        """Return when a loan expires that is lent or renewed now: before the owner's lease."""
+        left = timedelta(seconds=host.queue.deadline - self._frontier.clock())
+        left -= timedelta(microseconds=left.microseconds % 1000)
+        return self._now() + min(_LOAN, left)
+
+    def _apply(self, host: HeldHost, report: LoanReport) -> None:
+        """Take over the news of a report."""
+        before = self._applied.get(report.loan)
+        if before is None:
+            # An owner that was killed has counted the pages, and perhaps not seen the faults.
+            is_ours = report.loan.startswith(f"{self._session.worker}:")
+            before = LoanReport(report.loan, finished=0 if is_ours else report.finished)
+        if report == before:
+            return
+        self._applied[report.loan] = report
+        state = host.state
+        state.finished += report.finished - before.finished
+        state.delay = max(state.delay, report.delay) if report.delay else state.delay
+        host.crawl_delay = max(host.crawl_delay, report.crawl_delay)
+        host.pace()
+        for fault in report.faults[len(before.faults) :]:
+            self._causes.reported(host.name, fault)
+        if report.delay or report.crawl_delay:
+            self._frontier.pending.save(host)
+
+    async def _offer(self, host: HeldHost, workers: dict[str, Worker]) -> None:
+        """Lend slots of a host to workers that have nothing to ask."""
+        now = self._now()
+        idle = [
+            worker
+            for worker in workers.values()
+            if worker.idle
+            and worker.name != self._session.worker
+            and worker.name not in host.loans
+            and (worker.loan is None or worker.loan.expires <= now or worker.has_returned)
+        ]
+        for worker in idle:
+            if not self._may_lend_more(host):
+                return
+            slots = 0
+            if allowed := host.queue.allowed:
+                slots = min(allowed - 1, max(1, (allowed + host.lent) // len(workers)))
+            number = next(self._numbers)
+            loan = Loan(
+                f"{self._session.worker}:{number}",
+                host=host.name,
+                slots=slots,
+                expires=self._expiry(host),
+            )
+            # Its slots are not used here from now on.
+            host.loans[worker.name] = loan
+            host.pace()
+            logger.debug(
+                "%d slots of %s are lent to %s",
+                *(slots, printable(host.name), printable(worker.name)),
+                extra={"event": "lent", "host": host.name, "worker": worker.name},
+            )
+            await self._keep(host, worker.name, worker)
+
+    # --- the borrower
+
+    async def _borrow(self) -> None:
+        """Begin with a loan, go on by it, or return it."""
+        frontier, name = self._frontier, self._session.worker
+        host = frontier.borrowed
+        loan = await self._workers.loan(name)
+        if frontier.borrowed is not host:
+            return  # its lease is ours by now
+        if host is None:
+            if not frontier.lends or loan is None or loan.ended or loan.expires <= self._now():
+                return
+            if loan.id == self._sent.loan or loan.host in frontier.leased:
+                return
+            found = await self._hosts.get([loan.host])
+            if loan.host in found and loan.host not in frontier.leased:
+                await self._report(self._begin(found[loan.host], loan))
+            return
+        borrowed = host.borrowed
+        assert borrowed is not None
+        if loan is not None and loan.id == borrowed.id and host.phase is Phase.SERVING:
+            host.extend(loan)
+        now = self._clock()
+        if self._session.held.of_host[host.name] or host.queue.waiting or host.is_busy:
+            self._used_at = now
+        is_over = (
+            loan is None or loan.id != borrowed.id or loan.ended or loan.expires <= self._now()
+        )
+        if is_over or not frontier.lends or now - self._used_at >= _UNUSED or not host.is_healthy:
+            if host.phase is not Phase.LEAVING:
+                host.enter(Phase.LEAVING)
+        else:
+            # Its owner may have added tasks.
+            host.poll()
+            frontier.poll_wanted.set()
+        await self._report(host)
+
+    def _begin(self, state: Host, loan: Loan) -> HeldHost:
+        frontier, record = self._frontier, state.robots
+        host = frontier.borrow(state, loan)
+        if record is not None:
+            self._robots.known(record.origin, record)
+        host.open(crawl_delay=self._robots.crawl_delay(host.name))
+        if host.phase is not Phase.SERVING:
+            host.enter(Phase.SERVING)
+        self._session.set_idle(False)
+        self._used_at = self._clock()
+        frontier.poll_wanted.set()
+        return host
+
+    async def _report(self, host: HeldHost) -> None:
+        """Write the news for its owner, if there are any, and a heartbeat."""
+        frontier, loan = self._frontier, host.borrowed
+        if loan is None:
+            return
+        report = LoanReport(
+            loan.id,
+            returned=host.phase is Phase.LEAVING and not host.queue.active,
+            finished=host.pages,
+            delay=host.state.delay,
+            crawl_delay=host.crawl_delay,
+            faults=tuple(host.faults),
+        )
+        now, news = self._clock(), replace(report, finished=self._sent.finished)
+        if news == self._sent and now - self._sent_at < _BEAT:
+            return
+        if report.returned:
+            frontier.give_back(host)
+        self._sent, self._sent_at = report, now
+        await self._workers.report(self._session.worker, report)
