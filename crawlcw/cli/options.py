@@ -22,8 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: The key in click's `meta` of the ledger that the user named; None: it ends with the command.
 LEDGER = "crawlcw.ledger"
-#: A user before `@`, or an option, of which a URL may have a password.
-_SECRET = re.compile(r"://[^/]*@|[?&][^=]*pass", re.IGNORECASE)
+#: The parts of a URL that may have a password: behind a user, or an option.
+_SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")

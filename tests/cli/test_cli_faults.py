@@ -118,6 +118,8 @@ def test_the_last_word_names_each_fault():
     [
         ("mongodb://h/db?replicaSet=rs0", "'mongodb://h/db?replicaSet=rs0'"),
         ("mongodb://me:secret@h/db", "URL"),
+        ("postgresql://me@h:5432/db", "postgresql://me@h:5432/db"),
+        ("postgresql://h/db?user=me&password=secret", "URL"),
     ],
 )
 def test_a_printed_command_has_the_ledger_and_no_password(ledger: str, shown: str):
