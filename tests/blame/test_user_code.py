@@ -21,11 +21,11 @@ from tests.support.work_process import crawlcw
 pytestmark = pytest.mark.thorough
 
 
-async def records(ledger_url: str, site: Site) -> dict[str, Record]:
+async def records(ledger_url: str, site: Site, *, name: str = "pages") -> dict[str, Record]:
     """Return every task by its path."""
     from crawlcw.ledger.protocol import TaskFilter
 
-    ledger = await open_ledger(ledger_url, "pages")
+    ledger = await open_ledger(ledger_url, name)
     try:
         found = await ledger.queries.find(TaskFilter(), limit=1000)
         whole = [await ledger.tasks.get(each.task.id) for each in found]
