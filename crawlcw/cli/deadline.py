@@ -4,13 +4,11 @@ Code that ignores its cancellation, blocks the event loop, or leaves a thread or
 keep the process for ever. One timer beside the event loop ends all of these.
 """
 
-import asyncio
 import gc
 import logging
 import math
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +17,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import crawlcw
 from crawlcw.cli.exit_codes import INTERRUPTED
+
+if TYPE_CHECKING:
+    import asyncio
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ _SUSPENDED = {
 }
 _CRAWLCW = str(Path(crawlcw.__file__).parent)
 #: Files of code that is not the user's.
-_LIBRARIES = (_CRAWLCW, sysconfig.get_path("stdlib"), "<")
+_LIBRARIES = (_CRAWLCW, str(Path(os.__file__).parent), "<")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -152,12 +153,14 @@ def end_process(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def running_code(loop: asyncio.AbstractEventLoop | None, *, folder: str = "") -> list[str]:
+def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
     """Return the user's code that runs in this process; for another thread than the loop's.
 
     Installed packages are not the user's, except for files in *folder*.
     """
-    from crawlcw.model.sanitize import printable  # imported here: most processes just exit
+    import asyncio  # imported here: most commands need none of it, and just exit
+
+    from crawlcw.model.sanitize import printable
 
     stacks = sys._current_frames()  # noqa: SLF001  # its documented name
     places = []
