@@ -43,8 +43,8 @@ _ROBOTS_TXT = "/robots.txt"
 _USUAL = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
-#: Some generators confuse the two kinds.
-_ENTRIES = frozenset({"url", _SITEMAP})
+#: Some generators confuse the two kinds, or leave the element around <loc> out.
+_ENTRIES = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
     "urlset": _ENTRIES,
     _INDEX: _ENTRIES,

@@ -74,6 +74,7 @@ SITEMAPS = [replace(page, is_sitemap=True) for page in PAGES]
         ("<urlset><url><loc>{}</loc><loc>{}</loc></url></urlset>", PAGES),
         ("<urlset><url>{}</url><url>\n{}\n<loc></loc></url></urlset>", PAGES[:1]),
         ("<urlset><sitemap><loc>{}</loc></sitemap><sitemap>{}</sitemap></urlset>", SITEMAPS),
+        ("<urlset><loc>{}</loc><page><loc>{}</loc></page></urlset>", PAGES),
         ("<sitemapindex><url><loc>{}</loc></url><url>{}</url></sitemapindex>", SITEMAPS),
         ("<sitemapindex><sitemap><loc>{}</loc><loc>{}</loc></sitemap></sitemapindex>", SITEMAPS),
         ("<RSS><ITEM><LINK>{}</LINK></ITEM><ITEM><Guid>{}</Guid></ITEM></RSS>", PAGES),
