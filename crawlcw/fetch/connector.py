@@ -242,12 +242,14 @@ class Listener(ResponseHandler):
         """End the connection for *data*, which is no HTTP or behind the end of the answer.
 
         An answer that has ended is good (RFC 9112, section 6.3). Not one byte behind it is kept: a
-        server could send them for as long as the connection stands.
+        server could send them for as long as the connection stands. On a connection that is used
+        again, no HTTP may be bytes behind the last answer, so `transport` asks once more.
         """
-        if self.is_answered and self.content.is_eof():
+        is_behind = self.is_answered and self.content.is_eof()
+        if is_behind or (self.released and not self.is_answered):
             if self.site is not None and not data.startswith(_GOODBYES):
                 self.site.distrust()
-        elif self._payload is not None and not self._payload.is_eof():
+        if not is_behind and self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(error)
         self.close()
         self.set_exception(error)

@@ -233,6 +233,11 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     attributes = _attributes(rest)
     host, port, is_safe = _origin(url)
     domain = attributes.get("domain", "").removeprefix(".").lower()
+    if not domain.isascii():
+        try:  # as Chromium does: the host is in ASCII
+            domain = yarl.URL.build(scheme="http", host=domain).raw_host or ""
+        except ValueError:
+            return None
     # In a domain with many owners, and at an IP address, a cookie is for the very host. The URL
     # Standard lets no other host end in a number, and an IPv6 address has no private suffix.
     is_shared = (

@@ -17,9 +17,10 @@ from crawlcw.model.retry import retry_after
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 #: RFC 9110, section 15.4: it says nothing of where a redirect leads.
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
-_ABOUT_THE_BODY = frozenset({"content-type", "content-encoding", "content-language"})
+_BODY_FORMAT = frozenset({"content-type", "content-encoding", "content-language"})
+_ABOUT_THE_BODY = _BODY_FORMAT | {"content-location"}
 #: Headers that are sent to another origin as well: none of them is a secret.
-_PORTABLE = HARMLESS | _ABOUT_THE_BODY
+_PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):

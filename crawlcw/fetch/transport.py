@@ -19,6 +19,7 @@ from typing import Self
 from urllib.parse import quote_from_bytes
 
 import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDictProxy
 
 from crawlcw.api import charset
@@ -226,8 +227,11 @@ class AiohttpDownloader:
             except BaseException as error:
                 hop.connector.release(answer)
                 # RFC 9112, section 9.3.1: it may have ended before the server has read it.
-                ended = aiohttp.ClientOSError, aiohttp.ServerDisconnectedError
-                if not may_repeat or not isinstance(error, ended):
+                ended = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
+                # Of a used one, the rest of the last answer may have come first.
+                if not may_repeat or not (
+                    ended or (isinstance(error, HttpProcessingError) and answer.released)
+                ):
                     raise
                 may_repeat = False
         hop.stage = Stage.PASSED

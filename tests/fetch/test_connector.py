@@ -42,6 +42,16 @@ async def _cue(exchange: Exchange) -> object:
     return None
 
 
+@page("/rest-later")
+async def _rest_later(exchange: Exchange) -> object:
+    """Answers with too small a Content-Length; the rest comes when the next request does."""
+    await exchange.send(response(b"asked for"))
+    await exchange.reader.read(1)
+    await exchange.send(b"</body></html>\r\n")
+    await exchange.hang()
+    return None
+
+
 @page("/goodbye")
 async def _goodbye(exchange: Exchange) -> object:
     """Answers, and sends an unsolicited 408."""
@@ -225,6 +235,25 @@ async def test_bytes_that_the_loop_has_not_delivered_yet_are_seen(
     while connection.is_connected():
         await asyncio.sleep(0)
     assert not site_of(downloader, server).is_kept
+
+
+async def test_the_rest_of_the_last_answer_costs_the_next_request_nothing(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/rest-later"))
+    assert (await get(downloader, server.url("/ok"))).body == PAGE
+    assert not site_of(downloader, server).is_kept
+
+
+async def test_a_request_that_may_not_be_repeated_fails_behind_the_rest_of_the_last_answer(
+    downloader: AiohttpDownloader, server: HostileServer
+) -> None:
+    await get(downloader, server.url("/rest-later"))
+    with pytest.raises(FetchError) as caught:
+        await get(downloader, server.url("/ok"), method="POST")
+
+    assert caught.value.reason is Reason.PROTOCOL
+    assert server.counts["/ok"] <= 1
 
 
 @pytest.mark.parametrize(("method", "times"), [("GET", 2), ("POST", 1)])

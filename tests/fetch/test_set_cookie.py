@@ -120,6 +120,15 @@ def test_a_domain_is_the_host_or_above_it(attribute: str, domain: str, host_only
     assert (cookie.domain, cookie.host_only) == (domain, host_only)
 
 
+@pytest.mark.parametrize("domain", ["bücher.example", ".BÜCHER.example", "bücher。example"])
+def test_a_domain_in_another_script_is_that_of_its_host(domain: str):
+    """As in Chromium 156."""
+    cookie = parsed(f"a=b; Domain={domain}", yarl.URL("http://www.xn--bcher-kva.example/"))
+
+    assert cookie is not None
+    assert (cookie.domain, cookie.host_only) == ("xn--bcher-kva.example", False)
+
+
 @pytest.mark.parametrize("host", ["[::1]", "[2001:db8::1]", "127.0.0.1"])
 def test_an_address_has_no_cookies_for_hosts_below_it(host: str):
     url = yarl.URL(f"http://{host}/")
@@ -132,7 +141,10 @@ def test_an_address_has_no_cookies_for_hosts_below_it(host: str):
 
 @pytest.mark.parametrize(
     "domain",
-    ["example", "op.example", "x.www.shop.example", "..shop.example", "shop.example.", "127.0.0.1"],
+    [
+        *("example", "op.example", "x.www.shop.example", "..shop.example", "shop.example."),
+        *("127.0.0.1", "ü.shop.example", "shop.example/ü", "ü@shop.example", "ü ü", "\u2024"),
+    ],
 )
 def test_another_domain_is_refused(domain: str):
     assert parsed(f"a=b; Domain={domain}") is None
