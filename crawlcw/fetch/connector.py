@@ -246,9 +246,13 @@ class Listener(ResponseHandler):
         again, no HTTP may be bytes behind the last answer, so `transport` asks once more.
         """
         is_behind = self.is_answered and self.content.is_eof()
-        if is_behind or (self.released and not self.is_answered):
-            if self.site is not None and not data.startswith(_GOODBYES):
-                self.site.distrust()
+        is_goodbye = data.startswith(_GOODBYES)
+        if (
+            self.site is not None
+            and not is_goodbye
+            and (is_behind or (self.released and not self.is_answered))
+        ):
+            self.site.distrust()
         if not is_behind and self._payload is not None and not self._payload.is_eof():
             self._payload.set_exception(error)
         self.close()
