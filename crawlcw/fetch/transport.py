@@ -228,7 +228,7 @@ class AiohttpDownloader:
                 hop.connector.release(answer)
                 # RFC 9112, section 9.3.1: it may have ended before the server has read it.
                 ended = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # Of a used one, the rest of the last answer may have come first.
+                # The rest of the last answer may have come first on a used connection.
                 if not may_repeat or not (
                     ended or (isinstance(error, HttpProcessingError) and answer.released)
                 ):
