@@ -2,7 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -102,6 +102,21 @@ def test_form_fields_are_posted():
     assert request.body == b"q=a+b%26c&tag=x&tag=y"
     assert Request(URL, data=[("tag", "x"), ("tag", 2)]).body == b"tag=x&tag=2"  # type: ignore[arg-type]
     assert request.headers == (("Content-Type", "application/x-www-form-urlencoded"),)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "2026-01-01",
+        datetime(2026, 1, 1),  # noqa: DTZ001  # the mistake
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+    ],
+)
+def test_a_time_of_change_that_no_ledger_holds_is_refused(changed: Any):
+    with pytest.raises(
+        SpiderError, match=r"^Request\(changed=.*must be a time with a zone, of years"
+    ):
+        Request(URL, changed=changed)
 
 
 def test_headers_are_a_mapping_or_pairs():
