@@ -17,6 +17,8 @@ from crawlcw.model.task import Lease
 #: Seconds of a delayed host's time for which leases are held.
 AHEAD = 5.0
 _MOST_BONUS = 10
+#: Hosts of others are forgotten above so many, once their delay or rest has passed.
+_REMEMBERED = 1000
 
 
 def bonus(priority: int) -> int:
@@ -91,10 +93,13 @@ class HostQueues:
             self._give_turn(queue, queue.next_start)
         return waiting
 
-    def of_hops(self, host: str) -> HostQueue:
+    def of_hops(self, host: str, *, now: float) -> HostQueue:
         """Return the queue for hops to a host; one request at once if its lease is not ours."""
         queue = self.by_host.get(host) or self.elsewhere.get(host)
         if queue is None:
+            if len(self.elsewhere) >= _REMEMBERED:
+                for other in [*self.elsewhere.values()]:
+                    self._forget_idle(other, now)
             never, forever = float("-inf"), float("inf")
             queue = self.elsewhere[host] = HostQueue(host, 1, 1, 0.0, never, forever)
         return queue
@@ -111,13 +116,16 @@ class HostQueues:
     def leave(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:
         """Note that a hop waits no more, or that its request has ended, which *frees_slot*."""
         queue.active -= frees_slot
-        is_idle = not (queue.active or queue.hops)
         if queue is self.elsewhere.get(queue.host):
-            if is_idle and max(queue.next_start, queue.hops_rest_until) <= now:
-                del self.elsewhere[queue.host]
+            self._forget_idle(queue, now)
         else:
             self.changed.add(queue.host)
         self._give_turn(queue, now)
+
+    def _forget_idle(self, queue: HostQueue, now: float) -> None:
+        is_idle = not (queue.active or queue.hops)
+        if is_idle and max(queue.next_start, queue.hops_rest_until) <= now:
+            del self.elsewhere[queue.host]
 
     def withdraw(
         self, *, host: str | None = None, unwanted: Callable[[Lease], bool] = lambda _: True

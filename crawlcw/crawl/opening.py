@@ -249,7 +249,8 @@ class Admission:
         """Wait until a request of an attempt may be sent to a host; return the host's queue."""
         assert self.opening is not None
         frontier, event = self.opening.frontier, asyncio.Event()
-        queues, queue, since = frontier.queues, frontier.queues.of_hops(host), frontier.clock()
+        queues, since = frontier.queues, frontier.clock()
+        queue = queues.of_hops(host, now=since)
         # One that has a slot goes first: those before it may wait for that very slot.
         queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
         queues.changed.add(host)
@@ -275,7 +276,7 @@ class Admission:
             self._leave(queue, frees_slot=False)
 
     async def _read(self, queue: HostQueue) -> None:
-        """Learn the rest of a host that is not ours, and have it leased if no process has it."""
+        """Learn the rest of a host that is not ours; have it leased if one slot is not enough."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -292,7 +293,7 @@ class Admission:
             rest = (state.not_before - frontier.ledger_now()).total_seconds()
             queue.rests_until = max(queue.rests_until, now + rest)
             queue.next_start = max(queue.next_start, queue.rests_until)
-        if state.owner is None:
+        if state.owner is None and queue.active:
             await ledger.hosts.wake({host: frontier.ledger_now()})
             self.wake()
 
@@ -300,10 +301,11 @@ class Admission:
         """See `redirects.Admission.throttled`."""
         if self.opening is not None:
             frontier = self.opening.frontier
-            queue = frontier.queues.of_hops(urls.locate(response.url).host)
+            host, now = urls.locate(response.url).host, frontier.clock()
+            queue = frontier.queues.of_hops(host, now=now)
             asked = status_error(response, now=frontier.ledger_now()).retry_after
             rest = frontier.policy.rest(1, retry_after=asked)
-            queue.hops_rest_until = max(queue.hops_rest_until, frontier.clock() + rest)
+            queue.hops_rest_until = max(queue.hops_rest_until, now + rest)
 
     def asked(self, url: str) -> None:
         """Note that *url* was asked for just now."""

@@ -252,7 +252,8 @@ class Sessions:
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused
             # It is answered without a login, too.
-            held.candidates.remove(url)
+            if url in held.candidates:  # pages that were answered meanwhile may have pushed it out
+                held.candidates.remove(url)
         return False
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
