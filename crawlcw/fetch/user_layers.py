@@ -81,6 +81,25 @@ def _checked(error: Defer) -> BaseException:
     return error
 
 
+#: The attributes of a response that the user's code has made, and their types.
+_OF_RESPONSE: dict[str, type] = {"url": str, "status": int, "body": bytes, "elapsed": timedelta}
+
+
+def _check_response(response: object, message: str) -> None:
+    """Raise `TypeError` unless the user's code has returned a response; *message* names its type.
+
+    Its values go into the ledger, which holds no others.
+    """
+    if not isinstance(response, Response):
+        raise TypeError(message.format(type(response).__name__))
+    for name, kind in _OF_RESPONSE.items():
+        if not isinstance(value := getattr(response, name), kind):
+            raise TypeError(f"the {name} of its Response is {type(value).__name__}")
+    for name, value in response.headers.items():
+        if not isinstance(value, str):
+            raise TypeError(f"the header {printable(name)} of its Response is no text")
+
+
 def after_response(spider: Spider) -> Layer | None:
     """Return the layer of the spider's `after_response`; None: it has none."""
     hook = spider.after_response
@@ -223,9 +242,7 @@ class UserLayer:
             async with asyncio.timeout(self._watch.limit or None) as own.timeout:
                 response = await self._layer(view, given, ask)
             await cancellation.strike()
-            if not isinstance(response, Response):
-                kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
-                raise TypeError(f"it returned {kind}: return a Response")
+            _check_response(response, "it returned {}: return a Response")
         except (FetchError, StopCrawl, LedgerError):
             raise
         except BaseException as error:  # the user's code may raise anything
@@ -277,9 +294,7 @@ class OwnDownloader:
         try:
             response = await self._own.fetch(request, url=request.url)
             await cancellation.strike()
-            if not isinstance(response, Response):
-                kind = type(response).__name__  # type: ignore[unreachable]  # users' are not typed
-                raise TypeError(f"fetch() returned {kind}, not a crawlcw.Response")
+            _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
                 # That URL was admitted neither by the scope nor by robots.txt.
                 raise ValueError("fetch() answered for another URL: it must not follow redirects")

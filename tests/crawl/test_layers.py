@@ -171,15 +171,21 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
         ("raises late", "KeyError"),
         ("elsewhere", "ValueError"),
         ("URL", "TypeError: call_next() takes the attempt and a Request"),
+        ({"status": "200"}, "TypeError: the status of its Response is str"),
+        ({"body": "text"}, "TypeError: the body of its Response is str"),
+        ({"elapsed": 5}, "TypeError: the elapsed of its Response is int"),
+        ({"headers": {"ETag": 5}}, "TypeError: the header etag of its Response is no text"),
         ("request", "SpiderError: attempt.request cannot be set: hand another request to"),
         ("deadline", "AttributeError: an attempt has request, purpose, session and proxy, but no"),
     ],
 )
 async def test_any_other_error_fails_the_page_and_names_the_layer(
-    result: str, said: str, tmp_path: Path
+    result: Any, said: str, tmp_path: Path
 ):
     class Broken:
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Any:
+            if isinstance(result, dict):
+                return Response(HOME, request=request, **result)
             if result == "raises":
                 raise KeyError("key")
             if result == "hangs":
