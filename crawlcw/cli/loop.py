@@ -26,7 +26,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        deadline.loop = runner.get_loop()
+        # A command may have run another loop before.
+        deadline.loop, deadline.is_finished = runner.get_loop(), False
         try:
             result = runner.run(main)
         except BaseException as error:

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 
+from crawlcw.cli import loop
 from crawlcw.cli.deadline import Deadline, running_code
 
 NOT_AT_ALL = timedelta(0)
@@ -121,6 +122,14 @@ def test_a_program_that_calls_crawlcw_has_no_deadline(exits: Exits):
     Deadline().allow(NOT_AT_ALL)
 
     assert (timers(), exits.codes) == ([], [])
+
+
+def test_a_second_loop_of_a_command_has_unfinished_work_again():
+    async def is_finished() -> bool:
+        return loop.deadline.is_finished
+
+    before = [loop.run(is_finished()), loop.deadline.is_finished]
+    assert [*before, loop.run(is_finished())] == [False, True, False]
 
 
 @pytest.fixture
