@@ -58,7 +58,7 @@ class Deadline:
         #: Whether this process is a command, and no program that calls it.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.folder = ""  #: of the spider
+        self.folder = ""  #: of a spider in an installed package
         #: Releases and reports unfinished work; returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
@@ -68,6 +68,12 @@ class Deadline:
         self._timer: threading.Timer | None = None
         self._ends_at = math.inf
         self._has_passed = False
+
+    def know(self, spider: type) -> None:
+        """Count the package of *spider* as the user's, even if it is installed."""
+        package, dot, _ = spider.__module__.partition(".")
+        if dot:
+            self.folder = str(Path(sys.modules[package].__file__ or "").parent)
 
     def allow(self, grace: timedelta) -> None:
         """End the process after *grace* and a moment, unless it ends earlier."""
@@ -183,6 +189,8 @@ def _place(stack: list[FrameType], folder: str) -> str:
     """Return the innermost function, file and line of the user's; empty: there is none."""
     for frame in stack:
         code = frame.f_code
+        if frame.f_globals.get("__name__") == "__main__":
+            continue  # the script that starts the command
         if not code.co_filename.startswith(_LIBRARIES) and (
             (folder and code.co_filename.startswith(folder))
             or not any(name in code.co_filename for name in _PACKAGES)

@@ -1,19 +1,23 @@
 """The deadline of a process, in the process of the test: it does not exit."""
 
 import asyncio
+import importlib
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from crawlcw.cli import loop
 from crawlcw.cli.deadline import Deadline, running_code
+from tests.support.programs import run_to_end
 
 NOT_AT_ALL = timedelta(0)
 HOUR = timedelta(hours=1)
@@ -54,6 +58,13 @@ def deadline(exits: Exits) -> Iterator[Deadline]:  # it must not exit
 
 def timers() -> list[threading.Timer]:
     return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
+@pytest.fixture
+def ended() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    yield ended
+    ended.set()
 
 
 def test_the_earliest_time_counts_and_unfinished_work_is_finished(
@@ -124,19 +135,50 @@ def test_a_program_that_calls_crawlcw_has_no_deadline(exits: Exits):
     assert (timers(), exits.codes) == ([], [])
 
 
+def test_the_script_of_a_command_is_no_code_of_the_users(tmp_path: Path):
+    script = tmp_path / "crawlcw"
+    script.write_text(
+        "import threading\n"
+        "from crawlcw.cli.deadline import running_code\n"
+        "asked = threading.Thread(target=lambda: print(running_code(None)))\n"
+        "asked.start()\n"
+        "asked.join()\n"
+    )
+
+    ended = run_to_end([sys.executable, str(script)])
+
+    assert (ended.stdout, ended.returncode) == ("[]\n", 0), ended.stderr
+
+
+def test_an_installed_package_is_the_users_if_its_spider_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: threading.Event, deadline: Deadline
+):
+    package = tmp_path / "site-packages" / "shop"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    code = "class Books: pass\ndef work(began, ended):\n    began.set()\n    ended.wait()\n"
+    (package / "spiders.py").write_text(code)
+    monkeypatch.syspath_prepend(package.parent)
+    module = importlib.import_module("shop.spiders")
+    began = threading.Event()
+    thread = threading.Thread(target=module.work, args=(began, ended), name="installed")
+    thread.start()
+    began.wait()
+
+    assert "thread installed" in running_code(None)
+    deadline.know(module.Books)
+    named = "thread installed, work (spiders.py:4)"
+    assert named in running_code(None, folder=deadline.folder)
+    ended.set()
+    thread.join()
+
+
 def test_a_second_loop_of_a_command_has_unfinished_work_again():
     async def is_finished() -> bool:
         return loop.deadline.is_finished
 
     before = [loop.run(is_finished()), loop.deadline.is_finished]
     assert [*before, loop.run(is_finished())] == [False, True, False]
-
-
-@pytest.fixture
-def ended() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    yield ended
-    ended.set()
 
 
 def test_what_runs_is_named_by_function_and_line(ended: threading.Event):

@@ -123,6 +123,7 @@ def command(
         gc.freeze()
         gc.enable()
         made = loading.make(loading.find(spider), arguments)
+        deadline.know(type(made))
         settings = options.settings_of(made, [*assignments, *shorthands, *share])
         secure_descriptors(settings.concurrency)
         return made, settings
