@@ -1799,8 +1799,16 @@ async def test_a_crawl_whose_loop_stands_still_gives_its_pages_back_from_another
 ):
     _, crawl, running = await begun(ledger)
 
-    await asyncio.to_thread(crawl.abandon)
+    async def abandon() -> Report:
+        another = await ledger.another()
+        try:
+            return await crawl.abandon(another, at_once=True)
+        finally:
+            await another.close()
 
+    report = await asyncio.to_thread(asyncio.run, abandon())
+
+    assert report.finish_reason is FinishReason.STOPPED_AT_ONCE
     assert (await ledger.queries.counts()).by_status == {Status.FINISHED: 1, Status.TODO: 30}
     assert await ledger.workers.all() == []
     running.cancel()
