@@ -44,7 +44,7 @@ def pages(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def listed(*options: str) -> set[str]:
     done = invoke("tasks", "pages", *options)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, bool(done.stderr)) == (0, not done.stdout)
     return {url for url in URLS if f" {url}" in done.stdout.replace("\n", " \n")}
 
 
