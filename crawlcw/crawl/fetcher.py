@@ -105,17 +105,18 @@ class Fetcher:
         try:
             if task.callback not in outcomes.errors.callbacks:
                 outcomes.errors.check(task.callback)
-            session = None
+            session, has_slot = None, True
             sessions, named = outcomes.sessions, task.options.session
             if (named or sessions.by_default) and frontier.given_up(task) is None:
                 free = partial(self.coordinator.free_slot, lease)
                 session = await sessions.admit(task, free=free)
+                has_slot = self.coordinator.has_slot(lease)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(
                 lease=lease,
                 request=Request.of(task),
-                slot=partial(self.coordinator.free_slot, lease),
+                slot=partial(self.coordinator.free_slot, lease) if has_slot else None,
                 slot_host=task.host,
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
@@ -127,6 +128,8 @@ class Fetcher:
                     raise Defer("its host may not be asked now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
+                if not has_slot:  # its session had to be logged in
+                    await sessions.admission.enter(attempt, task.url)
                 try:
                     return await self._page(attempt)
                 except (FetchError, StopCrawl) as refusal:

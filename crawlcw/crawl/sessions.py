@@ -116,11 +116,10 @@ class Sessions:
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = self._ledger.now()
 
-    async def admit(self, task: Task, *, free: Callable[[], None] | None = None) -> Session | None:
+    async def admit(self, task: Task, *, free: Callable[[], None] = lambda: None) -> Session | None:
         """Return the session for a page, logged in; raises `Defer` if that takes long.
 
-        A login needs the slots of its host: while one is made, the slot of the page is *free*, and
-        the page waits for another one then.
+        Calls *free* before it waits for a login, because that needs a slot of its host.
         """
         name = task.options.session or self._of_pool(task) or self._default
         if name is None:
@@ -131,18 +130,8 @@ class Sessions:
         if held.proxy is not None and self.proxies.health(held.proxy).is_dead:
             held.ready = False
         if not held.ready:
-            is_free = False
-
-            def wait() -> None:
-                nonlocal is_free
-                if free is not None:
-                    free()
-                    is_free = True
-
-            await self._make_ready(held, wait)
+            await self._make_ready(held, free)
             held.used_at = time.monotonic()
-            if is_free:
-                raise Defer("its session had to be logged in")
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self, task: Task) -> str | None:
