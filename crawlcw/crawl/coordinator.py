@@ -194,10 +194,6 @@ class Coordinator:
         self.host_leaser.resize(settings.concurrency)
         self.wake()
 
-    def has_slot(self, lease: Lease) -> bool:
-        """Return whether a dispatched lease still has its slot of the host."""
-        return (lease.task.id, lease.fence) in self._asking
-
     def free_slot(self, lease: Lease) -> None:
         """Free the host's slot of a dispatched lease, once: its next request may begin."""
         key = (lease.task.id, lease.fence)
