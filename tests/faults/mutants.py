@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         name="no-fence-on-oversize-items",
         edits=(
-            _without("Items.placed", '"fence": fence, ', module=f"{_MONGO}.blobs"),
+            _without("placed", '"fence": fence, ', module=f"{_MONGO}.blobs"),
             _without(
                 "Items.whole", '"fence": found["items_from"]["fence"], ', module=f"{_MONGO}.blobs"
             ),

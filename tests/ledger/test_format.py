@@ -59,7 +59,7 @@ async def test_no_way_of_opening_takes_another_format(ledger_url: str):
     for opening in (open_ledger, to_read, open_for_inspection):
         with pytest.raises(
             LedgerFormatError,
-            match=rf"\(format {FORMAT + 98}, this one reads {FORMAT}\): .* --fresh",
+            match=rf"\(format {FORMAT + 98}, this one reads {FORMAT}\): `crawlcw drop books`",
         ):
             await opening(ledger_url, "books")
 
@@ -74,7 +74,7 @@ async def test_fresh_deletes_a_ledger_of_another_format_and_crawls(ledger_url: s
 
     assert (refused.returncode, refused.stdout) == (78, "")
     assert "another version of crawlcw wrote the data of books" in refused.stderr
-    assert "`crawlcw run books --fresh`" in refused.stderr
+    assert "`crawlcw drop books`" in refused.stderr
     assert fresh.returncode == 3, fresh.stderr
     assert "the ledger has no page of books yet" in fresh.stdout
 
