@@ -136,7 +136,7 @@ MUTANTS = [
         edits=(
             _without("placed", '"fence": fence, ', module=f"{_MONGO}.blobs"),
             _without(
-                "Items.whole", '"fence": found["items_from"]["fence"], ', module=f"{_MONGO}.blobs"
+                "Items.whole", ', "fence": found["items_from"]["fence"]', module=f"{_MONGO}.blobs"
             ),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen[mongodb]",),

@@ -82,7 +82,7 @@ WITHOUT |= {
         (
             "commit-is-not-durable",
             f"{_LEDGER}.outcomes",
-            "Outcomes._record",
+            "Outcomes._send",
             ("send(self._store.durable", "send(self._store.tasks"),
         ),
         (
