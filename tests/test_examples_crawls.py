@@ -8,7 +8,6 @@ from tests.support.examples import output_of
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("sqlite")
 def test_a_crawl_goes_on_when_two_of_three_machines_die(
     ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -23,6 +22,7 @@ def test_a_crawl_goes_on_when_two_of_three_machines_die(
     ]
 
 
+@pytest.mark.thorough
 def test_a_long_list_of_urls_is_crawled_in_two_runs(tmp_path: Path):
     said = output_of("million.py", tmp_path, "400").splitlines()
 

