@@ -352,6 +352,8 @@ class Coordinator:
             # Two turns, by the requests that it may be sent now: the room is for others as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
             number = min(room, self._queues.room(host.name), max(share, turns))
+            if host.quota is not None:
+                number = min(number, host.quota)
             asked[host.name] = number if host.borrowed is None else 2 * number
         found: dict[str, list[Task]] = {name: [] for name in asked}
         for task in await self._ledger.tasks.page_each(asked):
@@ -370,6 +372,8 @@ class Coordinator:
             if taken:
                 host.fed = now
                 wanted += taken
+                if host.quota is not None:
+                    host.quota = max(0, host.quota - len(taken))
             is_full = len(found[host.name]) == asked[host.name]  # there may be more
             if is_full or len(taken) < len(ready):
                 host.poll()

@@ -35,8 +35,6 @@ from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
 from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
-#: Tasks of a shared host that a process holds beside its requests while it claims more.
-_MOST_SHARED = 64
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
 #: Seconds that a host with as many pages as it may have is left alone while `start` runs.
@@ -67,6 +65,8 @@ class HeldHost:
     loans: dict[str, Loan] = field(default_factory=dict)  #: that count as in use, by the borrower
     faults: list[Fault] = field(default_factory=list)  #: a borrower's, for the owner
     pages: int = 0  #: that a borrower has finished
+    #: Tasks that may be claimed until the next poll of `Lending`; None: it is not shared.
+    quota: int | None = None
     since: float
     left_at: float = float("-inf")  #: when it was left to others that wait, if it was
     answered: int = 0  #: in this slice
@@ -523,8 +523,7 @@ class Frontier:
             looks = host.is_stale and host.phase is not Phase.LEAVING
             # Half of the leases worth holding are used up. Others ask a shared host as well.
             is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
-            if is_low and (host.loans or host.borrowed):
-                is_low = self._held.of_host[host.name] - queue.active < _MOST_SHARED
+            is_low = is_low and host.quota != 0
             (self._low.add if is_low else self._low.discard)(host)
             # A task whose lease is lost is not held, and may be asked for all the same: active.
             # Hops that wait at a host which is not ours any more go on without it.

@@ -68,8 +68,9 @@ class Lending:
         self._applied: dict[str, LoanReport] = {}  #: the last report on each loan that is lent
         self._sent = LoanReport("")  #: the own report as it was written last
         self._sent_at = self._used_at = 0.0
-        #: The time, the sum of the loop's lag, and its CPU seconds, some time ago.
-        self._sampled = (self._clock(), 0.0, time.thread_time())
+        #: The time, the sum of the loop's lag, its CPU seconds, and its pages, some time ago.
+        self._sampled = (self._clock(), 0.0, time.thread_time(), 0)
+        self._pages_a_second = 0.0
         self._is_busy = False
 
     async def run(self) -> None:
@@ -89,18 +90,38 @@ class Lending:
         lent = [host for host in frontier.leased.values() if host.loans]
         if hosts := lent or self._candidates():
             await self._lend(hosts)
+        for host in frontier.hosts.values():
+            if host.loans or host.borrowed is not None or host.quota is not None:
+                self._limit(host)
         if lent or frontier.borrowed is not None:
             return _POLL
         return _IDLE_POLL if is_idle else _PAUSE
 
     def _sample(self) -> None:
         """Measure whether the event loop has more to do than it can."""
-        now = (self._clock(), self._session.stats.loop_lag.seconds, time.thread_time())
-        seconds, lag, computed = (new - old for new, old in zip(now, self._sampled, strict=True))
+        stats = self._session.stats
+        now = (self._clock(), stats.loop_lag.seconds, time.thread_time(), stats.pages)
+        seconds, lag, computed, pages = (
+            new - old for new, old in zip(now, self._sampled, strict=True)
+        )
         if seconds >= _PAUSE:
             # The lag is measured ten times a second.
             self._is_busy = lag >= 10 * _LATE * seconds or computed >= _BUSY * seconds
+            self._pages_a_second = pages / seconds
             self._sampled = now
+
+    def _limit(self, host: HeldHost) -> None:
+        """Claim as many tasks of a shared host as this process finishes in a second.
+
+        With more, another process would have nothing to do at the end of the crawl, while callbacks
+        of pages that have been answered wait here.
+        """
+        host.quota = None
+        if host.loans or host.borrowed is not None:
+            most = max(4 * host.queue.allowed or _FEW, int(self._pages_a_second))
+            host.quota = max(0, most - self._session.held.of_host[host.name])
+        host.poll()
+        self._frontier.poll_wanted.set()
 
     # --- the owner
 
