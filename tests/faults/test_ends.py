@@ -189,11 +189,11 @@ def test_one_signal_ends_a_crawl_in_each_phase_and_the_second_at_once(
             wait_until(lambda event=event: c.records(event))
         code, report = c.end(within=60)
 
-    reason, ends_with = [("stopped", 0), ("stopped-at-once", 130)][signals - 1]
-    # A crawl may be drained before its `closed` is stopped.
-    expected = {reason, "drained"} if phase == "closed" else {reason}
-    assert (code, report["finish_reason"] in expected) == (ends_with, True), c.log
-    assert crawl.has_reached("items.jsonl") == (signals == 1)
+    ends = [("stopped", 0), ("stopped-at-once", 130)][signals - 1 :][:1]
+    if phase == "closed":
+        ends.append(("drained", 0))  # it may be, before its `closed` is stopped
+    assert (report["finish_reason"], code) in ends, c.log
+    assert crawl.has_reached("items.jsonl") == (code == 0)
     assert c.records("worker_crashed") == []
 
 
