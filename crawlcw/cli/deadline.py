@@ -44,7 +44,7 @@ _SUSPENDED = {
 }
 _CRAWLCW = str(Path(crawlcw.__file__).parent)
 #: Files of code that is not the user's.
-_LIBRARIES = (_CRAWLCW, str(Path(os.__file__).parent), "<")
+_LIBRARIES = (_CRAWLCW, str(Path(os.__file__).parent), "uvloop/", "<")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
@@ -203,10 +203,10 @@ def _is_own(stack: list[FrameType]) -> bool:
     """Return whether a thread without code of the user's is idle, or is crawlcw's."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
-    # `_worker` waits in C code, the thread of anyio in `Queue.get`.
-    return any(frame.f_code.co_name == "get" for frame in stack) or (
-        stack[0].f_code.co_name == "_worker"
-    )
+    # `_worker` waits in C code, the thread of anyio in `Queue.get`, and the loop's last one in
+    # `Executor.shutdown`.
+    names = {frame.f_code.co_name for frame in stack}
+    return not names.isdisjoint(("get", "shutdown")) or stack[0].f_code.co_name == "_worker"
 
 
 def _callers(frame: FrameType | None) -> Iterator[FrameType]:
