@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.metrics import Measures
@@ -26,6 +27,11 @@ def exit_line(code: int) -> bytes:
     The exit code of the process is not proof: the spider's code may exit with any.
     """
     return b'{"exit": %d}\n' % code
+
+
+def code_of(reason: FinishReason | None) -> int:
+    """Return the exit code of a worker that has ended in order."""
+    return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

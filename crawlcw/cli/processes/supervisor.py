@@ -23,7 +23,7 @@ from crawlcw.cli.first_run import warn_of
 from crawlcw.cli.ledger_option import closing
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
-from crawlcw.cli.processes.channel import WorkerState
+from crawlcw.cli.processes.channel import WorkerState, code_of
 from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.cli.starting import Process
@@ -426,8 +426,7 @@ class Supervisor:
 
     def _as_told(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""
-        at_once = self._order is FinishReason.STOPPED_AT_ONCE
-        return _End(code=INTERRUPTED if at_once else OK, finish_reason=self._order)
+        return _End(code=code_of(self._order), finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:

@@ -22,9 +22,9 @@ from crawlcw.api.spider import Spider
 from crawlcw.assembly import open_crawl
 from crawlcw.cli import signals
 from crawlcw.cli.deadline import deadline
-from crawlcw.cli.exit_codes import INTERNAL, INTERRUPTED, OK
+from crawlcw.cli.exit_codes import INTERNAL
 from crawlcw.cli.loop import background_tasks
-from crawlcw.cli.processes.channel import WorkerState, exit_line
+from crawlcw.cli.processes.channel import WorkerState, code_of, exit_line
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
@@ -175,7 +175,7 @@ async def crawl(
                 _state(running), released=report.released, finish_reason=report.finish_reason
             )
             supervision.send(state.line())
-            return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
+            return code_of(report.finish_reason)
 
         async def abandon() -> int:
             ledger = await running.ledger.another()

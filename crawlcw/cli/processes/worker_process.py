@@ -15,8 +15,7 @@ from typing import TextIO
 
 import anyio
 
-from crawlcw.cli.exit_codes import INTERRUPTED, OK
-from crawlcw.cli.processes.channel import Lines, WorkerState
+from crawlcw.cli.processes.channel import Lines, WorkerState, code_of
 from crawlcw.cli.starting import Process, start
 from crawlcw.model.clock import Silence
 from crawlcw.model.counters import FinishReason
@@ -126,7 +125,7 @@ class WorkerProcess:
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_ended and reason is not None:
             # After its last state, only code that its spider has left kept it.
-            return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
+            return code_of(reason)
         return self.exit_code
 
     @property
