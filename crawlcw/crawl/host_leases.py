@@ -109,23 +109,21 @@ class HostLeaser:
         leases = await self._ledger.host_leases.lease(
             worker=self._session.worker, limit=room, lease=self._lease
         )
+        # An owner that was killed may have lent slots, which are in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
+        loans = {
+            worker.name: worker.loan
+            for worker in workers
+            if worker.name != self._session.worker and worker.borrows(self._ledger.now())
+        }
         for lease in leases:
             # The request may have been repeated, and the lease be of the first one.
             left = lease.expires - self._ledger.now()
             past = max(0.0, (self._lease - left).total_seconds())
             host = self._frontier.begin(lease, asked=time.monotonic() - past)
-            # An owner that was killed may have lent slots, which are in use.
-            for worker in workers:
-                loan = worker.loan
-                if (
-                    loan is not None
-                    and loan.host == host.name
-                    and loan.expires > self._ledger.now()
-                    and worker.name != self._session.worker
-                    and not worker.has_returned
-                ):
-                    host.loans[worker.name] = loan
+            for borrower, loan in loans.items():
+                if loan is not None and loan.host == host.name:
+                    host.loans[borrower] = loan
             host.pace()
         if leases:
             self._session.set_idle(False)
@@ -272,7 +270,7 @@ class HostLeaser:
             host.left_at = at
 
     def _take_back(self) -> None:
-        """Serve hosts on whose pages take long: those to be left, and those that are new."""
+        """Serve hosts whose pages take long: again if they were left, wider if they are new."""
         now, held = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             host.widen()

@@ -35,17 +35,17 @@ _LOAN = timedelta(seconds=9)
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
 #: Seconds between two heartbeats of a borrower; after some missing ones it counts as gone.
 _BEAT, _MISSED_BEATS = 1.0, 3
-#: No more tasks of a host are no work for another process.
+#: A host with so few tasks is not lent: its owner finishes them sooner.
 _FEW = 8
 #: Seconds without a task after which a loan is returned.
 _UNUSED = 1.0
-#: An event loop has more to do than it can if it is late by these seconds in the mean, as behind
-#: callbacks that wait, or computes for this part of the time.
+#: An event loop has too much to do if it is late by this many seconds in the mean, or if it
+#: computes for this part of the time.
 _LATE, _BUSY = 0.02, 0.6
 
 
 class Lending:
-    """The loans of one process: those that it has given, and the one that it has."""
+    """The loans of one process: those of its own host, and the one by which it borrows."""
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class Lending:
         if host.loans or host.borrowed is not None:
             most = max(4 * host.queue.allowed or _FEW, int(self._pages_a_second))
             host.quota = max(0, most - self._session.held.of_host[host.name])
+        # The other process may have added tasks.
         host.poll()
         self._frontier.poll_wanted.set()
 
@@ -134,7 +135,7 @@ class Lending:
 
     def _may_lend_more(self, host: HeldHost) -> bool:
         allowed = host.queue.allowed
-        # Without a limit no slot is missing here.
+        # A host without a limit has a slot for each process.
         gains = not allowed or self._is_busy or not self._has_free_fetchers()
         has_slots = not allowed or (allowed > 1 and host.state.finished >= FIRST_PAGES)
         has_tasks = self._session.held.of_host[host.name] > min(allowed, _FEW)
@@ -145,10 +146,6 @@ class Lending:
         for host in hosts:
             for name in [*host.loans]:
                 await self._keep(host, name, workers.get(name))
-            if host.loans:
-                # A borrower may have added tasks.
-                host.poll()
-                self._frontier.poll_wanted.set()
             await self._offer(host, workers)
 
     async def _keep(self, host: HeldHost, name: str, worker: Worker | None) -> None:
@@ -224,7 +221,7 @@ class Lending:
             if worker.idle
             and worker.name != self._session.worker
             and worker.name not in host.loans
-            and (worker.loan is None or worker.loan.expires <= now or worker.has_returned)
+            and not worker.borrows(now)
         ]
         for worker in idle:
             if not self._may_lend_more(host):
@@ -277,13 +274,10 @@ class Lending:
         is_over = (
             loan is None or loan.id != borrowed.id or loan.ended or loan.expires <= self._now()
         )
-        if is_over or not frontier.lends or now - self._used_at >= _UNUSED or not host.is_healthy:
-            if host.phase is not Phase.LEAVING:
-                host.enter(Phase.LEAVING)
-        else:
-            # Its owner may have added tasks.
-            host.poll()
-            frontier.poll_wanted.set()
+        is_unused = now - self._used_at >= _UNUSED
+        ends = is_over or is_unused or not frontier.lends or not host.is_healthy
+        if ends and host.phase is not Phase.LEAVING:
+            host.enter(Phase.LEAVING)
         await self._report(host)
 
     def _begin(self, state: Host, loan: Loan) -> HeldHost:

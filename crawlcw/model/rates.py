@@ -67,6 +67,10 @@ class Worker:
             and report == replace(report, loan=loan.id, returned=True)
         )
 
+    def borrows(self, now: datetime) -> bool:
+        """Return whether the slots of its loan count as in use."""
+        return self.loan is not None and self.loan.expires > now and not self.has_returned
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
