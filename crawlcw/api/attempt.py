@@ -148,7 +148,7 @@ class Attempt:
     may_wait: bool = True
     #: The memory of bodies until the end; None: no body is kept beyond its exchange.
     memory: list[Share] | None = None
-    slot: Callable[[], None] | None = None  #: frees the slot that it has; None: it has none
+    slot: Callable[[], None] | None = None  #: frees its slot; None: it has none
     slot_host: str = ""  #: the host of that slot
 
     @property

@@ -366,7 +366,8 @@ class Coordinator:
             tasks = found[host.name]
             if host.borrowed is not None:
                 # Its owner claims the first ones, and other borrowers some of these.
-                tasks = random.sample(tasks[len(tasks) // 2 :], len(tasks[len(tasks) // 2 :]))
+                tasks = tasks[len(tasks) // 2 :]
+                random.shuffle(tasks)
             ready = self._ready(host, tasks, background)
             taken = ready[: room - len(wanted)]
             if taken:

@@ -106,14 +106,14 @@ class Fetcher:
             if task.callback not in outcomes.errors.callbacks:
                 outcomes.errors.check(task.callback)
             session, has_slot = None, True
-
-            def free() -> None:
-                nonlocal has_slot
-                has_slot = False
-                self.coordinator.free_slot(lease)
-
             sessions, named = outcomes.sessions, task.options.session
             if (named or sessions.by_default) and frontier.given_up(task) is None:
+
+                def free() -> None:
+                    nonlocal has_slot
+                    has_slot = False
+                    self.coordinator.free_slot(lease)
+
                 session = await sessions.admit(task, free=free)
             if not await self._run_alone.enter(lease):
                 raise Defer("another page ran alone")

@@ -17,7 +17,7 @@ from crawlcw.model.task import Lease
 #: Seconds of a delayed host's time for which leases are held.
 AHEAD = 5.0
 _MOST_BONUS = 10
-#: Hosts of others are forgotten above so many, once their delay or rest has passed.
+#: With more queues of hosts that are not ours, the idle ones are forgotten.
 _REMEMBERED = 1000
 
 
@@ -40,7 +40,7 @@ class HostQueue:
     began: float = float("-inf")  #: when its last request was started, as far as is known
     rests_until: float = float("-inf")  #: whatever its delay is
     active: int = 0  #: requests under way; of tasks that are only worked on there may be more
-    #: Set to have a further request of an attempt look for its slot, in their order.
+    #: The hops that wait for a slot, in their order; an event that is set lets its hop try again.
     hops: list[asyncio.Event] = field(default_factory=list)
     hops_rest_until: float = float("-inf")  #: after a hop was throttled; a task's page was not
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
@@ -56,7 +56,7 @@ class HostQueues:
         """Hold no more for a host than it can be served in *half_lease* seconds."""
         self._ahead = min(AHEAD, half_lease)
         self.by_host: dict[str, HostQueue] = {}
-        #: Of hosts that this process has no right to, while hops ask them.
+        #: The queues of hosts that are not ours, while hops ask them.
         self.elsewhere: dict[str, HostQueue] = {}
         self._turns: list[tuple[float, int, HostQueue]] = []
         #: Those whose turn has come and no fetcher was free, the most urgent first.

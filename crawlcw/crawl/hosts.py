@@ -37,7 +37,7 @@ from crawlcw.model.task import Lease, Task
 
 #: This part of a lease is not used: clocks and the network are not exact.
 _MARGIN = 0.15
-#: Seconds that a host with as many pages as it may have is left alone while `start` runs.
+#: Seconds that a host rests if it reaches `max_pages_per_host` while `start` runs.
 _UNSEEDED_REST = 10.0
 #: Seconds without an answer after which a host gets one more request at once.
 _STEP_ANYWAY = 60.0
@@ -376,7 +376,7 @@ class Frontier:
         return host
 
     def fill(self, host: HeldHost) -> None:
-        """Ask a host for no more pages, because it has had as many as it may.
+        """Ask a host for no more pages, because it has reached `max_pages_per_host`.
 
         While `start` runs, the host may be one of its own, which have no limit: it waits for that.
         """

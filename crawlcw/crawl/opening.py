@@ -33,9 +33,9 @@ from crawlcw.model import urls
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
-#: The reads of hosts of others are forgotten above so many.
+#: The most hosts of others whose last read is remembered.
 _REMEMBERED = 1000
-#: Seconds between two looks at a host of others, and at a slot that nothing has freed.
+#: Seconds between two reads of a host that is not ours, and between two tries for a slot.
 _RECHECK = 1.0
 #: Seconds that an attempt waits in its fetcher for a slot, or for the end of a rest.
 _LONGEST_WAIT, _LONGEST_REST = 30.0, AHEAD

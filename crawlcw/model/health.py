@@ -136,7 +136,7 @@ _FEW_FAILURES = 2
 _LONGEST_PROBE_PAGE = 500
 #: Bytes. A larger page is asked for once more only where no other is known.
 _LARGEST_PROBE_PAGE = 64 * 1024
-#: So many pages share the probes: each is asked for a few times at the most.
+#: The most pages of an origin that share its probes.
 _PROBE_PAGES = 8
 #: So many pages that are refused for the first time before a good page is asked show a limit.
 _MANY = 3

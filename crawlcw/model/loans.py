@@ -2,8 +2,8 @@
 
 Loan and report stand in the borrower's document. The owner writes the loan, the borrower its
 report. A slot counts as in use until the borrower has returned the loan, or the loan has expired.
-A loan ends with the owner's lease at the latest, so the next owner of a host that was not released
-needs to look only for loans that have not expired.
+A loan ends with the owner's lease at the latest. If an owner has not released its host, the next
+owner counts the loans that have not expired.
 """
 
 from dataclasses import KW_ONLY, dataclass
