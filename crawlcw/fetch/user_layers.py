@@ -65,7 +65,7 @@ async def _fault(
 
 
 def _checked(error: Defer) -> BaseException:
-    """Return a deferral with a wait that the ledger can hold, or the error that its time is."""
+    """Return a deferral with a wait that the ledger can hold, or a `SpiderError` about its time."""
     wait = error.until
     try:
         if isinstance(wait, datetime):
