@@ -120,18 +120,23 @@ paths = st.lists(st.sampled_from(["a", "b", "/", "c.html", "?", "=", "%C3%BC"]),
 @example(groups=[(["crawl"], [(False, [], "")])], paths=[[]])
 @example(groups=[(["craw*l"], [(False, [], "")]), (["*"], [(True, [], "")])], paths=[[]])
 @example(groups=[(["zcrawlcw"], [(False, [], "")])], paths=[[]])
+@example(groups=[(["crawlcw"], []), (["*"], [(False, [], "")])], paths=[[]])
 def test_the_longest_match_of_the_most_specific_group_decides(
     groups: list[tuple[list[str], list[tuple[bool, list[str], str]]]], paths: list[list[str]]
 ) -> None:
     body = ""
     rules: dict[str, list[tuple[bool, str]]] = {}
+    named: set[str] = set()
     for names, patterns in groups:
         of_group = [(allow, "/" + "".join(parts) + end) for allow, parts, end in patterns]
         body += "".join(f"User-agent: {name}\n" for name in names) + "Crawl-delay:\n"
         body += "".join(f"{'Allow' if allow else 'Disallow'}: {p}\n" for allow, p in of_group)
-        # Order and repetition of names do not change a group.
-        for name in {AGENT if name in OURS else name for name in names}:
+        # Order and repetition of names do not change a group, and only a rule ends its names.
+        named |= {AGENT if name in OURS else name for name in names}
+        for name in named:
             rules.setdefault(name, []).extend(of_group)
+        if of_group:
+            named = set()
     chosen = next((rules[name] for name in (AGENT, "*") if name in rules), [])
 
     parsed = parse(body.encode(), agent=AGENT)
