@@ -47,6 +47,8 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
+#: So many times it waits for that while the crawl's own limits hold parts of the page back.
+_PATIENCE = 5
 #: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
 #: Headers that do not hold for a decoded body, or refer to other connections.
@@ -101,7 +103,7 @@ class Render:
             # memory budget of the attempt: the page may outlive it, and would wait for itself.
             asked_as = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             ask = partial(call_next, asked_as)
-            parts = _Parts(page, response, ask, self._settings, self._admission)
+            parts = _Parts(page, attempt, response, ask, self._settings, self._admission)
             body = b""
             try:
                 await page.route("**/*", parts.answer)
@@ -193,12 +195,14 @@ class _Parts:
     def __init__(
         self,
         page: Page,
+        attempt: Attempt,
         response: Response,
         ask: Callable[[Request], Awaitable[Response]],
         settings: Settings,
         admission: Admission,
     ) -> None:
         self._page = page
+        self._attempt = attempt
         self._url = response.url
         #: A fetched response for the next document request of the browser.
         self._next: Response | None = response
@@ -207,6 +211,8 @@ class _Parts:
         self._admission = admission
         self._documents = 0  #: number of document requests, without frames
         self._arriving = asyncio.Lock()  #: held while a document is fetched
+        self._turn = asyncio.Lock()  #: of parts whose hosts have no free slot
+        self._waiting = 0  #: parts that have not been sent yet
         #: Result of the last document request.
         self._last: Response | FetchError = response
 
@@ -229,8 +235,12 @@ class _Parts:
         while seen != self._documents:
             seen = self._documents
             # A page may poll for ever.
-            with suppress(StillBusyError):
-                await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
+            for _ in range(_PATIENCE):
+                with suppress(StillBusyError):
+                    await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
+                    break
+                if not self._waiting:
+                    break
             async with self._arriving:
                 pass
             if not _is_good(self.shown()):
@@ -298,8 +308,17 @@ class _Parts:
         headers = [(k, v) for k, v in asked.headers.items() if k.lower() not in _ITS_OWN]
         request = Request(url, method=asked.method, headers=headers, body=asked.post_data_buffer)
         for _ in range(most + 1):
-            await self._admission.part(url, is_document=is_document)
-            part = await self._ask(request)
+            async with AsyncExitStack() as until_answered:
+                self._waiting += 1
+                try:
+                    await until_answered.enter_async_context(
+                        self._admission.part(
+                            self._attempt, url, is_document=is_document, turn=self._turn
+                        )
+                    )
+                finally:
+                    self._waiting -= 1
+                part = await self._ask(request)
             if part.status not in REDIRECTS or "location" not in part.headers:
                 if is_document and _is_download(part):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")

@@ -104,13 +104,19 @@ class HostQueues:
             queue = self.elsewhere[host] = HostQueue(host, 1, 1, 0.0, never, forever)
         return queue
 
-    def begin_hop(self, queue: HostQueue, *, now: float, takes_slot: bool) -> bool:
-        """Return whether a hop may be sent now, and note that; it *takes_slot* if it has none."""
+    def begin_hop(
+        self, queue: HostQueue, *, now: float, takes_slot: bool, is_paced: bool = True
+    ) -> bool:
+        """Return whether a hop may be sent now, and note that; it *takes_slot* if it has none.
+
+        The next request keeps its distance from one that *is_paced*.
+        """
         is_full = takes_slot and queue.allowed and queue.active >= queue.allowed
         if is_full or not queue.next_start <= now < queue.deadline:
             return False
         queue.active += takes_slot
-        queue.began, queue.next_start = now, now + queue.delay
+        if is_paced:
+            queue.began, queue.next_start = now, now + queue.delay
         return True
 
     def leave(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:

@@ -476,12 +476,9 @@ class Frontier:
             host.limit = limit_of(host.name, self._limits, settings)
             host.pace(limit=host.limit.concurrency)
 
-    def delay(self, name: str) -> float:
-        """Return the seconds between the starts of two requests to a host."""
-        host = self.hosts.get(name)
-        if host is not None:
-            return host.queue.delay
-        return limit_of(name, self._limits, self._settings).delay
+    def limit(self, name: str) -> HostLimit:
+        """Return the limit that the user has set for a host."""
+        return limit_of(name, self._limits, self._settings)
 
     def sent(self, name: str, *, at: float) -> None:
         """Note when a request to a host was sent: the next one keeps its distance from that."""

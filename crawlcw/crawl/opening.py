@@ -7,11 +7,12 @@ good page: only a host that is away does not answer it.
 
 Hops are the further requests of an attempt: targets of redirects, logins, repeated requests of a
 user's layers. Each takes a slot of its host, keeps its delay, and waits for the end of its rest.
-Parts of rendered pages and probes are a few requests beside the pages.
+Parts of rendered pages and the requests that open a host take slots, and keep no delay.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import KW_ONLY, InitVar, dataclass
 from datetime import timedelta
 
@@ -39,6 +40,8 @@ _REMEMBERED = 1000
 _RECHECK = 1.0
 #: Seconds that an attempt waits in its fetcher for a slot, or for the end of a rest.
 _LONGEST_WAIT, _LONGEST_REST = 30.0, AHEAD
+#: Seconds that a part of a rendered page waits for the one before it.
+_LONGEST_TURN = 5.0
 #: How many sitemaps of a host are noted.
 _SITEMAPS = 100
 
@@ -90,13 +93,21 @@ class Opening:
     ) -> None:
         async def in_turn() -> None:
             frontier, causes = self.frontier, self.causes
-            await anyio.sleep(max(0.0, host.queue.next_start - frontier.clock()))
+            queue = host.queue
+            await anyio.sleep(max(0.0, queue.next_start - frontier.clock()))
             # While the network is away no failure counts: a host would be asked again and again.
             await causes.uplink_known()
+
+            async def check() -> None:
+                if frontier.clock() >= queue.deadline:
+                    raise Defer("the host's lease has ended")
+
             async with self._room:
-                sent, began = frontier.ledger_now(), frontier.clock()
-                if began >= host.queue.deadline:
+                try:
+                    await self.turn(queue, check, takes_slot=True, is_paced=False)
+                except Defer:
                     return
+                sent, began = frontier.ledger_now(), frontier.clock()
                 try:
                     await ask(host, url)
                 except StopCrawl as stop:
@@ -110,8 +121,42 @@ class Opening:
                     )
                     if not says_nothing_of_host:
                         await causes.unanswered(host.name, url, error, sent=sent, began=began)
+                finally:
+                    frontier.queues.leave(queue, now=frontier.clock(), frees_slot=True)
 
         host.work(background, in_turn)
+
+    async def turn(
+        self,
+        queue: HostQueue,
+        check: Callable[[], Awaitable[None]],
+        *,
+        takes_slot: bool,
+        is_paced: bool = True,
+    ) -> None:
+        """Wait until a request may be sent to a host; *check* may raise before each try.
+
+        One that *is_paced* keeps the host's delay, and so does the next one.
+        """
+        queues, event = self.frontier.queues, asyncio.Event()
+        # One that has a slot goes first: those before it may wait for that very slot.
+        queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
+        queues.changed.add(queue.host)
+        try:
+            while True:
+                await check()
+                now, is_first = self.frontier.clock(), queue.hops[0] is event
+                if is_first and queues.begin_hop(
+                    queue, now=now, takes_slot=takes_slot, is_paced=is_paced
+                ):
+                    return
+                event.clear()
+                wait = queue.next_start - now if is_first else _RECHECK
+                with anyio.move_on_after(wait if 0 < wait < _RECHECK else _RECHECK):
+                    await event.wait()
+        finally:
+            queue.hops.remove(event)
+            queues.leave(queue, now=self.frontier.clock(), frees_slot=False)
 
     async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask for a page that was answered well before; the host is opened after that."""
@@ -191,6 +236,13 @@ class Admission:
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
+        if attempt.purpose is Purpose.ROBOTS:
+            # RFC 9309, section 2.3.1.2: the rules of the redirect's own origin count.
+            try:
+                await self.enter(attempt, url)
+            except Defer as wait:
+                raise FetchError(Reason.ROBOTS_UNAVAILABLE, wait.cause) from None
+            return
         if self.robots.known(url) is None:
             await self.enter(attempt, url)
         if self._scope is not None and attempt.purpose is Purpose.PAGE:
@@ -199,11 +251,37 @@ class Admission:
         await self.robots.admit(url)
         await self.enter(attempt, url)
 
-    async def part(self, url: str, *, is_document: bool) -> None:
+    @asynccontextmanager
+    async def part(
+        self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
+    ) -> AsyncIterator[None]:
         """See `redirects.Admission.part`."""
         if self._scope is not None and is_document:
             self._scope.admit_url(url)
         await self.robots.admit(url)
+        async with AsyncExitStack() as until_answered:
+            if self.opening is not None:
+                queues, host = self.opening.frontier.queues, urls.locate(url).host
+                is_full = self._is_full(host)
+                if is_full:
+                    # Not for ever: the part before it may be a request that stays open.
+                    with anyio.move_on_after(_LONGEST_TURN):
+                        await until_answered.enter_async_context(turn)
+                # Its page has a slot there that is free while the page waits for its parts.
+                if not (is_full and attempt.slot is not None and attempt.slot_host == host):
+                    queue = queues.of_hops(host, now=self.opening.frontier.clock())
+                    queue.active += 1
+                    until_answered.callback(self._leave, queue, frees_slot=True)
+            yield
+
+    def _is_full(self, host: str) -> bool:
+        """Return whether no slot of a host is free; one that is not ours has its limit's here."""
+        assert self.opening is not None
+        frontier = self.opening.frontier
+        if (held := frontier.hosts.get(host)) is not None:
+            return 0 < held.queue.allowed <= held.queue.active
+        queue = frontier.queues.elsewhere.get(host)
+        return queue is not None and 0 < frontier.limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
         """Wait for a turn at the host of *url*, and for a slot unless it has one there.
@@ -248,32 +326,24 @@ class Admission:
     async def _begin(self, attempt: Attempt, host: str, *, takes_slot: bool) -> HostQueue:
         """Wait until a request of an attempt may be sent to a host; return the host's queue."""
         assert self.opening is not None
-        frontier, event = self.opening.frontier, asyncio.Event()
-        queues, since = frontier.queues, frontier.clock()
-        queue = queues.of_hops(host, now=since)
-        # One that has a slot goes first: those before it may wait for that very slot.
-        queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
-        queues.changed.add(host)
+        frontier = self.opening.frontier
+        since = frontier.clock()
+        queue = frontier.queues.of_hops(host, now=since)
+
+        async def check() -> None:
+            if (held := frontier.hosts.get(host)) is None:
+                await self._read(queue)
+            elif not held.opened:
+                held.crawl_delay = self.robots.crawl_delay(host)
+                held.pace()
+            if attempt.purpose is not Purpose.PROBE:
+                _check_wait(queue, now=frontier.clock(), since=since)
+
         try:
-            while True:
-                if (held := frontier.hosts.get(host)) is None:
-                    await self._read(queue)
-                elif not held.opened:
-                    held.crawl_delay = self.robots.crawl_delay(host)
-                    held.pace()
-                now = frontier.clock()
-                if attempt.purpose in (Purpose.PAGE, Purpose.LOGIN):
-                    _check_wait(queue, now=now, since=since)
-                is_first = queue.hops[0] is event
-                if is_first and queues.begin_hop(queue, now=now, takes_slot=takes_slot):
-                    return queue
-                event.clear()
-                wait = queue.next_start - now if is_first else _RECHECK
-                with anyio.move_on_after(wait if 0 < wait < _RECHECK else _RECHECK):
-                    await event.wait()
+            await self.opening.turn(queue, check, takes_slot=takes_slot)
         finally:
-            queue.hops.remove(event)
-            self._leave(queue, frees_slot=False)
+            self.dispatch()
+        return queue
 
     async def _read(self, queue: HostQueue) -> None:
         """Learn the rest of a host that is not ours; have it leased if one slot is not enough."""
@@ -288,7 +358,7 @@ class Admission:
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
         if host in frontier.hosts:
             return  # it has been leased meanwhile
-        queue.delay = max(frontier.delay(host), self.robots.crawl_delay(host), state.delay)
+        queue.delay = max(frontier.limit(host).delay, self.robots.crawl_delay(host), state.delay)
         if state.not_before is not None:
             rest = (state.not_before - frontier.ledger_now()).total_seconds()
             queue.rests_until = max(queue.rests_until, now + rest)

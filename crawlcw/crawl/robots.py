@@ -165,6 +165,8 @@ class Robots:
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
+            # The page that waits for it has a slot of this host; a redirect elsewhere has none.
+            attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:
                 response = await self.ask(attempt, request)
         except FetchError as error:
@@ -210,6 +212,10 @@ def parse(body: bytes, *, agent: str) -> Rules:
     if not _DISALLOW.search(text):
         return Rules(crawl_delay=delay, sitemaps=sitemaps, body=text)
     return Rules(parsed, agent, delay, sitemaps, text)
+
+
+def _no_slot() -> None:
+    """Free nothing: the request that needs the rules has the slot."""
 
 
 def _without_others(text: str, *, agent: str) -> str:

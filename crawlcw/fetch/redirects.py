@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Container
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -35,15 +36,20 @@ class Admission(Protocol):
     def throttled(self, response: Response) -> None:
         """Note that a redirect's target asks to slow down: its host rests for redirects."""
 
-    async def part(self, url: str, *, is_document: bool) -> None:
-        """Admit a part of a page, or a document that the page's scripts lead to; likewise."""
+    def part(
+        self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
+    ) -> AbstractAsyncContextManager[None]:
+        """Admit a part of a page, or a document that its scripts lead to, for the block; likewise.
+
+        If its host has no free slot, it waits for its *turn* among the parts of its page.
+        """
 
 
 class FollowRedirects:
     """The layer of one attempt: its deadline, and its way over redirects to a response.
 
     - The request's timeout spans all hops.
-    - Each target is admitted first (scope, robots.txt, the host's turn), but those of a robots.txt.
+    - Each target is admitted first: scope, robots.txt, the host's turn; a robots.txt by its turn.
     - A redirect for which `Attempt.follows` returns false is returned as it is, and so are one
       that is a page itself, see `is_page`, and the answer to a probe.
     - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
@@ -101,8 +107,7 @@ class FollowRedirects:
                 hop.options = request.options
                 visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
                 self._check_end(attempt, hop.url, visit=visit)
-                if attempt.purpose is not Purpose.ROBOTS:
-                    await self._admission.admit(attempt, hop.url)
+                await self._admission.admit(attempt, hop.url)
             except FetchError as error:
                 error.hop = len(attempt.redirects) + 2  # the host has answered
                 error.response = response

@@ -310,6 +310,33 @@ def _moved(target: str) -> Handler:
     return answer
 
 
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_the_parts_of_pages_and_the_pages_take_the_slots_of_their_host(limit: int):
+    active, most = 0, 0
+
+    async def part(_: web.Request) -> web.StreamResponse:
+        nonlocal active, most
+        active += 1
+        most = max(most, active)
+        # With one slot all parts of a page take longer than a page is given to settle.
+        await asyncio.sleep(0.3 / limit)
+        active -= 1
+        return web.Response(text="1")
+
+    page = """<title>raw</title><script>
+    Promise.all([...Array(12).keys()].map(n => fetch('/part' + n).then(r => r.text())))
+        .then(all => document.title = all.join(''))</script>"""
+    async with serving() as site:
+        site.pages |= {f"/part{n}": part for n in range(12)} | {"/a": page, "/b": page, "/c": page}
+        spider = Titles(site, "/a", "/b", "/c")
+
+        report = await crawled(spider, per_host_concurrency=limit, auto_throttle=False)
+
+    assert (report.pages, report.failures) == (3, {})
+    assert spider.titles == dict.fromkeys("abc", "1" * 12)
+    assert most <= limit
+
+
 async def test_images_are_not_asked_for_and_a_page_that_asks_for_ever_is_a_page():
     async with serving() as site:
         site.pages |= {

@@ -161,7 +161,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 latency = 12.0 if outcome == "slow" else 0.1
                 process.answered(name, latency=latency, page=outcome != "no-page")
             process.frontier.sent(name, at=process.now)
-            if self.owns(number, name) and process.frontier.delay(name):
+            if self.owns(number, name) and process.frontier.hosts[name].queue.delay:
                 # The request was sent later than its turn; only the host's owner records that.
                 self.rows[name].started = self.time
             self.what_is_to_be_done_is_what_a_look_at_all_hosts_would_find()

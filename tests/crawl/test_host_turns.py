@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from crawlcw.api.attempt import Attempt
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.sessions import LoginSession
@@ -107,9 +108,14 @@ async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pa
     admission = Admission(Scope.of({HOST}, Settings()))
     admission.robots = by_clock(Process()).robots
 
-    await admission.part(OTHER, is_document=False)
+    async def ask(*, is_document: bool) -> None:
+        attempt, turn = Attempt(request=Request(URL)), asyncio.Lock()
+        async with admission.part(attempt, OTHER, is_document=is_document, turn=turn):
+            pass
+
+    await ask(is_document=False)
     with pytest.raises(FetchError, match="allowed_hosts"):
-        await admission.part(OTHER, is_document=True)
+        await ask(is_document=True)
 
 
 class Chain(Spider):
@@ -253,6 +259,16 @@ class Repeating(Aliases):
         return [self.twenty]
 
 
+class Unruly(Aliases):
+    """Hosts whose robots.txt is that of a host with pages of its own."""
+
+    start_urls = [*(f"http://h{n}.example/" for n in range(5)), *(f"{HUB}/{n}0" for n in range(4))]
+
+
+RULES = {
+    f"http://h{n}.example/robots.txt": Replay(status=301, headers={"location": f"{HUB}/robots.txt"})
+    for n in range(5)
+}
 REDIRECTED = {
     url: Replay(status=302, headers={"location": f"{HUB}{url[17:]}{url[8]}"}) for url in ALIASES
 }
@@ -267,8 +283,9 @@ AT_THE_HUB = {f"{HUB}/{page}{n}": "a page" for page in range(4) for n in range(5
         (Forms, {}, 20),
         (Accounts, {}, 20),
         (Repeating, {}, 4),
+        (Unruly, {"obey_robots": True}, 9),
     ],
-    ids=["cookies", "post", "login", "layer"],
+    ids=["cookies", "post", "login", "layer", "robots"],
 )
 def test_every_request_to_a_host_takes_one_of_its_slots(
     spider: type[Spider],
@@ -281,7 +298,8 @@ def test_every_request_to_a_host_takes_one_of_its_slots(
         REDIRECTED
         | AT_THE_HUB
         | {f"{HUB}/login": "hello"}
-        | dict.fromkeys(Repeating.start_urls, "")
+        | dict.fromkeys([*Repeating.start_urls, *Unruly.start_urls, f"{HUB}/robots.txt"], "")
+        | RULES
     )
 
     report, site = timed(spider(), web, per_host_concurrency=limit, concurrency=16, **settings)
