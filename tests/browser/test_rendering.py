@@ -319,21 +319,21 @@ async def test_the_parts_of_pages_and_the_pages_take_the_slots_of_their_host(lim
         active += 1
         most = max(most, active)
         # With one slot all parts of a page take longer than a page is given to settle.
-        await asyncio.sleep(0.3 / limit)
+        await asyncio.sleep(0.5 / limit)
         active -= 1
         return web.Response(text="1")
 
     page = """<title>raw</title><script>
-    Promise.all([...Array(12).keys()].map(n => fetch('/part' + n).then(r => r.text())))
+    Promise.all([...Array(5).keys()].map(n => fetch('/part' + n).then(r => r.text())))
         .then(all => document.title = all.join(''))</script>"""
     async with serving() as site:
-        site.pages |= {f"/part{n}": part for n in range(12)} | {"/a": page, "/b": page, "/c": page}
+        site.pages |= {f"/part{n}": part for n in range(5)} | {"/a": page, "/b": page, "/c": page}
         spider = Titles(site, "/a", "/b", "/c")
 
         report = await crawled(spider, per_host_concurrency=limit, auto_throttle=False)
 
     assert (report.pages, report.failures) == (3, {})
-    assert spider.titles == dict.fromkeys("abc", "1" * 12)
+    assert spider.titles == dict.fromkeys("abc", "1" * 5)
     assert most <= limit
 
 
