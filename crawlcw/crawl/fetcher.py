@@ -103,8 +103,8 @@ class Fetcher:
         """
         task, outcomes, frontier = lease.task, self.outcomes, self.coordinator.frontier
         try:
-            if task.callback not in outcomes.errors.callbacks:
-                outcomes.errors.check(task.callback)
+            if not {task.callback, task.errback} <= outcomes.errors.callbacks:
+                outcomes.errors.check(task)
             session, has_slot = None, True
             sessions, named = outcomes.sessions, task.options.session
             if (named or sessions.by_default) and frontier.given_up(task) is None:

@@ -453,25 +453,27 @@ class CallbackErrors:
     """The errors of a spider's methods in one process: told once each, then counted only."""
 
     def __init__(self, spider: Spider, end: End) -> None:
-        self.callbacks: set[str] = set()  #: those that tasks name and the spider has
+        #: Those that tasks name and the spider has; a task may name no errback.
+        self.callbacks: set[str | None] = {None}
         self.good: set[str] = set()  #: methods that went through a page to their end
         self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
         self._told: set[tuple[str, str, str]] = set()
         self._spider = spider
         self._end = end
 
-    def check(self, callback: str) -> None:
-        """Raise `Defer`, and end the crawl, if the spider lacks the callback of a page."""
-        try:
-            callback_named(self._spider, callback)
-        except SpiderError as error:
-            why = (
-                f"{error}, which a page in the ledger names: if you renamed it, keep the old name "
-                f"in the class, as `{callback} = parse_new`"
-            )
-            self._end(FinishReason.CALLBACK_BROKEN, printable(why, limit=400))
-            raise Defer(str(error)) from error
-        self.callbacks.add(callback)
+    def check(self, task: Task) -> None:
+        """Raise `Defer`, and end the crawl, if the spider lacks a callback of a page."""
+        for callback in filter(None, (task.callback, task.errback)):
+            try:
+                callback_named(self._spider, callback)
+            except SpiderError as error:
+                why = (
+                    f"{error}, which a page in the ledger names: if you renamed it, keep the old "
+                    f"name in the class, as `{callback} = parse_new`"
+                )
+                self._end(FinishReason.CALLBACK_BROKEN, printable(why, limit=400))
+                raise Defer(str(error)) from error
+            self.callbacks.add(callback)
 
     def raised(self, method: str, failed: Failed, *, url: str) -> None:
         """Note an error of the spider's; raises `Defer` where its *method* is broken."""

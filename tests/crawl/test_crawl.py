@@ -758,12 +758,13 @@ async def test_an_error_of_a_callback_is_logged_once_and_no_more_than_100_of_the
     assert "Error10: why at " in told[0]
 
 
+@pytest.mark.parametrize("role", ["callback", "errback"])
 async def test_a_callback_that_was_renamed_costs_no_page_and_its_old_name_may_stay(
-    ledger: SqliteLedger,
+    role: str, ledger: SqliteLedger
 ):
     class Before(Books):
         def parse(self, response: Response) -> Iterator[Any]:
-            yield Request(f"{HOME}1", self.parse_bok)
+            yield Request(f"{HOME}1", **{role: self.parse_bok}) if response.url == HOME else {}
 
         def parse_bok(self, response: Response) -> Iterator[Any]:
             yield {"url": response.url}
