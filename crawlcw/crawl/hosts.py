@@ -449,12 +449,12 @@ class Frontier:
             those.discard(host)
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest) if rest > 0 else None
-        # Where there is more to do the ledger need not look for it.
-        more = host.is_stale and host.state.given_up is None
-        if more and host.loans:
+        if host.loans:
             # The next owner does not look for them, because this one has released the host.
             last = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, last)
+        # Where there is more to do the ledger need not look for it.
+        more = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
 

@@ -90,10 +90,12 @@ class Lending:
         lent = [host for host in frontier.leased.values() if host.loans]
         if hosts := lent or self._candidates():
             await self._lend(hosts)
+        shared = False
         for host in frontier.hosts.values():
             if host.loans or host.borrowed is not None or host.quota is not None:
                 self._limit(host)
-        if lent or frontier.borrowed is not None:
+                shared |= host.quota is not None
+        if shared:
             return _POLL
         return _IDLE_POLL if is_idle else _PAUSE
 
@@ -150,14 +152,16 @@ class Lending:
 
     async def _keep(self, host: HeldHost, name: str, worker: Worker | None) -> None:
         """Apply the report of a borrower; renew, end or forget its loan."""
-        loan, now = host.loans[name], self._now()
+        loan, now = host.loans.get(name), self._now()
+        if loan is None:
+            return  # the host was lost while the ledger was asked
         is_there = worker is not None and worker.loan is not None and worker.loan.id == loan.id
         report = None if worker is None else worker.report
-        is_returned = False
-        if report is not None and report.loan == loan.id:
+        if report is not None and report.loan != loan.id:
+            report = None
+        if report is not None:
             self._apply(host, report)
-            is_returned = report.returned
-        if is_returned or loan.expires <= now:
+        if (report is not None and report.returned) or loan.expires <= now:
             del host.loans[name]
             self._applied.pop(loan.id, None)
             host.pace()
@@ -174,16 +178,18 @@ class Lending:
             return
         beats = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _BEAT)
         expires = loan.expires
-        if beats and expires - now < _LOAN * 2 / 3:
+        # Without a report it is not used: the worker may have seen its end first, or have a host.
+        if report is not None and beats and expires - now < _LOAN * 2 / 3:
             expires = self._expiry(host)
         changed = replace(loan, ended=ended, expires=max(expires, loan.expires))
         if changed == loan and is_there:
             return
         # Before the write: its reply may be lost.
         host.loans[name] = changed
-        if not await self._workers.lend(worker, changed) and not is_there:
+        is_lent = await self._workers.lend(worker, changed)
+        if not (is_lent or is_there) and host.loans.get(name) is changed:
             # Another owner was faster.
-            host.loans.pop(name, None)
+            del host.loans[name]
             host.pace()
 
     def _expiry(self, host: HeldHost) -> datetime:

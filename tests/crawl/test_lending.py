@@ -27,7 +27,7 @@ from tests.support import one_host_site
 from tests.support.crawl_process import Process as CrawlProcess
 from tests.support.crawl_process import Store, wait_until
 from tests.support.frontiers import HOST, LEASE, Process
-from tests.support.ledgers import FakeClock, make_task
+from tests.support.ledgers import FakeClock, PatchedFacet, make_task
 from tests.support.one_host_site import Served, most_at_once
 
 #: Longer than a loan.
@@ -310,6 +310,20 @@ async def test_trouble_at_one_process_stops_all(crawl: Crawl, end: str, by_owner
         assert host.queue.delay > 0
 
 
+async def test_who_lends_or_borrows_polls_ten_times_a_second(crawl: Crawl):
+    """Else a refusal at one process does not stop all within a second."""
+    owner, borrower = await crawl.owner(), await crawl.joined(idle=True)
+    owner.process.claim(20)
+    crawl.wait(1)
+
+    assert await owner.lending.poll() == 1.0
+    owner.session.stats.loop_lag.observe(1.0)
+    crawl.wait(1)
+
+    assert await owner.lending.poll() == 0.1, "it has lent"
+    assert await borrower.lending.poll() == 0.1, "it has borrowed"
+
+
 async def test_what_a_borrower_reports_counts_once(crawl: Crawl):
     owner, borrower = await crawl.shared()
     borrower.ask()
@@ -370,6 +384,22 @@ async def test_a_slot_counts_as_lent_until_its_request_has_ended(crawl: Crawl):
     await crawl.poll()
 
     assert owner.ask() == LIMIT
+
+
+@pytest.mark.parametrize("why", ["it has ended", "the worker has a host"])
+async def test_a_loan_that_its_borrower_never_used_expires(crawl: Crawl, why: str):
+    owner, worker = await crawl.owner(), await crawl.joined(idle=True)
+    owner.process.claim(20)
+    await crawl.poll(owner)
+    assert owner.allowed == LIMIT // 2
+
+    owner.process.frontier.lends = False
+    await crawl.poll(owner)
+    for _ in range(round(LOAN)):
+        await crawl.is_idle(worker, why == "it has ended")
+        await crawl.poll()
+
+    assert (owner.allowed, worker.allowed) == (LIMIT, 0)
 
 
 async def test_a_loan_without_tasks_is_returned(crawl: Crawl):
@@ -444,11 +474,38 @@ async def test_the_next_owner_of_a_host_counts_the_slots_that_a_killed_one_has_l
         assert borrower.ask() == LIMIT // 2, "it goes on by its loan"
 
 
-async def test_a_host_that_is_released_while_slots_are_lent_waits_for_them(crawl: Crawl):
+@pytest.mark.parametrize("more", [True, False])
+async def test_a_host_that_is_released_while_slots_are_lent_waits_for_them(
+    crawl: Crawl, more: bool
+):
     owner, _ = await crawl.shared()
-    expires = max(loan.expires for loan in owner.process.frontier.leased[HOST].loans.values())
+    host = owner.process.frontier.leased[HOST]
+    host.poll(wanted=more)  # its borrower may add tasks
+    expires = max(loan.expires for loan in host.loans.values())
 
     assert owner.process.forget().not_before == expires
+
+
+async def test_a_host_may_be_lost_while_its_loans_are_renewed(
+    crawl: Crawl, monkeypatch: pytest.MonkeyPatch
+):
+    owner, _ = await crawl.shared()
+    await crawl.joined(idle=True)
+    owner.process.claim(20)
+    owner.finish()
+    await crawl.poll()
+    host = owner.process.frontier.leased[HOST]
+    assert len(host.loans) == 2
+
+    async def lend(*_: object) -> bool:
+        owner.process.lose()
+        return False
+
+    owner.process.frontier.lends = False
+    monkeypatch.setattr(owner.lending, "_workers", PatchedFacet(crawl.ledger.workers, lend=lend))
+    await crawl.poll(owner)
+
+    assert (host.loans, host.phase) == ({}, Phase.LEAVING)
 
 
 @pytest.mark.thorough
