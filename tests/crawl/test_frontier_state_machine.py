@@ -1,7 +1,11 @@
-"""Two processes that lease, serve and lose hosts in any order: a limit holds over both of them."""
+"""Two processes that lease, serve, lend and lose hosts in any order.
+
+A limit holds over both of them. The rules of loans are those of `Lending`, without its waits.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import count
 
 import pytest
 from hypothesis import settings
@@ -19,6 +23,7 @@ from crawlcw.crawl.host_queues import AHEAD
 from crawlcw.crawl.hosts import HeldHost, Phase
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host
+from crawlcw.model.loans import Loan
 from crawlcw.model.task import Lease
 from tests.support.frontiers import LEASE, Process, lease_of
 from tests.support.ledgers import START
@@ -28,13 +33,15 @@ LIMITS = {
     "slow.example": HostLimit(concurrency=2, delay=2.0),
     "asks.example": HostLimit(concurrency=3, delay=0.0),
     "very-slow.example": HostLimit(concurrency=8, delay=10.0),
+    "fast.example": HostLimit(concurrency=4, delay=0.0),
 }
 CRAWL_DELAYS = {"asks.example": 4.0}
 #: Times are whole microseconds in the ledger.
 EXACT = 0.001
 
-#: The owner of tasks that a dead process has left.
+#: The owner of tasks that a dead process has left, and the borrower of its slots.
 NOBODY = -1
+LOAN = timedelta(seconds=9)
 
 some_process = st.integers(0, 1)
 some_seconds = st.sampled_from([0.0, 0.25, 1.0, 2.0, 5.0])
@@ -50,6 +57,8 @@ class Row:
     started: float = float("-inf")
     gap: float = 0.0  #: the least time between the last request and the next
     rests: float = 0.0  #: the end of its rest in the ledger
+    loan: Loan | None = None  #: the last one, unless it was returned
+    borrower: int = NOBODY  #: the number of its process
 
     @property
     def expires_at(self) -> datetime:
@@ -63,6 +72,8 @@ class FrontierMachine(RuleBasedStateMachine):
         super().__init__()
         self.time = 0.0
         self.boots = 0
+        self.numbers = count()
+        self.offered: set[str] = set()  #: the ids of loans that the ledger has had
         self.processes = [self.booted(), self.booted()]
         self.under_way: list[tuple[int, Lease, datetime]] = []
 
@@ -74,12 +85,19 @@ class FrontierMachine(RuleBasedStateMachine):
     @initialize()
     def nobody_has_a_host(self):
         self.rows = {name: Row(Host(name=name, ready_at=START, finished=20)) for name in LIMITS}
+        self.rows["fast.example"].state.finished = 100
 
     def moment(self) -> datetime:
         return START + timedelta(seconds=self.time)
 
     def owns(self, number: int, name: str) -> bool:
         return self.rows[name].owner == number and name in self.processes[number].frontier.leased
+
+    def lent(self, name: str) -> Loan | None:
+        """Return the loan of a host whose slots count as in use, unless its owner has them."""
+        row = self.rows[name]
+        is_over = row.loan is None or row.loan.expires <= self.moment()
+        return None if is_over or row.borrower == row.owner else row.loan
 
     def base(self, name: str) -> float:
         return max(LIMITS[name].delay, CRAWL_DELAYS.get(name, 0.0))
@@ -94,7 +112,9 @@ class FrontierMachine(RuleBasedStateMachine):
         for name in LIMITS:
             self.wake(name)
             self.lease(number, name)
-            host = process.frontier.leased.get(name)
+            host = process.frontier.leased.get(name) or process.frontier.borrowed
+            if host is not None and host.name != name:
+                continue
             if host is not None and host.phase is not Phase.LEAVING:
                 process.claim(max(0, wanted - process.held.of_host[name]), host=name)
                 process.occupy(host, busy=wanted == 2)  # another operation runs
@@ -122,6 +142,9 @@ class FrontierMachine(RuleBasedStateMachine):
             lease_of(row.state, epoch=row.state.epoch, clean=clean),
             asked=process.now,
         )
+        if not clean and (loan := self.lent(name)) is not None:
+            host.loans[loan.id] = loan
+            host.pace()
         if not host.opened:
             process.open(name, crawl_delay=CRAWL_DELAYS.get(name, 0.0))
 
@@ -129,7 +152,17 @@ class FrontierMachine(RuleBasedStateMachine):
         """Check that the request was allowed to start."""
         process, name = self.processes[number], lease.task.host
         row, host = self.rows[name], process.frontier.hosts[name]
+        loan = self.lent(name)
+        owned = sum(n == row.owner and each.task.host == name for n, each, _ in self.under_way)
+        if host.borrowed is not None:
+            assert loan is not None
+            assert loan.id == host.borrowed.id
+            self.under_way.append((number, lease, process.ledger_now()))
+            assert host.queue.active <= loan.slots
+            assert owned + loan.slots <= LIMITS[name].concurrency
+            return
         assert self.owns(number, name)
+        assert loan is None or owned + 1 + loan.slots <= LIMITS[name].concurrency
         assert self.time < row.expires
         assert self.time - row.started >= row.gap - EXACT
         assert self.time >= row.rests - EXACT
@@ -155,8 +188,12 @@ class FrontierMachine(RuleBasedStateMachine):
             elif outcome in ("failed", "429"):
                 asked = retry_after if outcome == "429" else None
                 reason = Reason.HTTP_STATUS if asked else Reason.CONNECT
+                host = process.frontier.hosts[name]
                 process.failed(name, reason, sent=sent, retry_after=asked)
-                self.save(number, name)
+                if host.borrowed is None:
+                    self.save(number, name)
+                else:
+                    assert not process.may_ask(name)
             else:
                 latency = 12.0 if outcome == "slow" else 0.1
                 process.answered(name, latency=latency, page=outcome != "no-page")
@@ -215,17 +252,96 @@ class FrontierMachine(RuleBasedStateMachine):
                 self.rows[host.name].owner = None
                 self.rows[host.name].state = left
 
+    @rule(
+        polls=st.lists(some_process, min_size=2, max_size=6),
+        pages=st.integers(0, 6),
+        seconds=some_seconds,
+    )
+    def poll_loans(self, polls, pages, seconds):
+        """Lend the hosts that a process owns, and borrow, as `Lending` does."""
+        self.finish(["page"] * pages, 0.0)
+        self.advance(seconds)
+        for number in polls:
+            frontier = self.processes[number].frontier
+            for host in [*frontier.leased.values()]:
+                if self.is_current(number, host):
+                    self.lend(host, borrower=1 - number)
+            if (host := frontier.borrowed) is not None:
+                self.go_on(host)
+            else:
+                names = [name for name, row in self.rows.items() if row.borrower == number]
+                self.borrow(self.processes[number], names)
+
+    def lend(self, host: HeldHost, *, borrower: int) -> None:
+        row, lent, frontier = self.rows[host.name], self.lent(host.name), host.frontier
+        may_lend = frontier.may_lend(host)
+        for loan in [*host.loans.values()]:
+            is_lent = lent is not None and lent.id == loan.id
+            if loan.expires <= self.moment() or (loan.id in self.offered and not is_lent):
+                del host.loans[loan.id]  # it was returned, or has expired
+                host.pace()
+                host.poll()
+            elif loan.id in self.offered:
+                expires = max(loan.expires, self.expiry(row)) if may_lend else loan.expires
+                row.loan = replace(loan, expires=expires, ended=not may_lend)
+                host.loans[loan.id] = row.loan
+            elif may_lend and lent is None and host.queue.active <= host.queue.allowed:
+                # Its slots are not in use here any more.
+                self.offered.add(loan.id)
+                row.loan, row.borrower = loan, borrower
+        if may_lend and not host.loans and lent is None and host.queue.allowed > 1:
+            slots = host.queue.allowed // 2
+            loan_id = f"{host.name}:{next(self.numbers)}"
+            host.loans[loan_id] = Loan(
+                loan_id, host=host.name, slots=slots, expires=self.expiry(row)
+            )
+            host.pace()
+
+    def expiry(self, row: Row) -> datetime:
+        return min(self.moment() + LOAN, row.expires_at)
+
+    def borrow(self, process: Process, names: list[str]) -> None:
+        for name in names:
+            loan, frontier = self.lent(name), process.frontier
+            if loan is None or loan.ended or frontier.borrowed or name in frontier.leased:
+                continue
+            host = frontier.borrow(self.rows[name].state.copy(), loan)
+            host.open(crawl_delay=CRAWL_DELAYS.get(name, 0.0))
+            if host.phase is not Phase.SERVING:
+                host.enter(Phase.SERVING)
+
+    def go_on(self, host: HeldHost) -> None:
+        """Renew a borrowed host's loan, end it, or return it once no slot is in use."""
+        row, loan = self.rows[host.name], self.lent(host.name)
+        assert host.borrowed is not None
+        is_same = loan is not None and loan.id == host.borrowed.id
+        if loan is not None and is_same and host.phase is Phase.SERVING:
+            host.extend(loan)
+        is_over = loan is None or not is_same or loan.ended or not host.is_healthy
+        if is_over and host.phase is not Phase.LEAVING:
+            host.enter(Phase.LEAVING)
+        if host.phase is Phase.LEAVING and not host.queue.active:
+            if is_same:
+                row.loan = None
+            host.frontier.give_back(host)
+
     @rule(number=some_process, lost=st.integers(0, 3))
     def lose_tasks(self, number, lost):
         mine = [lease.task.id for n, lease, _ in self.under_way if n == number]
         self.processes[number].held.lose(mine[:lost])
 
-    @rule(number=some_process)
-    def die(self, number):
+    @rule(number=some_process, is_stopped=st.booleans())
+    def die(self, number, is_stopped):
         self.under_way = [each for each in self.under_way if each[0] != number]
-        for row in self.rows.values():
-            if row.owner == number:
+        process = self.processes[number]
+        for name, row in self.rows.items():
+            host = process.frontier.leased.get(name)
+            if is_stopped and host is not None and self.is_current(number, host):
+                row.owner, row.state = None, process.forget(name)
+            elif row.owner == number:
                 row.owner, row.expires = NOBODY, self.time
+            if row.borrower == number:
+                row.borrower = NOBODY
         self.processes[number] = self.booted()
 
     @rule(seconds=st.sampled_from([10.0, 50.0, 90.0]))
@@ -259,11 +375,13 @@ class FrontierMachine(RuleBasedStateMachine):
                 for name, host in hosts.items()
                 if (host.phase is Phase.LEAVING or host.lease is None or not host.is_stale)
                 and not (host.is_busy or queues[name].active or process.held.of_host[name])
+                and not (host.loans or host.borrowed)
             }
             wanted = {
                 name: queues[name].next_start - AHEAD
-                for name in leased
-                if hosts[name].is_stale
+                for name, host in hosts.items()
+                if (host.lease or host.borrowed)
+                and hosts[name].is_stale
                 and not (hosts[name].phase is Phase.LEAVING or hosts[name].is_busy)
                 and len(queues[name].waiting) <= queues[name].most // 2
                 and process.now < queues[name].deadline
@@ -282,8 +400,30 @@ class FrontierMachine(RuleBasedStateMachine):
         for number, process in enumerate(self.processes):
             for name, row in self.rows.items():
                 if process.may_ask(name):
+                    if (loan := process.frontier.hosts[name].borrowed) is not None:
+                        assert self.moment() < loan.expires
+                        continue
                     assert row.owner == number
                     assert self.time < row.expires
+
+    @invariant()
+    def what_is_lent_is_not_used_and_only_a_healthy_host_is_lent(self):
+        for process in self.processes:
+            frontier = process.frontier
+            for host in frontier.leased.values():
+                queue, concurrency = host.queue, LIMITS[host.name].concurrency
+                assert queue.allowed <= max(1, concurrency - host.lent)
+                if frontier.may_lend(host):
+                    assert not (queue.delay)
+                    assert not (host.state.failures)
+                    assert not (self.base(host.name))
+                    assert host.phase is Phase.SERVING
+                    assert host.lent < concurrency
+            borrowed = [host for host in frontier.hosts.values() if host.borrowed is not None]
+            assert borrowed == ([] if frontier.borrowed is None else [frontier.borrowed])
+            for host in borrowed:
+                assert host.lease is None
+                assert host.queue.allowed <= host.borrowed.slots
 
 
 @pytest.mark.thorough
