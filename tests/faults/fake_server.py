@@ -88,7 +88,8 @@ class Server:
         assert command.wanted is not None
         found = list(self._matching(command.collection, command.wanted))
         for name, direction in reversed(command.order):
-            found.sort(key=lambda each: each[name], reverse=direction < 0)
+            # Null is less than any value.
+            found.sort(key=lambda each: (each[name] is not None, each[name]), reverse=direction < 0)
         end = command.skip + command.limit if command.limit else None
         return Reply(found=[dict(each) for each in found[command.skip : end]])
 
@@ -162,7 +163,7 @@ def matches(document: Document, wanted: Filter) -> bool:
         if name == "$or":
             if not any(matches(document, each) for each in condition):
                 return False
-        elif isinstance(condition, dict):
+        elif isinstance(condition, dict) and all(each.startswith("$") for each in condition):
             value = document.get(name, _MISSING)
             if not all(_holds(value, *each) for each in condition.items()):
                 return False
@@ -176,6 +177,8 @@ def _holds(value: Any, operator: str, operand: Any) -> bool:
     match operator:
         case "$in":
             return value in operand
+        case "$eq":
+            return (None if value is _MISSING else value) == operand
         case "$lte":
             return there and value <= operand
         case "$lt":

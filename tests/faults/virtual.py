@@ -202,11 +202,18 @@ class Event:
         for signal in self._waiting:
             signal.send()
 
-    async def wait(self) -> None:
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self, process: Process | None = None, seconds: float = 0.0) -> None:
+        """Wait until it is set, or for virtual seconds of a process."""
         if not self._set:
             signal = Signal()
             self._waiting.append(signal)
+            if process is not None:
+                process.timeline.after(seconds, signal.send)
             await signal
+            self._waiting.remove(signal)
 
 
 class Concurrency:
