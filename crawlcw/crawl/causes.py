@@ -1,8 +1,9 @@
 """Cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
 
-Tells the circuit breakers of `model.health` how requests end, and lets the held hosts rest, slow
-down or end by what these say. Only what happens at the task's own origin, before any redirect,
-says anything of that origin. A failure behind a redirect belongs to the page that leads there.
+`Causes` reports the end of each request to the circuit breakers of `model.health`. By their answer
+a host of this process rests, slows down or ends. Only events at the task's own origin, before any
+redirect, say anything about that origin. A failure after a redirect belongs to the page that
+redirects.
 """
 
 import logging
@@ -38,20 +39,20 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: The turns, and the least seconds, by which a page that was refused is due again behind the
-#: others: a high priority must not bring it back before one of them.
+#: A throttled page is due again after this number of turns, and after at least these seconds: a
+#: high priority must not bring it back before other pages.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
-#: A page that was banned through this number of proxies, or sessions, pays for it.
+#: A page fails if it is banned through this number of proxies or sessions.
 _MOST_BANS = 4
-#: Of more hosts some are worth waiting for.
+#: If there are more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds that the first good page has to itself.
+#: Seconds that only the first probe page is asked, before the others.
 _FIRST_ALONE = 0.5
 
 
 def deferral(cause: Cause, until: datetime | None = None) -> Defer:
-    """Return the deferral of a page that is not the *cause*; None: to its next turn."""
+    """Return the deferral of a page that is not the *cause*; None means its next turn."""
     return Defer(f"the cause is not the page but the {cause}", until=until)
 
 
@@ -60,50 +61,50 @@ class PageAttempt(Attempt):
     """One attempt at the page of a task."""
 
     lease: Lease
-    sent: datetime  #: when it began, by the ledger's clock
+    sent: datetime  #: when it started, by the ledger's clock
     began: float  #: the same by the monotonic clock
-    latency: float = 0.0  #: seconds of the answer, without those that the loop stood still
-    denied: Reason | None = None  #: the answer says that the asker is banned, or logged out
+    latency: float = 0.0  #: seconds until the response, without stalls of the event loop
+    denied: Reason | None = None  #: set if the response says that we are banned or logged out
 
 
 @dataclass
 class Causes:
-    """Notes how requests end; a cause that is not the page defers the page.
+    """Notes how requests end; defers a page that did not cause its failure.
 
-    *sent* is when a request was sent by the ledger's clock, *began* by the monotonic one.
+    *sent* is the time of a request by the ledger's clock, *began* by the monotonic clock.
     """
 
     frontier: Frontier
     proxies: ProxyPool
-    call_next: Next  #: asks for good pages
+    call_next: Next  #: requests probe pages
     _: KW_ONLY
     ledger: Ledger
     stats: Stats  #: counts failures of hosts, and origins that are given up
-    rests: Rests  #: is told which hosts rest and why, or our own uplink
-    #: Called with a `StopCrawl` that a layer raises at no page's request.
+    rests: Rests  #: notes which hosts rest and why, and whether our own uplink is away
+    #: Called if a layer raises `StopCrawl` for a request that belongs to no page.
     stop: Callable[[str], None]
     _marks: Marks = field(init=False, default_factory=OrderedDict)
-    #: By page, how often it was banned.
+    #: Number of bans of a page, by task id.
     _bans: OrderedDict[bytes, int] = field(init=False, default_factory=OrderedDict)
     _check_wanted: anyio.Event = field(init=False, default_factory=anyio.Event)
     _checked: anyio.Event = field(init=False, default_factory=anyio.Event)
-    _check: anyio.CancelScope | None = None  #: what an answer makes needless
+    _check: anyio.CancelScope | None = None  #: cancelled by a response
 
     def __post_init__(self) -> None:
         self._policy = self.frontier.policy
         self._uplink = self.frontier.uplink
         self._now = self.frontier.ledger_now
 
-    # --- answers
+    # --- responses
 
     def answered(self) -> None:
-        """Note that a host answered, whatever it said."""
+        """Note that a host answered, with any response."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check is not None:
-            # A good page of a host that is silent would keep the check for its timeout.
+            # Otherwise the probe page of a silent host would prolong the check by its timeout.
             self._check.cancel()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note an answer of a host after *latency* seconds that is no sign of load."""
+        """Note a response after *latency* seconds that shows no load of its host."""
         host, scheme = self.frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return
@@ -116,7 +117,7 @@ class Causes:
             policy=self._policy,
         )
         if closed:
-            # What else is learned goes back with the host; this ends a row of failures.
+            # This ends a series of failures. Other news is saved when the host is released.
             self.frontier.pending.save(host)
             self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
@@ -124,10 +125,10 @@ class Causes:
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
 
-        *probe_page* is its URL, where asking for it again shows whether the origin answers.
+        *probe_page* is its URL, if another request for it can show whether the origin answers.
         """
         host = self.frontier.hosts.get(task.host)
-        # A page that is visited again is no further one of its host's.
+        # A revisit does not count as another page of its host.
         if host is not None and task.visit is None:
             host.state.finished += 1
             host.pages += 1
@@ -140,19 +141,20 @@ class Causes:
             self._uplink.learned(task.host, probe_page)
 
     def page_failed(self, name: str) -> None:
-        """Note that a page failed by itself: of its host that says little, but not nothing."""
+        """Note that a page failed by itself: a weak sign about its host."""
         if host := self.frontier.hosts.get(name):
             host.answered += 1
             host.state.page_failed(self._policy)
             host.pace()
 
-    # --- refusals
+    # --- throttling
 
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a refusal (429, or 503 with Retry-After); raises `Defer` unless the page fails.
+        """Note a throttled response; raises `Defer` unless the page fails.
 
-        If the cause is not known, `Opening.probe` asks a known good page before anything counts;
-        then `answered_well` has the host go on, or `unanswered` has it rest.
+        Such a response is a 429, or a 503 with Retry-After. If the cause is unknown,
+        `Opening.probe` asks a probe page before anything counts. Then `answered_well` lets the host
+        continue, or `unanswered` lets it rest.
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -188,9 +190,9 @@ class Causes:
         raise self.origin_failed(name, url, error, sent=sent, refused=page)
 
     def reported(self, name: str, fault: Fault) -> None:
-        """Note a failure that a borrower of a host has reported."""
+        """Note a failure that a borrower of a host reported."""
         error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
-        # The page is the borrower's.
+        # The borrower defers its page itself.
         with suppress(Defer):
             if fault.refused is None:
                 self.origin_failed(name, fault.url, error, sent=fault.sent)
@@ -200,16 +202,17 @@ class Causes:
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that a page was banned, through a *proxy* of no session; return whether it fails.
 
-        If it does not, another proxy or session must ask.
+        If it does not fail, another proxy or session must ask for it.
         """
         pool, most = set(self.proxies.proxies), _MOST_BANS
         if proxy is not None:
             if proxy not in pool:
-                return True  # the request or the environment has named it: there is no other to ask
+                # the request or the environment names this proxy, so no other can be used
+                return True
             most = min(most, len(pool))
         count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
         if count >= most:
-            # Every proxy is refused it, so it says nothing of them.
+            # All proxies are banned for this page, so the ban says nothing about them.
             self._bans.pop(task.id, None)
             self.proxies.unban(host)
             return True
@@ -221,12 +224,12 @@ class Causes:
     # --- failures
 
     async def failed(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a failed request, or an answer that is no page; raises `Defer` for other causes."""
+        """Note a failed request or error response; raises `Defer` unless the page is the cause."""
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
-        # A proxy may have failed it. A session has its own wherever the settings name some, but
-        # another one of its pool may ask.
+        # A proxy may be the cause. A session has its own proxy if the settings name any, but
+        # another session of its pool may ask.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -254,7 +257,7 @@ class Causes:
         began: float,
         page: bytes | None = None,
     ) -> Defer | None:
-        """Note that a request to an origin failed; None: the *page*, if it is given, pays."""
+        """Note a failed request to an origin; return None if its *page*, if given, must fail."""
         if await self.blames_uplink(name, url, error.underlying, began=began, page=page):
             return deferral(Cause.UPLINK)
         if page is not None:
@@ -266,9 +269,9 @@ class Causes:
     async def blames_uplink(
         self, name: str, url: str, reason: Reason, *, began: float, page: bytes | None = None
     ) -> bool:
-        """Note that a request to an origin failed; return whether our own uplink is the cause.
+        """Note a failed request to an origin; return whether our own uplink is the cause.
 
-        Waits for a check of the uplink if no host answers. *page* is a task that would pay.
+        Waits for a check of the uplink if no host answers. *page* is the task that would fail.
         """
         while True:
             now = self.frontier.clock()
@@ -284,12 +287,12 @@ class Causes:
         return True
 
     def resolved(self, name: str, url: str) -> None:
-        """Note that a host's name has an address."""
+        """Note that a host's name has resolved to an address."""
         if host := self.frontier.hosts.get(name):
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
-        """Return whether a port refuses us, and neither it nor any host that is left ever spoke."""
+        """Return whether a port refused us, and it and all remaining hosts have never answered."""
         host = self.frontier.hosts.get(name)
         if not error.port_closed or host is None or not self.frontier.seeded:
             return False
@@ -311,9 +314,9 @@ class Causes:
         in_haste: bool = False,
         refused: bytes | None = None,
     ) -> Defer:
-        """Note a fault of an origin; return its page's deferral; for *in_haste* see `Policy`.
+        """Note a failure of an origin; return its page's deferral; for *in_haste* see `Policy`.
 
-        *refused* is the page that was throttled, if one was.
+        *refused* is the throttled page, if one was throttled.
         """
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(name)
@@ -342,7 +345,7 @@ class Causes:
         why = failure_text(reason, status=error.status, retry_after=error.retry_after)
         until = host.state.resting_until(scheme, now=now)
         if until is not None and origin.given_up is None:
-            # The other origin goes on, and this one's tasks are not in its way.
+            # The other origin continues, so the tasks of this one must leave the queue.
             self._put_off_origin(host, scheme, until=until)
             self.rests.note(f"{scheme}://{name}", until=until, why=why)
             return _behind(host, until)
@@ -353,7 +356,7 @@ class Causes:
         if host.lease is None or rest > AHEAD:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
-            # After the rest that page is asked before any other.
+            # After the rest, ask the probe page before any other page.
             host.enter(Phase.OPENING)
         return _behind(host, until)
 
@@ -366,7 +369,7 @@ class Causes:
         sent: datetime,
         refused: bytes | None,
     ) -> Defer:
-        """Ask a borrowed host for nothing more; its owner decides on its rest."""
+        """Send a borrowed host no more requests: its owner decides about its rest."""
         host.faults.append(
             Fault(
                 url=url,
@@ -382,7 +385,7 @@ class Causes:
         return _behind(host, self._now() + timedelta(seconds=rest))
 
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
-        """Let the waiting tasks of one origin go back to the ledger until a time."""
+        """Release the waiting tasks of one origin, deferred until a time."""
         prefix = f"{scheme}://"
         waiting = self.frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
@@ -400,7 +403,7 @@ class Causes:
     # --- our own uplink
 
     async def watch_uplink(self) -> None:
-        """Ask known good pages whenever a failure comes in silence, until cancelled."""
+        """Ask probe pages whenever requests fail and no host answers, until cancelled."""
         while True:
             await self._check_wanted.wait()
             self._check_wanted = anyio.Event()
@@ -422,7 +425,7 @@ class Causes:
                         extra={"event": "network_away"},
                     )
                     self._wake()
-                # A page that was under way may answer before a good page does.
+                # A page in progress may answer before a probe page does.
                 with anyio.CancelScope() as self._check:
                     await anyio.sleep(pause)
             else:
@@ -432,14 +435,14 @@ class Causes:
             self._wake()
 
     async def uplink_known(self) -> None:
-        """Wait until tasks may begin: our own network is there, or given up."""
+        """Wait until tasks may start: the uplink works, or the wait for it is given up."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 
     async def ask(self, url: str) -> Response:
-        """Return what *url* answers, redirects not followed.
+        """Return the response of *url* without following redirects.
 
-        Raises `FetchError` where it does not answer in time, or asks to wait.
+        Raises `FetchError` if it does not answer in time or is throttled.
         """
         request = Request(url)
         async with Attempt(request=request, purpose=Purpose.PROBE, may_wait=False) as attempt:
@@ -449,12 +452,12 @@ class Causes:
         return response
 
     async def _any_answers(self) -> bool:
-        """Ask the last good page, and then all; return whether any host answers."""
+        """Ask the last probe page, then all of them; return whether any host answers."""
         async with anyio.create_task_group() as asking:
             self._check = asking.cancel_scope
 
             async def ask(name: str, url: str) -> None:
-                # Its next request keeps its distance from this one.
+                # The host's next request keeps its delay from this one.
                 self.frontier.sent(name, at=self.frontier.clock())
                 try:
                     await self.ask(url)
@@ -469,7 +472,7 @@ class Causes:
             for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 asking.start_soon(ask, name, url)
                 if number == 0:
-                    # Where only hosts are dead, one request tells.
+                    # If the network works and only some hosts are down, this one request is enough.
                     await anyio.sleep(_FIRST_ALONE)
         return not self._uplink.is_blocked
 
@@ -480,6 +483,6 @@ class Causes:
 
 
 def _behind(host: HeldHost, rest: datetime) -> Defer:
-    """Return the deferral of a page that is to come behind the others of its host."""
+    """Return the deferral of a page that must wait behind the others of its host."""
     turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rest + timedelta(seconds=turns))

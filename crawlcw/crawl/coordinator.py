@@ -1,10 +1,12 @@
 """Choice of the next work: host, page, claim, host queue.
 
-The coordinator leases hosts that are ready, pages their due tasks, claims them ahead, twice as many
-as there are fetchers (of many slow hosts up to eight times as many), and dispatches them as their
-hosts' turns come. It sleeps until something changes or the next task is due, and ends when the
-ledger has nothing that ever will be due. After a long outage of the ledger it claims nothing for
-10 s: the holders of leases that ran out meanwhile renew them first.
+The coordinator leases hosts that are ready, pages their due tasks and claims them ahead. It claims
+twice as many tasks as there are fetchers, or up to eight times as many if there are many slow
+hosts. It dispatches each task when its host's turn comes.
+
+It sleeps until something changes or the next task is due. It ends when no task in the ledger is due
+now or later. After a long outage of the ledger it claims nothing for 10 s, so that the holders of
+expired leases can renew them first.
 """
 
 import asyncio
@@ -40,24 +42,24 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 8.0
 _IDLE_BESIDE_OTHERS = 1.0
 _HOSTS_A_PAGE = 100
-#: Tasks held ahead for each fetcher.
+#: Tasks claimed ahead for each fetcher.
 _PREFETCH = 2
-#: The least number of tasks for a host without limits.
+#: The minimum number of tasks to claim for a host without limits.
 _TURN = 8
-_A_FEW = 8  #: tasks of each of many hosts that may be held beyond the prefetch
-_MOST_HELD = 4  #: bound of all tasks held, in prefetches
-#: Seconds without work until an idle process looks at the hosts, and for lost wake-ups.
+_A_FEW = 8  #: tasks of each slow host that may be claimed beyond the prefetch
+_MOST_HELD = 4  #: limit of all claimed tasks, as a multiple of the prefetch
+#: Seconds without work until an idle process polls its hosts and sweeps for lost wake-ups.
 _SWEEP_FROM = 0.8
-#: Seconds between two claims that are put off, while leases have their renewal grace.
+#: Seconds to wait before the next claim while other workers may still renew expired leases.
 _GRACE_PAUSE = 1.0
-#: Seconds without a request under way until a crawl stands still.
+#: Seconds without a request in progress after which a crawl counts as waiting.
 _A_MOMENT = 1.0
-#: Seconds between two polls for each of many hosts: one query feeds all that changed meanwhile.
+#: Minimum seconds between two polls for each of many hosts: one query serves all changes.
 _PAUSE_A_HOST = 20e-6
 _MANY_HOSTS = 100
-#: Seconds that the leases of hosts may wait for the end of a page.
+#: Seconds that the poll of host leases may wait for a free fetcher.
 _BUSY_PAUSE = 1.0
-#: Seconds without a host until a worker says that it wants some.
+#: Seconds without a host after which a worker tells the others that it needs hosts.
 _IDLE_FROM = 0.1
 
 
@@ -87,26 +89,26 @@ class Coordinator:
         self._queues = frontier.queues
         self._opening = opening
         self._changed = frontier.poll_wanted
-        #: Leases whose hosts' slots are held, by the ids and fences of their tasks.
+        #: Leases that use a slot of their host, by the ids and fences of their tasks.
         self._asking: set[tuple[bytes, int]] = set()
         limits = [
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
             (FinishReason.MAX_ITEMS, "items", settings.max_items),
         ]
-        #: The limits of this run: the reason of the end, the counter, and the number.
+        #: The limits of this run: the finish reason, the counter and the maximum.
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
         self._stopping = False
-        self._paused: datetime | None = None  #: since when nothing is begun with
+        self._paused: datetime | None = None  #: when the user paused the crawl
         self._idle = _SHORTEST_IDLE
         self._moved_at = time.monotonic()  #: when the last request ended
-        #: The reason to wait that the last poll of the ledger found.
+        #: The reason to wait, from the last poll of the ledger.
         self._waits_for: Standstill | None = None
-        self._turn_at = 0.0  #: when the next turn of a host is taken by a timer
-        self._leases_at = 0.0  #: when the leases of hosts are to be looked at
-        self._poll_at = 0.0  #: when a poll of the whole ledger is next worth its while
+        self._turn_at = 0.0  #: when the timer takes the next turn of a host
+        self._leases_at = 0.0  #: when to poll the leases of hosts again
+        self._poll_at = 0.0  #: when to poll the whole ledger again
 
     async def run(self) -> FinishReason:
-        """Keep the queue filled until there is nothing more to do; return why it ended."""
+        """Keep the queue filled until nothing is left to do; return why the crawl ended."""
         async with anyio.create_task_group() as background:
             reason = await self._fill(background)
             self.frontier.lends = False
@@ -116,7 +118,7 @@ class Coordinator:
 
     async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
-            # Before the poll: a change during it ends the wait below at once.
+            # Clear before the poll, so that a change during the poll ends the wait below at once.
             self._changed.clear()
             self.dispatch()
             if self._stopping:
@@ -145,14 +147,14 @@ class Coordinator:
         self.wake()
 
     def wake(self) -> None:
-        """Look at the ledger again: there may be more to claim."""
+        """Poll the ledger again, because there may be more to claim."""
         self._idle = _SHORTEST_IDLE
         self._poll_at = 0.0
         self.host_leaser.wake()
         self._changed.set()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """Note outcomes in the ledger: *more* is left to do, hosts have tasks to try *again*."""
+        """Note written outcomes: *more* work is left; the hosts in *again* have retries."""
         self.frontier.poll(*again)
         if more or not self._held:
             self.wake()
@@ -160,7 +162,7 @@ class Coordinator:
             self._changed.set()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
-        """Wake the hosts of tasks that are in the ledger by now and may be due."""
+        """Wake the hosts of tasks that are now in the ledger and may be due."""
         now, ours = self._ledger.now(), self.frontier.leased
         looked: set[str] = set()
         dues: dict[str, datetime] = {}
@@ -168,7 +170,7 @@ class Coordinator:
             if task.host in self.frontier.hosts:
                 looked.add(task.host)
             if task.host not in ours and task.due is not None:
-                # Earlier than others for a priority.
+                # A priority counts as seconds of waiting, so it makes the host ready earlier.
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
@@ -178,24 +180,24 @@ class Coordinator:
             self.wake()
 
     def stop(self) -> None:
-        """Claim and dispatch nothing more."""
+        """Stop claiming and dispatching."""
         self._stopping = True
         self._changed.set()
 
     def pause(self, since: datetime | None) -> None:
-        """Begin with nothing until this is called with None."""
+        """Start no task until this method is called with None."""
         self._paused = since
         self.wake()
 
     def follow(self, settings: Settings) -> None:
-        """Ask all hosts by other *settings* from now on, by as many fetchers as these name."""
+        """Use other *settings* from now on, for all hosts and for the number of fetchers."""
         self.frontier.follow(settings)
         self.pool.resize(settings.concurrency)
         self.host_leaser.resize(settings.concurrency)
         self.wake()
 
     def free_slot(self, lease: Lease) -> None:
-        """Free the host's slot of a dispatched lease, once: its next request may begin."""
+        """Free the slot of a dispatched lease, once, so that its host's next request may start."""
         key = (lease.task.id, lease.fence)
         if key not in self._asking:
             return
@@ -205,18 +207,18 @@ class Coordinator:
         self.dispatch()
 
     def done(self, lease: Lease) -> None:
-        """Note the end of the work on a dispatched lease."""
+        """Note that the work on a dispatched lease has ended."""
         self.free_slot(lease)
         self.pool.done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
-        # What else it may leave to do is noted where it comes about: `Frontier.poll_wanted`.
+        # Other new work, such as links, sets `Frontier.poll_wanted` itself.
         feeds = self._is_low() and now >= min(self._poll_at, self.frontier.wanted()[1])
         if feeds or now >= self._leases_at:
             self._changed.set()
 
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
-        """Take back a task that was not tried: its host has failed, or is not ours any more."""
+        """Take back a task that was not tried: its host has failed or is not ours any more."""
         if to_ledger:
             self.frontier.pending.release([lease])
         else:
@@ -224,7 +226,7 @@ class Coordinator:
         self._changed.set()
 
     def _place(self, lease: Lease) -> None:
-        """Let a task wait for its host's turn, or go back where that is not now."""
+        """Queue a task for its host's turn, or release it if its host may not be asked now."""
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
@@ -232,45 +234,46 @@ class Coordinator:
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
-            # Its origin's rest may have just ended: a task that is due again opens the host.
+            # The origin's rest may have ended since the claim, before the host is open. Then
+            # release the task: when it is read again, it opens the host.
             if host.opened and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
         elif isinstance(obstacle, datetime):
             lease = put_off(lease, until=obstacle)
         elif frontier.calls.include(task.errback):
-            # It is settled unasked.
+            # The task needs no request: its errback is called with the failure.
             self._queues.add(lease, now=time.monotonic(), asks=False)
             return
-        # If its origin was given up, it is ignored with all others once it is back.
+        # If its origin was given up, the ledger ignores it together with the origin's other tasks.
         frontier.pending.release([lease])
 
     def lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
-        # Those that are to go back do so: the release of a lease that is lost does nothing.
+        # Lost leases that wait for their release may stay: releasing a lost lease does nothing.
         self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
 
     def standstill(self) -> Standstill | None:
-        """Return why no request has been under way for a moment; None where one has."""
+        """Return why no request has been in progress for a moment; None if one has been."""
         if self._paused is not None:
             return Standstill(paused_since=self._paused)
         known = self._opening.causes.rests.standstill(self._ledger.now())
         if known.away_since is not None:
-            return known  # the requests under way ask whether it is back
+            return known  # requests in progress only check whether the network is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
         return known if known.hosts or known.proxies else self._waits_for or known
 
     def dispatch(self) -> None:
-        """Give free fetchers leases whose turn has come; a timer repeats this at the next turn."""
+        """Give free fetchers the leases whose turn has come; a timer repeats it at the next."""
         pool = self.pool
         free = pool.size - pool.dispatched
-        # The likeliest reason first: this runs several times a page.
+        # The most frequent reason comes first, because this runs several times a page.
         if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
             return
         stats = self._stats
         for _, counter, limit in self._limits:
-            # A page under way may have an item. Of one with several, all are recorded.
+            # Each page in progress may produce an item. If one produces several, all are recorded.
             recorded = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
             free = min(free, limit - recorded - pool.dispatched)
         now = time.monotonic()
@@ -287,12 +290,12 @@ class Coordinator:
             free -= 1
 
     def _take_turn(self) -> None:
-        # uvloop rounds to milliseconds: a timer that is early finds no turn and must be set again.
+        # uvloop rounds to milliseconds: if the timer fires early, dispatch must set it again.
         self._turn_at = 0.0
         self.dispatch()
 
     def _room(self) -> int:
-        """Return how many more tasks to hold: beyond the prefetch a few of each slow host."""
+        """Return how many more tasks to claim: the prefetch, and a few more for each slow host."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         few = min(_A_FEW, size) * len(self.frontier.hosts)
@@ -303,18 +306,18 @@ class Coordinator:
         return self._room() >= _PREFETCH * self.pool.size // 2
 
     async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
-        """Give back, lease, page and claim; return whether the ledger is drained."""
-        # Tasks go back before their hosts, whose next owners would not find leased tasks.
+        """Release, lease, page and claim; return whether the ledger is drained."""
+        # Release tasks before their hosts: the next owner of a host does not find leased tasks.
         frontier = self.frontier
         if frontier.pending.returned:
             await self._give_back(frontier.pending.take_returned())
         for host in [*frontier.opening]:
-            # A good page of a host that is half-open is asked for before any other.
+            # Ask the probe page of a half-open host before any other page.
             if not (host.is_busy or self._opening.probe(host, background)) and host.opened:
                 host.enter(Phase.SERVING)
         if await self.host_leaser.poll(background, idle=self.pool.has_idle_workers()):
             self._idle = _SHORTEST_IDLE
-        # Claims only where there is room: no other process can work on a task that waits here.
+        # Claim only what fits: no other process can work on a task that waits here.
         if not self._is_low() or await self._feed(background):
             return False
         if time.monotonic() < self._poll_at:
@@ -322,7 +325,7 @@ class Coordinator:
         return await self._drained()
 
     async def give_back_undispatched(self) -> int:
-        """Give back the tasks that no fetcher has begun with; return how many went back."""
+        """Release the tasks that no fetcher has started; return their number."""
         leases = self.pool.take_back()
         for lease in leases:
             self.free_slot(lease)
@@ -331,14 +334,14 @@ class Coordinator:
 
     async def _give_back(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
-        # Only now: killed in between, the leases run out, and nothing is lost.
+        # Forget them only after the release: if this process dies in between, the leases expire.
         self._held.end(leases)
-        # Killed in between, an idle process finds the host by its sweep.
+        # If this process dies before it announces them, an idle process's sweep finds the host.
         await self.announce(lease.task for lease in leases)
         return count
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
-        """Page and claim tasks of the hosts held; return whether there were any to look at."""
+        """Page and claim tasks of the hosts that need some; return whether there were any."""
         low, _ = self.frontier.wanted()
         if not low:
             return False
@@ -347,9 +350,10 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, low, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
-            # Before the page is read: a process that adds a task from here on sets this again.
+            # Clear the flag before the page is read: a task that is added from now on sets it
+            # again.
             host.poll(wanted=False)
-            # Two turns, by the requests that it may be sent now: the room is for others as well.
+            # Ask for two turns of its allowed requests: other hosts need capacity as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
             number = min(room, self._queues.room(host.name), max(share, turns))
             if host.quota is not None:
@@ -365,7 +369,8 @@ class Coordinator:
         for host in sorted(hosts, key=_feeding_order):
             tasks = found[host.name]
             if host.borrowed is not None:
-                # Its owner claims the first ones, and other borrowers some of these.
+                # The owner claims the first tasks. Shuffle the rest, because other borrowers want
+                # them too.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             ready = self._ready(host, tasks, background)
@@ -375,7 +380,7 @@ class Coordinator:
                 wanted += taken
                 if host.quota is not None:
                     host.quota = max(0, host.quota - len(taken))
-            is_full = len(found[host.name]) == asked[host.name]  # there may be more
+            is_full = len(found[host.name]) == asked[host.name]  # the ledger may have more
             if is_full or len(taken) < len(ready):
                 host.poll()
         await self._claim(wanted)
@@ -384,31 +389,33 @@ class Coordinator:
     def _ready(
         self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup
     ) -> list[Task]:
-        """Return which tasks of a host may be claimed; a new host with any begins to be opened.
+        """Return the tasks of a host that may be claimed; start to open a new host that has tasks.
 
-        Until it is open only tasks that ask nothing are claimed: other leases would run out.
+        Until the host is open, claim only tasks that need no request, because other leases would
+        expire.
         """
-        # A lease of ours that ran out while this process stood still shows up again.
+        # A task is listed again if our lease on it expired while this process stalled.
         tasks = [task for task in tasks if task.id not in self._held]
-        # Tasks whose origin rests are put off once they are claimed.
+        # Tasks of a resting origin are deferred after the claim.
         ready = [] if host.opened else [task for task in tasks if host.obstacle(task) is None]
         if not ready:
             return tasks
-        # Not of an origin that fails, if there is another.
+        # Prefer a task whose origin does not fail.
         first = min(ready, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, first.url, background):
             return tasks
         return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
 
     async def _claim(self, wanted: list[Task]) -> None:
-        # Only now: the page may have waited for the ledger. A short outage ends no lease.
+        # Check the time now, because the page may have waited for the ledger. After a short outage
+        # no lease has expired, so claims need not wait.
         now = self._ledger.now()
         since = self._session.retry.grace_since(now)
         if since is not None and now - since >= self._settings.lease / 2:
             self.frontier.poll(*(task.host for task in wanted))
             await anyio.sleep(_GRACE_PAUSE)
             return
-        # Claims take a while: let fetchers begin with the first ones.
+        # Claims take time: let fetchers start with the first batch.
         at_once, stats = self._ledger.leases.at_once, self._stats
         for start in range(0, len(wanted), at_once):
             some = wanted[start : start + at_once]
@@ -419,7 +426,7 @@ class Coordinator:
                 max_lost=self._settings.max_lost,
             )
             self._held.add(claimed.leases)
-            # After the claim: a page's change was written before its links.
+            # Refresh after the claim: a page's state change was written before its links.
             await self._state.refresh()
             stats.claims += len(some)
             stats.claims_missed += claimed.missed
@@ -443,24 +450,25 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether nothing is left, here or in the ledger; else note when to look again."""
-        # Background work on a host counts until it has ended.
+        """Return whether nothing is left, here and in the ledger; otherwise set the next poll."""
+        # Background work on a host counts as work until it ends.
         works = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
-        # Beside nothing but long pages the fetchers that are left have no host to ask.
+        # If only long pages are in progress, the free fetchers have no host to ask.
         under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting
         if works:
             self._waits_for = None
             if self._idle >= _SWEEP_FROM:
-                # A retry, or a task of another worker, is not to wait for the end of a long page.
+                # A retry, or a task of another worker, must not wait for the end of a long page.
                 self.frontier.poll(*self._held.of_host)
             if self._idle < _SWEEP_FROM or not lacks_hosts:
                 self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
                 return False
         horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
         if self._changed.is_set():
-            return False  # something came to this process while it asked
-        # A task has a due until its outcome is committed, and its links have one before that.
+            return False  # work arrived while the query ran
+        # A task has a due time until its outcome is committed, and its links are written before
+        # that. So the ledger is drained if nothing in it has a due time.
         if horizon is None and self.frontier.seeded and not works:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
@@ -470,7 +478,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle >= _IDLE_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
-                # Another process leases a host that is ready, or we hold as many as we may.
+                # Another process leases the ready hosts, or we have as many as allowed.
                 until = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             waits = not (works or self.frontier.leased)
@@ -478,35 +486,35 @@ class Coordinator:
         if until is not None and until > now:
             idle = (until - now).total_seconds()
         if horizon is not None and horizon <= now + self._settings.lease:
-            # Another process is at work, and may be done, or find more to do, at any time.
+            # Another process may finish, or find more work, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
-        # A wake-up that came while it asked has shortened the wait.
+        # A wake-up during the query has shortened `self._idle`.
         self._rest(min(idle, self._idle))
         return False
 
     def _rest(self, seconds: float) -> None:
-        """Look at the whole ledger, and for hosts, after *seconds*, and then more seldom."""
+        """Poll the ledger and the hosts again after *seconds*; double the next wait."""
         self._poll_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
         self.host_leaser.lease_at = self._poll_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
 
     async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
-        """Return what there is to wait for, where this process has nothing to do *until* then."""
+        """Return the reason to wait, if this process has nothing to do *until* then."""
         now = self._ledger.now()
         if horizon is None:
             return Standstill(start=True)
         workers, _ = await self._session.neighbours()
-        # The leases of others end by then, or are renewed.
+        # By then the other workers' leases end or are renewed.
         if workers > 1 and (until is None or until <= now + self._settings.lease):
             return Standstill(others=True)
         return Standstill(until=until)
 
     def _next_poll(self) -> float:
-        """Return in how many seconds there is something to look at, if nothing changes before."""
+        """Return the seconds until the next poll, if nothing changes before."""
         is_idle = self.pool.has_idle_workers()
         self._leases_at = self.host_leaser.next_poll(idle=is_idle)
-        # If all fetchers are busy, wait: the next free one wakes us. Handing hosts on now could
-        # hand on one whose turn has just come.
+        # If all fetchers are busy, wait: the next free fetcher wakes us. Releasing hosts now could
+        # release one whose turn has just come.
         until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
         if self._is_low():
             until = min(until, self._poll_at, self.frontier.wanted()[1])
@@ -514,8 +522,9 @@ class Coordinator:
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:
-    """Return the order of feeding: hosts with a delay, whose missed turns are lost, go first.
+    """Return the order of feeding: hosts with a delay go first, because a missed turn is lost.
 
-    Then those fed longest ago; as in `HostQueues.take`, a priority counts as seconds of waiting.
+    Then come the hosts that were fed longest ago. As in `HostQueues.take`, a priority counts as
+    seconds of waiting.
     """
     return not host.queue.delay, host.fed - bonus(host.priority)

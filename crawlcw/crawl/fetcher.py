@@ -1,7 +1,7 @@
-"""From a lease to an answer: ask for the page, and hand its result on.
+"""From a lease to a response: request the page and pass its result on.
 
-Nothing that happens to a page ends a fetcher: every failure becomes an outcome of that page alone,
-see `Outcomes`. After an error of crawlcw's own the page is put back, see `InternalErrors`.
+No failure of a page ends a fetcher: it becomes an outcome of that page alone, see `Outcomes`. After
+a bug in crawlcw the page is requeued, see `InternalErrors`.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that all fetchers wait for the end of the pages under way, before one runs alone.
+#: Seconds to wait until the pages in progress end, before one page runs alone: all fetchers wait.
 _PATIENCE = 5.0
-#: A spider's own ones are left as they are.
+#: If a spider sends one of these headers itself, no condition is added.
 _PRECONDITIONS = frozenset(
     ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"]
 )
@@ -49,7 +49,7 @@ class Fetcher:
 
     session: WorkerSession
     _: KW_ONLY
-    ways: Mapping[str, Next]  #: through the layers, for each purpose
+    ways: Mapping[str, Next]  #: the chain of layers for each purpose
     robots: Robots
     coordinator: Coordinator  #: dispatches tasks
     outcomes: Outcomes
@@ -61,10 +61,10 @@ class Fetcher:
         self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
-        """Work on one task after the other until cancelled."""
+        """Work on one task after another until cancelled."""
         held, alone = self.session.held, self._run_alone
         while True:
-            # One scope for many pages: it ends with the first lease that is lost.
+            # One scope serves many pages, until a lease is lost.
             with anyio.CancelScope() as lost:
                 while not lost.cancel_called:
                     lease = await self.coordinator.pool.get()
@@ -74,13 +74,15 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Before it is done: else it would take a page it cannot finish.
+                                # Wait for room before `done`: otherwise the fetcher would take a
+                                # page it
+                                # cannot finish.
                                 await done.put(result)
                                 self.session.stats.waiting(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [each.lease for each in settlements]
-                            # The lease of a page in hand would be renewed for ever.
+                            # Without this the lease of this page would be renewed for ever.
                             held.orphans += filter(held.holds, leases)
                             for each in (lease, *leases):
                                 self.outcomes.state.undo(each)
@@ -88,18 +90,19 @@ class Fetcher:
                         finally:
                             held.scopes.pop(lease.task.id, None)
                             self.coordinator.done(lease)
-                        # From here on the outcome and the state's changes are the committer's.
+                        # The committer owns the outcome and the state changes from here on.
                         if alone.alone is lease:
-                            # Until then a crash would count against it.
+                            # Stay alone until the commit: a crash before it counts against this
+                            # page.
                             await held.ended(lease)
                     finally:
                         alone.leave(lease)
             self.session.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
-        """Return what to write of one task; None where it does not count, and is put back.
+        """Return the result of one task; None if the attempt does not count: it is requeued.
 
-        No other place but `MovedPages.redirected` makes results of exceptions.
+        Only this method and `MovedPages.redirected` turn exceptions into results.
         """
         task, outcomes, frontier = lease.task, self.outcomes, self.coordinator.frontier
         try:
@@ -132,7 +135,7 @@ class Fetcher:
                     raise Defer("its host may not be asked now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
-                if not has_slot:  # its session had to be logged in
+                if not has_slot:  # the login of its session took the slot
                     await sessions.admission.enter(attempt, task.url)
                 try:
                     return await self._page(attempt)
@@ -141,7 +144,7 @@ class Fetcher:
         except Defer as deferred:
             self._requeue(lease, deferred)
         except (LedgerError, UsageError):
-            # The last: a package that is not installed is missing for every page.
+            # A `UsageError`, such as a missing package, concerns every page.
             raise
         except Exception as error:
             self._requeue(lease, self.coordinator.internal_errors.deferred(lease, error))
@@ -163,10 +166,10 @@ class Fetcher:
         self.coordinator.requeue(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
-        """Return the result of a page's answer; raises the failure if there is none."""
+        """Return the result of a page's response; raises the failure if there is none."""
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
-        # Before the page is parsed: that takes time as well, and is not its host's.
+        # Measure before parsing, because a stall during it does not belong to the host.
         stood = outcomes.watchdog.stalled(attempt.began)
         own = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = own.elapsed.total_seconds() - stood
@@ -179,7 +182,7 @@ class Fetcher:
         if not (moved or wanted):
             return await outcomes.no_page(attempt, response)
         outcomes.answered(attempt, response)
-        # A page that stays open in a browser goes on asking its host.
+        # A page that stays open in a browser keeps its slot, because it sends more requests.
         if response.page is None:
             attempt.free()
         if moved:
@@ -195,7 +198,7 @@ class Fetcher:
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
-        """Ask for a page where robots.txt allows it; its further hops are `opening.Admission`'s."""
+        """Request a page if robots.txt allows it; `opening.Admission` checks its further hops."""
         task, asked, stats = attempt.lease.task, attempt.request, self.session.stats
         frontier, session = self.coordinator.frontier, attempt.session
         if (rules := self.robots.known(asked.url)) is None:
@@ -203,7 +206,7 @@ class Fetcher:
             raise Defer("the robots.txt of its origin has had its turn")
         rules.check(asked.url)
         if session is None:
-            # With one every redirect is followed in place.
+            # With a session all redirects are followed in place.
             attempt.follows = partial(self.moved.follows, attempt)
         ask, is_rendered = self.ways[Purpose.PAGE], asked.options.browser
         if self.outcomes.settings.browser if is_rendered is None else is_rendered:
@@ -213,10 +216,10 @@ class Fetcher:
             and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # Not of a page that scripts make, nor if its body is to be kept: a 304 has none.
+            # Not for a rendered page, and not if the body must be stored: a 304 has no body.
             asked = conditional(asked, visit)
             attempt.is_conditional = asked is not attempt.request
-        # The loop may have been busy since its turn came.
+        # The loop may have been busy since the turn came, so measure the delay from now on.
         frontier.sent(task.host, at=attempt.began)
         watched = self.outcomes.instruments
         try:
@@ -228,10 +231,10 @@ class Fetcher:
                 if seen is not None:
                     seen.answered(status=response.status, size=response.size)
         except FetchError:
-            # When the last request was sent is not known.
+            # The time of the last request is unknown, so the delay counts from now.
             frontier.sent(task.host, at=time.monotonic())
             raise
-        # Later still, where connecting took long.
+        # If connecting took long, the request was sent later.
         hops = response.url != asked.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()
         frontier.sent(task.host, at=time.monotonic() - elapsed)
@@ -248,7 +251,7 @@ class Fetcher:
 
 
 def conditional(request: Request, visit: Visit) -> Request:
-    """Return *request*, or one that is answered by 304 where the page is as at its last *visit*."""
+    """Return *request*, with conditions if it can get a 304 for a page unchanged since *visit*."""
     if request.method != "GET" or request.body is not None:
         return request
     asked = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}

@@ -1,7 +1,11 @@
-"""Leases of the hosts of this process: taken many at a time, renewed, saved, given back.
+"""Leases of this process's hosts: leased many at a time, renewed, saved, released.
 
-A host goes back when nothing of it is left to do, when it rests for long, when it is given up, and
-when others wait: hosts, while its slice is over, or workers that have none.
+A host is released in these cases:
+- nothing is left to do at it;
+- it rests for long;
+- it is given up;
+- its time slice is over and other hosts wait;
+- other workers have no hosts.
 """
 
 import logging
@@ -22,18 +26,18 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Hosts held for each fetcher: most of them wait for their next turn.
+#: Hosts leased for each fetcher: most of them wait for their next turn.
 _HOSTS_A_FETCHER = 4
-#: Answers or seconds after which a host is handed on, where others wait.
+#: Responses or seconds after which a host is released if others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
-#: Seconds between two looks for hosts that are ready, and for others that wait.
+#: Seconds between two polls for ready hosts, and between two polls for waiting workers.
 _LEASE_PAUSE = 0.1
 _OTHERS_PAUSE = 1.0
-#: Hosts go back many at a time: after these seconds, or at this number.
+#: Hosts are released in batches: after these seconds, or at this number.
 _LINGER = 0.3
 _MANY_IDLE = 32
-#: How many hosts an idle process looks at in case that their wake-up was lost.
+#: Number of hosts that one sweep checks for a lost wake-up.
 _SWEPT = 25
 
 
@@ -47,22 +51,22 @@ class HostLeaser:
         self._frontier = frontier
         self._lease = settings.lease
         self._capacity = _HOSTS_A_FETCHER * settings.concurrency
-        self.lease_at = 0.0  #: when to look next for hosts that are ready
-        self._shared_until = 0.0  #: until then others are to take the hosts that were left to them
+        self.lease_at = 0.0  #: when to poll next for ready hosts
+        self._shared_until = 0.0  #: until then we leave released hosts to other workers
         self._others_at = 0.0
         self._idle_since: float | None = None
         self._swept = ""
 
     def resize(self, concurrency: int) -> None:
-        """Hold as many hosts as are enough for the fetchers."""
+        """Lease as many hosts as this number of fetchers needs."""
         self._capacity = _HOSTS_A_FETCHER * concurrency
 
     def wake(self) -> None:
-        """Look for hosts that are ready, soon."""
+        """Poll soon for hosts that are ready."""
         self.lease_at = min(self.lease_at, time.monotonic() + _LEASE_PAUSE)
 
     def next_poll(self, *, idle: bool) -> float:
-        """Return when there is something to do next; *idle*: some fetchers have no work."""
+        """Return the time of the next poll; *idle* means that some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
             next_poll = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
         else:
@@ -74,9 +78,9 @@ class HostLeaser:
         return max(soonest, self._shared_until)
 
     async def poll(self, background: anyio.abc.TaskGroup, *, idle: bool) -> bool:
-        """Save, give back and lease hosts as is due; return whether any was leased."""
+        """Save, release and lease hosts if it is time; return whether any host was leased."""
         frontier = self._frontier
-        # The state of a host is written before another process may lease it.
+        # Save a host's state before another process can lease the host.
         if frontier.pending.unsaved:
             await self._save(frontier.pending.take_unsaved())
         for host in frontier.pending.take_losing() if frontier.pending.losing else ():
@@ -89,16 +93,17 @@ class HostLeaser:
         return leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
-        """Leave all hosts: they go back when the requests under way have ended."""
+        """Leave all hosts: they are released when the requests in progress have ended."""
         await self._save(self._frontier.pending.take_unsaved())
-        # Those with a page under way are taken back as soon as the pause is over.
+        # A host with a page in progress is served again as soon as the pause is over.
         self._hand_on(self._staying(), at=float("-inf"))
         await self._give_back(background)
 
     async def _lease_some(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether there were any.
 
-        Often if few are held or fetchers are *idle*, else now and then, because others wait.
+        This happens often if few hosts are leased or fetchers are *idle*. Otherwise it happens less
+        often, because other workers wait.
         """
         now = time.monotonic()
         room = self._capacity - len(self._frontier.leased)
@@ -109,7 +114,7 @@ class HostLeaser:
         leases = await self._ledger.host_leases.lease(
             worker=self._session.worker, limit=room, lease=self._lease
         )
-        # An owner that was killed may have lent slots, which are in use.
+        # An owner that died may have lent slots, which are still in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
         loans = {
             worker.name: worker.loan
@@ -117,7 +122,7 @@ class HostLeaser:
             if worker.name != self._session.worker and worker.borrows(self._ledger.now())
         }
         for lease in leases:
-            # The request may have been repeated, and the lease be of the first one.
+            # If the request was repeated, the lease may be older and began at the first request.
             left = lease.expires - self._ledger.now()
             past = max(0.0, (self._lease - left).total_seconds())
             host = self._frontier.begin(lease, asked=time.monotonic() - past)
@@ -130,17 +135,17 @@ class HostLeaser:
         return bool(leases)
 
     def leases(self) -> list[HostLease]:
-        """Return the leases held; the thread that watches the loop asks as well."""
+        """Return our leases of hosts; the thread that watches the event loop calls this too."""
         return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
-        """Renew all leases, and save the changes of their hosts; the tasks' were just renewed."""
+        """Renew all leases and save their hosts' states; the leases of tasks were just renewed."""
         self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
         asked = time.monotonic()
-        # Not repeated by itself while the ledger is away: other leases are held then.
+        # Do not retry this while the ledger is away: later the process has other leases.
         lost = await self._session.raw_ledger.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
             host = self._frontier.leased.get(lease.host.name)
@@ -148,9 +153,9 @@ class HostLeaser:
                 host.renewed(asked=asked)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
-        # As an idle coordinator does more often.
+        # An idle coordinator does this more often.
         self._frontier.poll(*self._session.held.of_host)
-        # Of some it may not have been sure any more that they may be asked.
+        # Hosts whose lease was almost over may be asked again.
         self._frontier.poll_wanted.set()
 
     def _lose(self, name: str) -> None:
@@ -162,7 +167,7 @@ class HostLeaser:
         self._frontier.lose(name)
 
     async def _save(self, hosts: Iterable[HeldHost]) -> None:
-        # Copies: changes while the ledger writes are not written with them.
+        # Save copies, because a host may change while the ledger writes.
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
@@ -178,7 +183,7 @@ class HostLeaser:
                 held.lease = replace(lease, host=state)
 
     async def _give_back(self, background: anyio.abc.TaskGroup) -> None:
-        """Release the hosts with nothing left to do, many at a time."""
+        """Release the hosts with nothing left to do, in batches."""
         now = time.monotonic()
         going: list[HeldHost] = []
         for host in self._frontier.idle():
@@ -197,11 +202,11 @@ class HostLeaser:
             await self._release(going)
 
     async def leave(self) -> None:
-        """Give back all hosts; their tasks are written or released."""
+        """Release all hosts; their tasks are already written or released."""
         await self._release(list(self._frontier.leased.values()))
 
     async def _release(self, hosts: Iterable[HeldHost]) -> None:
-        # Not ours from here on: who adds a task of theirs meanwhile wakes them.
+        # Forget the hosts before the release: a process that adds tasks to them then wakes them.
         states = [
             (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
         ]
@@ -209,7 +214,7 @@ class HostLeaser:
             await self._ledger.host_leases.release(states)
 
     async def _give_up(self, host: HeldHost) -> None:
-        """Ignore what waits for a full host, or for its origins that were given up."""
+        """Ignore the waiting tasks of a full host, or of its origins that were given up."""
         stats, is_full = self._session.stats, host.state.given_up is not None
         for scheme in [None] if is_full else [*host.state.origins]:
             state = host.state if scheme is None else host.state.origins[scheme]
@@ -231,11 +236,11 @@ class HostLeaser:
                     extra={"event": "host_given_up", "host": name, "reason": str(reason)},
                 )
         if is_full:
-            # If its lease has run out meanwhile, it is forgotten like any that is lost.
+            # If the lease expired in between, the host is forgotten like any lost host.
             await self._release([host])
 
     async def _make_way(self) -> None:
-        """Hand hosts on: where ready hosts find no room here, and to workers that have none."""
+        """Release hosts if ready hosts find no place here, or if other workers have none."""
         now, owned = time.monotonic(), self._staying()
         self._others_at = now + _OTHERS_PAUSE
         if len(self._frontier.leased) < 2:
@@ -249,7 +254,7 @@ class HostLeaser:
             ready = await self._ledger.hosts.next_ready() if over else None
             if ready is not None and ready <= self._ledger.now():
                 self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER], at=now)
-        # Those that have just come stay, or they would go round among the processes unasked.
+        # Keep new hosts for a while: otherwise they would pass from process to process unused.
         settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE and not host.loans]
         if not settled:
             return
@@ -257,7 +262,7 @@ class HostLeaser:
         if share := len(owned) * idle // max(workers, 1):
             settled.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(settled[:share], at=now)
-            # Or they would be taken back before the others have seen them.
+            # Otherwise we would lease them again before the others have seen them.
             self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
 
     def _staying(self) -> list[HeldHost]:
@@ -270,7 +275,7 @@ class HostLeaser:
             host.left_at = at
 
     def _take_back(self) -> None:
-        """Serve hosts whose pages take long: again if they were left, wider if they are new."""
+        """If pages of a host take long, serve a left host again and give a new host more slots."""
         now, held = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             host.widen()
@@ -278,11 +283,11 @@ class HostLeaser:
             waits = now - host.left_at < SLICE_SECONDS or host.is_busy
             if host.phase is Phase.LEAVING and held[host.name] and not (rests or waits):
                 host.enter(Phase.OPENING)
-                # They are not left again before the end of a whole slice.
+                # They are not released again before the end of a whole time slice.
                 host.answered, host.since = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:
-        """Wake the next few hosts with due tasks whose wake-up was lost with a killed process."""
+        """Wake the next few hosts with due tasks whose wake-up was lost with a dead process."""
         names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
         found = await self._ledger.hosts.get(names)
@@ -299,5 +304,5 @@ class HostLeaser:
 
 
 def _is_same(held: HostLease | None, lease: HostLease) -> bool:
-    # A write beside this one may have changed the host's state in it meanwhile.
+    # Another write may have changed the host's state in the lease.
     return held is not None and (held.token, held.epoch) == (lease.token, lease.epoch)

@@ -1,8 +1,8 @@
-"""Host queues: the tasks that wait for their host's next turn, and heaps of the times of turns.
+"""Host queues: the tasks that wait for their host's next turn, and heaps of the turns' times.
 
-Synchronous: the time is an argument. A lease waits here until its host may be asked again, so no
-fetcher sleeps before a task's first request, and a slow host holds up no other. Further requests
-of an attempt (hops of redirects, logins) take slots as well, and go before the tasks that wait.
+Synchronous: the time is an argument. A lease waits here until its host may be asked again. So no
+fetcher sleeps before a task's first request, and a slow host delays no other host. Further requests
+of an attempt (hops of redirects, logins) take slots as well, and they go before waiting tasks.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: Seconds of a delayed host's time for which leases are held.
+#: Seconds of turns for which tasks of a host with a delay are claimed ahead.
 AHEAD = 5.0
 _MOST_BONUS = 10
-#: With more queues of hosts that are not ours, the idle ones are forgotten.
+#: If there are more queues of hosts that are not ours, the idle ones are forgotten.
 _REMEMBERED = 1000
 
 
 def bonus(priority: int) -> int:
-    """Return how many seconds of waiting *priority* is worth: as many as it is, up to ten."""
+    """Return the seconds of waiting that *priority* counts for: its value, at most ten."""
     return max(-_MOST_BONUS, min(priority, _MOST_BONUS))
 
 
@@ -31,49 +31,50 @@ class HostQueue:
     """One host's queue in this process."""
 
     host: str
-    limit: int  #: requests at once at the most; 0: no limit
-    allowed: int  #: requests at once for now
+    limit: int  #: the user's maximum of concurrent requests; 0: no limit
+    allowed: int  #: concurrent requests allowed now
     delay: float  #: seconds between the starts of two requests
     next_start: float  #: no request starts earlier
     deadline: float  #: when the right to ask the host ends
     opened: bool = False  #: false until the host's robots.txt is known
-    began: float = float("-inf")  #: when its last request was started, as far as is known
-    rests_until: float = float("-inf")  #: whatever its delay is
-    active: int = 0  #: requests under way; of tasks that are only worked on there may be more
-    #: The hops that wait for a slot, in their order; an event that is set lets its hop try again.
+    began: float = float("-inf")  #: when its last request started, if that is known
+    rests_until: float = float("-inf")  #: end of its rest, regardless of its delay
+    active: int = 0  #: requests in progress; more tasks may be in progress without a request
+    #: The hops that wait for a slot, in order. A hop tries again when its event is set.
     hops: list[asyncio.Event] = field(default_factory=list)
-    hops_rest_until: float = float("-inf")  #: after a hop was throttled; a task's page was not
+    hops_rest_until: float = float("-inf")  #: after a throttled hop; tasks do not rest
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is in a heap of turns
-    counted: tuple[int, int] = (0, 0)  #: its part of the sums of `HostQueues`
-    most: int = 1  #: the number of leases worth holding
+    counted: tuple[int, int] = (0, 0)  #: its share of the sums in `HostQueues`
+    most: int = 1  #: the number of leases worth claiming
 
 
 class HostQueues:
     """The queues of all hosts that one process may ask."""
 
     def __init__(self, *, half_lease: float) -> None:
-        """Hold no more for a host than it can be served in *half_lease* seconds."""
+        """Queue no more tasks for a host than it can serve in *half_lease* seconds."""
         self._ahead = min(AHEAD, half_lease)
         self.by_host: dict[str, HostQueue] = {}
-        #: The queues of hosts that are not ours, while hops ask them.
+        #: Queues of hosts that are not ours, while hops ask these hosts.
         self.elsewhere: dict[str, HostQueue] = {}
         self._turns: list[tuple[float, int, HostQueue]] = []
-        #: Those whose turn has come and no fetcher was free, the most urgent first.
+        #: Queues whose turn came while no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, HostQueue]] = []
         self._order = count()
-        #: Leases that ask nothing of their hosts.
+        #: Leases that need no request to their host.
         self._unasked: deque[Lease] = deque()
-        #: The names of hosts to be looked at: they, or their queues, have changed.
+        #: Names of hosts that have changed, or whose queues have changed.
         self.changed: set[str] = set()
         self.waiting = 0  #: leases in all queues
-        self.soon = 0  #: of them in queues without a delay, up to the requests at once of each
+        #: leases that may start soon: those in queues without a delay, up to `allowed` in each
+        self.soon = 0
 
     def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
-        """Make a queue for a host; it is closed until `open`, and has no delay before `pace`."""
+        """Make a queue for a host; it is closed until `open` and has no delay until `pace`."""
         queue = HostQueue(host, limit, limit, 0.0, next_start, deadline, rests_until=next_start)
         if (before := self.elsewhere.pop(host, None)) is not None:
-            # Its hops go on by the object that they have.
+            # Keep the object, because waiting hops refer to it.
             before.limit = before.allowed = limit
             before.delay, before.deadline = 0.0, deadline
             before.next_start = before.rests_until = max(before.next_start, next_start)
@@ -94,7 +95,7 @@ class HostQueues:
         return waiting
 
     def of_hops(self, host: str, *, now: float) -> HostQueue:
-        """Return the queue for hops to a host; one request at once if its lease is not ours."""
+        """Return the queue for hops to a host; one request at a time if its lease is not ours."""
         queue = self.by_host.get(host) or self.elsewhere.get(host)
         if queue is None:
             if len(self.elsewhere) >= _REMEMBERED:
@@ -107,9 +108,10 @@ class HostQueues:
     def begin_hop(
         self, queue: HostQueue, *, now: float, takes_slot: bool, is_paced: bool = True
     ) -> bool:
-        """Return whether a hop may be sent now, and note that; it *takes_slot* if it has none.
+        """Note that a hop is sent, if it may be sent now, and return that; *takes_slot* if it has
+        none.
 
-        The next request keeps its distance from one that *is_paced*.
+        After a hop that *is_paced*, the next request keeps the host's delay.
         """
         is_full = takes_slot and queue.allowed and queue.active >= queue.allowed
         if is_full or not queue.next_start <= now < queue.deadline:
@@ -120,7 +122,7 @@ class HostQueues:
         return True
 
     def leave(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:
-        """Note that a hop waits no more, or that its request has ended, which *frees_slot*."""
+        """Note that a hop stopped waiting, or that its request ended, which *frees_slot*."""
         queue.active -= frees_slot
         if queue is self.elsewhere.get(queue.host):
             self._forget_idle(queue, now)
@@ -153,7 +155,7 @@ class HostQueues:
         return withdrawn
 
     def open(self, host: str, *, now: float) -> None:
-        """Let a host be served."""
+        """Start to serve a host."""
         queue = self.by_host[host]
         queue.opened = True
         self._give_turn(queue, now)
@@ -161,9 +163,9 @@ class HostQueues:
     def pace(
         self, host: str, *, delay: float, allowed: int, now: float, limit: int | None = None
     ) -> None:
-        """Serve a host with *allowed* requests at once, *delay* seconds apart.
+        """Serve a host with *allowed* concurrent requests, *delay* seconds apart.
 
-        With a new *limit* of the user's the delay counts from the last request on.
+        If the user has set a new *limit*, the delay counts from the last request.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.allowed) == (delay, allowed):
@@ -171,10 +173,11 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.began + delay)
-            # The turn that it waits for comes later; one that finds it served is no turn.
+            # Its next turn has moved. The old entry in the heap is skipped, because it finds no
+            # turn.
             queue.has_turn = False
         if delay > queue.delay and queue.active:
-            # The request that showed the need for a longer delay has just been made.
+            # The request that showed the need for a longer delay was sent just now.
             queue.began = now
             queue.next_start = max(queue.next_start, now + delay)
         queue.delay = delay
@@ -186,7 +189,8 @@ class HostQueues:
     def rest(self, host: str, *, until: float, sent: float | None = None) -> None:
         """Start no request to a host before *until*.
 
-        With *sent* the rest is only the delay after a request without a turn, which was sent then.
+        With *sent*, this is only the delay after a request without a turn, which was sent at that
+        time.
         """
         queue = self.by_host[host]
         if sent is None:
@@ -196,13 +200,13 @@ class HostQueues:
         queue.next_start = max(queue.next_start, until)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
-        """Move the end of the right to ask a host."""
+        """Set the end of the right to ask a host."""
         queue = self.by_host[host]
         queue.deadline = deadline
         self._give_turn(queue, now)
 
     def add(self, lease: Lease, *, now: float, asks: bool = True) -> None:
-        """Queue a lease; one that *asks* nothing of its host waits for no turn."""
+        """Queue a lease; without *asks* it needs no request, so it waits for no turn."""
         if not asks:
             self._unasked.append(lease)
             self.waiting += 1
@@ -213,21 +217,22 @@ class HostQueues:
         self._give_turn(queue, now)
 
     def room(self, host: str) -> int:
-        """Return how many more leases of *host* are worth holding."""
+        """Return how many more leases of *host* are worth claiming."""
         queue = self.by_host[host]
         return max(0, queue.most - len(queue.waiting))
 
     def _measure(self, queue: HostQueue) -> None:
-        """Hold a few turns; with a delay a few seconds' worth, all served in half a lease."""
+        """Limit the leases to a few turns; with a delay, to a few seconds within half a lease."""
         most = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
         if queue.delay:
             most = min(most, max(1, int(self._ahead / queue.delay)))
         queue.most = most
 
     def take(self, *, now: float) -> Lease | None:
-        """Return the next lease whose host's turn has come, or None: the longest wait ends first.
+        """Return the next lease whose host's turn has come, or None; the longest wait comes first.
 
-        A priority counts as seconds of waiting, and a delay up to `AHEAD`: missed turns are lost.
+        A priority counts as seconds of waiting. So does a delay, up to `AHEAD`, because a missed
+        turn of a host with a delay is lost.
         """
         if self._unasked:
             lease = self._unasked.popleft()
@@ -254,7 +259,7 @@ class HostQueues:
         return None
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
-        """Return whether a queue's turn is to be used; if not, it has none or a later one."""
+        """Return whether a queue may use its turn now; if not, it gets a later one or none."""
         free = not queue.hops and (not queue.allowed or queue.active < queue.allowed)
         if queue.opened and queue.waiting and free and queue.next_start <= now < queue.deadline:
             return True

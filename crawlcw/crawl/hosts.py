@@ -1,8 +1,8 @@
-"""Hosts that this process holds: their leases, limits and pace, and the turns at them.
+"""Hosts that this process may ask: their leases, pace and turns.
 
-Synchronous and without I/O: `causes` changes a host as its requests end; `host_leases` leases,
-saves and releases as this says. The sets of hosts are written here alone. An owner lends slots of a
-host without a delay, and a borrower asks it beside its owner, see `lending`.
+Synchronous and without I/O. `causes` changes a host when its requests end. `host_leases` leases,
+saves and releases hosts as this module says. Only this module writes the sets of hosts. An owner
+lends slots of a host without a delay, and a borrower asks the host beside its owner, see `lending`.
 
               robots.txt is known, and a good page was answered
     leased ──> OPENING ─────────────────────────────────────────> SERVING
@@ -10,9 +10,9 @@ host without a delay, and a borrower asks it beside its owner, see `lending`.
                  │ v └───────────── leased again ─────────────┐    v │
                  └─────────────────────────────────────────── LEAVING
 
-A host whose queue is open is SERVING, and no other. While it is LEAVING, its requests under
-way end, and then it goes back to the ledger; where it is leased again before that, or one of
-them takes long, it goes on as if it had been away.
+Only a SERVING host has an open queue. While a host is LEAVING, its requests in progress end, and
+then it is released. If it is leased again before that, or if one of these requests takes long, it
+continues as a newly leased host does.
 """
 
 import asyncio
@@ -35,20 +35,20 @@ from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
 from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
-#: This part of a lease is not used: clocks and the network are not exact.
+#: Unused share of a lease, because clocks and the network are not exact.
 _MARGIN = 0.15
 #: Seconds that a host rests if it reaches `max_pages_per_host` while `start` runs.
 _UNSEEDED_REST = 10.0
-#: Seconds without an answer after which a host gets one more request at once.
+#: Seconds without a response after which a host gets one more concurrent request.
 _STEP_ANYWAY = 60.0
 
 
 class Phase(Enum):
-    """The work of a process on a host that it holds."""
+    """The phase of a process's work on a host."""
 
-    OPENING = auto()  #: only its robots.txt is asked for, and a good page after a failure
+    OPENING = auto()  #: only its robots.txt is asked for and, after a failure, a probe page
     SERVING = auto()  #: its tasks get their turns
-    LEAVING = auto()  #: nothing more is begun; it is to be released
+    LEAVING = auto()  #: no request starts; the host is released next
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -57,37 +57,38 @@ class HeldHost:
 
     frontier: "Frontier"
     name: str  #: the politeness key
-    queue: HostQueue  #: with its present delay
-    state: Host  #: as far as it is known
+    queue: HostQueue  #: has the current delay
+    state: Host  #: the known part of its state
     lease: HostLease | None  #: None: another process owns it
     limit: HostLimit
-    borrowed: Loan | None = None  #: the right to ask a host of another process
-    loans: dict[str, Loan] = field(default_factory=dict)  #: that count as in use, by the borrower
-    faults: list[Fault] = field(default_factory=list)  #: a borrower's, for the owner
-    pages: int = 0  #: that a borrower has finished
-    #: Tasks that may be claimed until the next poll of `Lending`; None: it is not shared.
+    borrowed: Loan | None = None  #: set if we borrow it from another process
+    loans: dict[str, Loan] = field(default_factory=dict)  #: loans in use, by borrower
+    #: failures that a borrower reports to the owner
+    faults: list[Fault] = field(default_factory=list)
+    pages: int = 0  #: pages that we finished as its borrower
+    #: Tasks that may be claimed until the next poll of `Lending`; None if the host is not shared.
     quota: int | None = None
     since: float
-    left_at: float = float("-inf")  #: when it was left to others that wait, if it was
-    answered: int = 0  #: in this slice
-    fed: float = 0.0  #: when tasks of it were claimed last
-    priority: int = 0  #: of its best task, when its tasks were looked at last
-    crawl_delay: float = 0.0  #: what its robots.txt asks for, in seconds
+    left_at: float = float("-inf")  #: when it was last released for others, if it was
+    answered: int = 0  #: responses in this time slice
+    fed: float = 0.0  #: when its tasks were last claimed
+    priority: int = 0  #: of its best task, when its tasks were last read
+    crawl_delay: float = 0.0  #: the delay of its robots.txt, in seconds
     opened: bool = False  #: whether its robots.txt is known
-    is_busy: bool = False  #: something is done about it in the background, see `work`
-    is_stale: bool = True  #: its due tasks are to be read, see `poll`
-    phase: Phase = Phase.OPENING  #: changed by `enter` alone
+    is_busy: bool = False  #: whether background work runs on it, see `work`
+    is_stale: bool = True  #: whether its due tasks must be read again, see `poll`
+    phase: Phase = Phase.OPENING  #: only `enter` changes it
     slow_start: SlowStart = field(default_factory=SlowStart)
 
     # --- serving it
 
     def poll(self, *, wanted: bool = True) -> None:
-        """Let its due tasks be read; not *wanted*: they are being read just now."""
+        """Request a read of its due tasks; with *wanted* False, note that the read starts now."""
         self.is_stale = wanted
         self.frontier.queues.changed.add(self.name)
 
     def work(self, background: anyio.abc.TaskGroup, work: Callable[[], Awaitable[None]]) -> None:
-        """Do some *work* on it in the background; it is neither fed nor released before its end."""
+        """Run *work* in the background; until it ends, the host is neither fed nor released."""
 
         async def until_done() -> None:
             await work()
@@ -106,7 +107,7 @@ class HeldHost:
         robots: RobotsRecord | None = None,
         asked: bool = False,
     ) -> None:
-        """Let it be served: its robots.txt is known, and was *asked* for just now."""
+        """Allow to serve it: its robots.txt is known. *asked* means that it was just fetched."""
         self.opened = True
         self.poll()
         self.crawl_delay = crawl_delay
@@ -114,17 +115,17 @@ class HeldHost:
         if robots is not None:
             self.state.robots = robots
             if not self.queue.delay:
-                self.frontier.pending.save(self)  # a borrower reads it
+                self.frontier.pending.save(self)  # borrowers read it
         if asked:
             self.frontier.sent(self.name, at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
-            # As in `Frontier.begin`, where it was not known what its robots.txt asks for.
+            # As in `Frontier.begin`, which did not know the delay of robots.txt yet.
             self.frontier.sent(self.name, at=self.since)
         if self.phase is Phase.OPENING:
             self.enter(Phase.SERVING)
 
     def enter(self, phase: Phase) -> None:
-        """Change its phase, and open or close its queue with that."""
+        """Change its phase, and open or close its queue to match."""
         self.phase = phase
         frontier, queues = self.frontier, self.frontier.queues
         (frontier.opening.add if phase is Phase.OPENING else frontier.opening.discard)(self)
@@ -133,7 +134,7 @@ class HeldHost:
         else:
             self.queue.opened = False
             if self.borrowed:
-                # No hop begins either, nor a task that a fetcher has taken.
+                # No hop starts either, and no task that a fetcher has already taken.
                 self.queue.deadline = float("-inf")
             if self.loans or self.borrowed:
                 frontier.loans_changed.set()
@@ -143,9 +144,10 @@ class HeldHost:
         frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
-        """Set the pace of its queue by its health and limits; with *limit* these are new.
+        """Set the pace of its queue by its health and limits; *limit* is set if the limits are new.
 
-        The longest of its delays counts. One that fails is asked for one page until it is back.
+        The longest of its delays counts. A failing host gets one request at a time until it
+        answers.
         """
         concurrency = self.limit.concurrency
         if self.borrowed is not None:
@@ -153,7 +155,7 @@ class HeldHost:
         else:
             allowed = min(concurrency, self.slow_start.window(finished=self.state.finished))
             if self.loans and concurrency:
-                # Never 0, which is no limit.
+                # Never 0, because 0 means no limit.
                 allowed = max(1, allowed - self.lent)
         self.frontier.queues.pace(
             self.name,
@@ -172,7 +174,7 @@ class HeldHost:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether its pages are asked for without a delay, and nothing of it fails."""
+        """Whether its pages are requested without a delay and none of its origins fails."""
         return (
             self.phase is Phase.SERVING
             and not (self.queue.delay or self.state.failures or self.state.given_up)
@@ -180,20 +182,20 @@ class HeldHost:
         )
 
     def rest(self, *, seconds: float) -> None:
-        """Let it be asked for nothing for some *seconds*."""
+        """Send it no request for some *seconds*."""
         self.frontier.queues.rest(self.name, until=self.frontier.clock() + seconds)
 
     def extend(self, loan: Loan) -> None:
-        """Ask it by a loan that was renewed."""
+        """Continue to ask it, with a renewed loan."""
         frontier, now = self.frontier, self.frontier.clock()
         self.borrowed = loan
         left = (loan.expires - frontier.ledger_now()).total_seconds()
         frontier.queues.extend(self.name, deadline=now + (1 - _MARGIN) * left, now=now)
 
     def widen(self) -> None:
-        """Let it be asked for one more page at once if those under way take long.
+        """Allow one more concurrent page if those in progress take long.
 
-        Its first page may be a film: the others are not to wait for its end.
+        Its first page may be a film: other pages must not wait until that ends.
         """
         queue = self.queue
         is_full = 0 < queue.allowed <= queue.active and not self.state.failures
@@ -202,7 +204,7 @@ class HeldHost:
             self.pace()
 
     def renewed(self, *, asked: float) -> None:
-        """Note that it may be asked for longer; the ledger was asked to renew at *asked*."""
+        """Note that its lease was renewed; *asked* is when the ledger was asked to renew."""
         deadline = asked + self.frontier.usable
         self.frontier.queues.extend(self.name, deadline=deadline, now=self.frontier.clock())
 
@@ -213,9 +215,11 @@ class HeldHost:
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return what keeps a task from being asked for: the rest of its origin, or why it ended.
+        """Return the end of its origin's rest, or why the origin was given up; None if it may be
+        asked.
 
-        Tasks of an origin that was given up begin to be ignored, unless each is settled by itself.
+        The first task of a given-up origin marks all of them to be ignored, unless each task must
+        be settled separately.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -228,20 +232,20 @@ class HeldHost:
         return origin.given_up
 
     def probe_url(self) -> str | None:
-        """Return the page to be asked before any other, if one is to be."""
+        """Return the probe page that must be asked before any other page, if there is one."""
         return self.state.probe_url(now=self.frontier.ledger_now())
 
 
 @dataclass(slots=True, kw_only=True)
 class PageLimit:
-    """The most pages of a host."""
+    """The maximum number of pages of a host."""
 
     most: int | None
-    full: set[str]  #: hosts that have had them
-    unlimited: set[str] = field(default_factory=set)  #: hosts that it does not hold for
+    full: set[str]  #: hosts that have reached it
+    unlimited: set[str] = field(default_factory=set)  #: hosts that have no such limit
 
     def is_reached(self, state: Host) -> bool:
-        """Return whether a host is full."""
+        """Return whether a host has reached its limit."""
         reached = self.most is not None and state.finished >= self.most
         return reached and state.name not in self.unlimited
 
@@ -250,43 +254,44 @@ class Pending:
     """Work on hosts and tasks that waits for the coordinator."""
 
     def __init__(self) -> None:
-        self.unsaved: set[HeldHost] = set()  #: those whose state the ledger is to know at once
-        self.losing: set[HeldHost] = set()  #: those with origins whose tasks are to be ignored
-        self.returned: list[Lease] = []  #: tasks that are to go back to the ledger
+        self.unsaved: set[HeldHost] = set()  #: hosts whose state must be saved at once
+        #: hosts with given-up origins, whose tasks must be ignored
+        self.losing: set[HeldHost] = set()
+        self.returned: list[Lease] = []  #: tasks to release
 
     def save(self, host: HeldHost) -> None:
-        """Let the ledger know the state of a host at once, if it is ours."""
+        """Have the state of a host saved at once, if we own the host."""
         if host.lease is not None:
             self.unsaved.add(host)
             host.frontier.poll_wanted.set()
 
     def ignore(self, host: HeldHost) -> None:
-        """Let the tasks of a host's lost origins be ignored, which is up to its owner."""
+        """Have the tasks of a host's given-up origins ignored, if we own the host."""
         if host.lease is not None:
             self.losing.add(host)
 
     def release(self, leases: Iterable[Lease]) -> None:
-        """Let tasks go back to the ledger."""
+        """Have tasks released."""
         self.returned += leases
 
     def forget(self, host: HeldHost) -> None:
-        """Leave a host as it is: it is not ours any more."""
+        """Drop the work on a host, because we do not own it any more."""
         self.unsaved.discard(host)
         self.losing.discard(host)
 
     def take_unsaved(self) -> set[HeldHost]:
-        """Return the hosts to be saved, and forget them."""
+        """Return the hosts to save, and forget them."""
         unsaved, self.unsaved = self.unsaved, set()
         return unsaved
 
     def take_losing(self) -> list[HeldHost]:
-        """Return the hosts with tasks to be ignored, except the busy ones, and forget them."""
+        """Return the hosts with tasks to ignore, except the busy ones, and forget them."""
         losing = [host for host in self.losing if not host.is_busy]
         self.losing.difference_update(losing)
         return losing
 
     def take_returned(self) -> list[Lease]:
-        """Return the tasks that are to go back, and forget them."""
+        """Return the tasks to release, and forget them."""
         returned, self.returned = self.returned, []
         return returned
 
@@ -304,46 +309,46 @@ class Frontier:
         clock: Callable[[], float],
         ledger_now: Callable[[], datetime],
     ) -> None:
-        """Hold no host yet. *held* are the tasks' leases; *clock* is monotonic, in seconds."""
-        # Where the spider has no `on_error` of its own, only pages with an errback are told of.
+        """Start without hosts. *held* are the tasks' leases; *clock* is monotonic, in seconds."""
+        # If the spider has no `on_error`, only a page with an errback must be settled by itself.
         has_own = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
-        #: Tasks of a lost origin that are settled one by one.
+        #: Tasks of a given-up origin that are settled one by one.
         self.calls = Calls.ALL if has_own else Calls.ERRBACK
         self.page_limit = page_limit
-        #: Whether all start URLs are known: before that the crawl's own hosts are not.
+        #: Whether all start URLs are known. Before that, the crawl's own hosts are unknown.
         self.seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
         self.queues = HostQueues(half_lease=settings.lease.total_seconds() / 2)
         self.uplink = Uplink()
-        #: Set by whatever leaves something to do for the coordinator.
+        #: Set if there is new work for the coordinator.
         self.poll_wanted = asyncio.Event()
-        self.lends = True  #: whether slots are lent and borrowed; not while the crawl ends
-        #: Set by what must be known at once to owners and borrowers, see `lending`.
+        self.lends = True  #: whether slots are lent and borrowed; False while the crawl ends
+        #: Set if owners and borrowers must know a change at once, see `lending`.
         self.loans_changed = asyncio.Event()
-        self.borrowed: HeldHost | None = None  #: the host of another process that this one asks
+        self.borrowed: HeldHost | None = None  #: the host that this process borrows
         self.hosts: dict[str, HeldHost] = {}
-        self.leased: dict[str, HeldHost] = {}  #: those that are leased to this process
-        self.opening: set[HeldHost] = set()  #: those that are OPENING
+        self.leased: dict[str, HeldHost] = {}  #: hosts leased to this process
+        self.opening: set[HeldHost] = set()  #: hosts in phase OPENING
         self.pending = Pending()
         self._held = held
         self._limits = Limits(spider.limits)
         self.follow(settings)
-        self.usable = settings.lease.total_seconds() * (1 - _MARGIN)  #: seconds of a lease
-        self._low: set[HeldHost] = set()  #: those of which tasks are wanted, when their turns come
-        self._ended: set[HeldHost] = set()  #: those with nothing to do here
+        self.usable = settings.lease.total_seconds() * (1 - _MARGIN)  #: usable seconds of a lease
+        self._low: set[HeldHost] = set()  #: hosts that need tasks, when their turns come
+        self._ended: set[HeldHost] = set()  #: hosts without work here
 
     # --- holding hosts
 
     def begin(self, lease: HostLease, *, asked: float) -> HeldHost:
-        """Take charge of a host that was leased; the ledger was asked for it at *asked*."""
+        """Start to work on a leased host; *asked* is when the ledger was asked for it."""
         state, name, now = lease.host.copy(), lease.host.name, self.clock()
         if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
             state.given_up = None  # the limit has been raised
         host = self.hosts.get(name)
         if host is not None:
-            # Borrowed so far, or lost and leased again before the last request had ended.
+            # It was borrowed until now, or lost and leased again before its last request ended.
             self.give_back(host)
             host.lease, host.state = lease, state
             host.answered, host.since = 0, now
@@ -356,7 +361,7 @@ class Frontier:
             host = self._add(state, lease, asked=asked)
         self.leased[name] = host
         if state.lost_origins:
-            # The owner before may have been killed before the waiting tasks were ignored.
+            # The previous owner may have died before the waiting tasks were ignored.
             self.pending.ignore(host)
         for origin in state.origins.values():
             if origin.probe_page is not None and not origin.failures:
@@ -365,7 +370,7 @@ class Frontier:
             rest = (state.not_before - self.ledger_now()).total_seconds()
             self.queues.rest(name, until=now + rest)
         if not lease.clean:
-            # The time of the last request by the owner before is not known.
+            # The time of the previous owner's last request is unknown.
             self.sent(name, at=now)
         if host.queue.next_start - now > AHEAD or state.given_up is not None:
             host.enter(Phase.LEAVING)
@@ -376,9 +381,10 @@ class Frontier:
         return host
 
     def fill(self, host: HeldHost) -> None:
-        """Ask a host for no more pages, because it has reached `max_pages_per_host`.
+        """Request no more pages of a host, because it has reached `max_pages_per_host`.
 
-        While `start` runs, the host may be one of its own, which have no limit: it waits for that.
+        While `start` runs, the host may still become one of the crawl's own hosts, which have no
+        limit. So it only rests.
         """
         if self.seeded:
             self.page_limit.full.add(host.name)
@@ -388,7 +394,7 @@ class Frontier:
         host.enter(Phase.LEAVING)
 
     def borrow(self, state: Host, loan: Loan) -> HeldHost:
-        """Ask a host of another process by a *loan*."""
+        """Ask a host of another process, with a *loan*."""
         host = self.hosts.get(state.name)
         if host is None:
             host = self._add(state, None, asked=self.clock())
@@ -400,7 +406,7 @@ class Frontier:
         return host
 
     def give_back(self, host: HeldHost) -> None:
-        """Ask a host no more by the loan that it was borrowed by; none of its slots is in use."""
+        """Stop using the loan of a host, because none of its slots is in use any more."""
         host.borrowed = None
         if self.borrowed is host:
             self.borrowed = None
@@ -439,7 +445,7 @@ class Frontier:
             self.queues.extend(name, deadline=float("-inf"), now=self.clock())
 
     def forget(self, host: HeldHost) -> Host:
-        """Forget a host; return the state that the ledger is to have of it."""
+        """Forget a host; return its state for the ledger."""
         rest = host.queue.next_start - self.clock()
         self.queues.end(host.name)
         del self.hosts[host.name]
@@ -450,10 +456,11 @@ class Frontier:
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest) if rest > 0 else None
         if host.loans:
-            # The next owner does not look for them, because this one has released the host.
+            # Rest until the loans end: the next owner does not search for loans, because this one
+            # released the host.
             last = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, last)
-        # Where there is more to do the ledger need not look for it.
+        # If more tasks are left, say so: the ledger need not search for them.
         more = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -463,14 +470,14 @@ class Frontier:
     def may_lend(self, host: HeldHost) -> bool:
         """Return whether slots of a host may be lent, or stay lent."""
         pages = self.page_limit
-        # Its owner alone counts its pages.
+        # Only the owner counts the pages of a host.
         counts_pages = pages.most is not None and host.name not in pages.unlimited
         fits = not host.limit.concurrency or host.lent < host.limit.concurrency
         is_lendable = self.lends and host.lease is not None and host.is_healthy
         return is_lendable and fits and not counts_pages
 
     def follow(self, settings: Settings) -> None:
-        """Ask all hosts by other settings from now on, those that are held as well."""
+        """Use other settings from now on, also for the present hosts."""
         self._settings = settings
         for host in [*self.hosts.values()]:
             host.limit = limit_of(host.name, self._limits, settings)
@@ -481,22 +488,22 @@ class Frontier:
         return limit_of(name, self._limits, self._settings)
 
     def sent(self, name: str, *, at: float) -> None:
-        """Note when a request to a host was sent: the next one keeps its distance from that."""
+        """Note when a request to a host was sent: the next one keeps its delay from then."""
         host = self.hosts.get(name)
-        # Without a delay no distance is kept, and there are two of these a page.
+        # Skip hosts without a delay, because this runs twice for each page.
         if host is not None and (delay := host.queue.delay):
             self.queues.rest(name, until=at + delay, sent=at)
 
     def may_begin(self, task: Task, *, now: float) -> bool:
-        """Return whether the origin of a task may be asked *now*."""
+        """Return whether a task's origin may be asked *now*."""
         host = self.hosts.get(task.host)
-        # A loop that stood still must not ask a host that has a new owner.
+        # After a stall of the event loop the host may have a new owner: do not ask it.
         if self.uplink.is_blocked or host is None or now >= host.queue.deadline:
             return False
         return host.obstacle(task) is None
 
     def given_up(self, task: Task) -> Reason | None:
-        """Return why a task's origin was given up, if a method of the spider is to hear of that."""
+        """Return why a task's origin was given up, if a method of the spider must hear of it."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None
@@ -504,13 +511,13 @@ class Frontier:
     # --- work left to do
 
     def poll(self, *names: str) -> None:
-        """Note that hosts may have more tasks that are due."""
+        """Note that hosts may have more due tasks."""
         for name in names:
             if host := self.hosts.get(name):
                 host.poll()
 
     def _sort(self) -> None:
-        """Look at each host that has changed since the last call; one that is gone is in no set."""
+        """Sort each host that has changed since the last call; a forgotten host is in no set."""
         changed = self.queues.changed
         while changed:
             host = self.hosts.get(changed.pop())
@@ -518,12 +525,13 @@ class Frontier:
                 continue
             queue = host.queue
             looks = host.is_stale and host.phase is not Phase.LEAVING
-            # Half of the leases worth holding are used up. Others ask a shared host as well.
+            # At least half of the useful leases are used up. Others ask a shared host too: keep to
+            # its quota.
             is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
             is_low = is_low and host.quota != 0
             (self._low.add if is_low else self._low.discard)(host)
-            # A task whose lease is lost is not held, and may be asked for all the same: active.
-            # Hops that wait at a host which is not ours any more go on without it.
+            # A task with a lost lease may still be in progress, so the queue is active.
+            # Hops that wait at a host that we do not own any more continue without it.
             hops = queue.hops if host.lease is not None else ()
             works = looks or host.is_busy or queue.active or queue.waiting or hops
             # A borrower returns the loan itself.
@@ -531,13 +539,13 @@ class Frontier:
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:
-        """Return the hosts whose turns come soon and want tasks, and when the next one is such."""
+        """Return the hosts that need tasks for their next turns, and when the next one will."""
         self._sort()
         now, first = self.clock(), float("inf")
         low = []
         for host in self._low:
             at = host.queue.next_start - AHEAD
-            # Nothing can be begun with before a lease is renewed.
+            # Nothing can start before the lease is renewed.
             if now < host.queue.deadline:
                 first = min(first, at)
                 if at <= now:
@@ -545,7 +553,7 @@ class Frontier:
         return low, first
 
     def idle(self) -> list[HeldHost]:
-        """Return the hosts with nothing under way and nothing left to look at."""
+        """Return the hosts with nothing in progress and no tasks to read."""
         self._sort()
         return [
             host

@@ -1,8 +1,9 @@
-"""From the end of an attempt to its transition: an answer, or why there is none.
+"""From the end of an attempt to its transition: a response, or the reason for its absence.
 
-An attempt that counts ends in the writes that end its task (`Done`); one that does not count raises
-`Defer`. What an answer shows of its host (`Causes`) is noted before the host's slot is freed, and
-that before the callback or the errback runs: the next request may leave while the page is parsed.
+An attempt that counts ends in `Done`: the writes that end its task. An attempt that does not count
+raises `Defer`. First `Causes` notes what the response shows about its host, then the host's slot is
+freed, and then the callback or errback runs. So the next request may leave while the page is
+parsed.
 """
 
 import logging
@@ -50,7 +51,7 @@ from crawlcw.model.visits import RevisitPolicy, Visit
 
 logger = logging.getLogger(__name__)
 
-#: What goes wrong after the host has answered as it should.
+#: Failures after a correct response of the host.
 _BEHIND_AN_ANSWER = frozenset(
     {
         Reason.BROWSER_CRASHED,
@@ -71,7 +72,7 @@ End = Callable[[FinishReason, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The end of the work on a task: what to write."""
+    """The end of the work on a task: its writes."""
 
     settlements: tuple[Settlement, ...]
     produced: Produced = field(default_factory=Produced)  #: by the callback or the errback
@@ -79,7 +80,7 @@ class Done:
 
 @dataclass
 class Outcomes:
-    """The results of attempts, by way of the spider's callback or errback."""
+    """Makes results of attempts, with the spider's callback or errback."""
 
     session: InitVar[WorkerSession]
     settings: Settings
@@ -87,7 +88,7 @@ class Outcomes:
     runner: Runner
     causes: Causes
     sessions: Sessions
-    bodies: Bodies | None  #: keep pages
+    bodies: Bodies | None  #: stores pages; None if the crawl does not
     end: End
 
     def __post_init__(self, session: WorkerSession) -> None:
@@ -100,13 +101,13 @@ class Outcomes:
         self.watchdog = session.watchdog
         self.banned_when = condition(self.runner.spider, "banned_when")
         self._stats = session.stats
-        # Each page would make it of the settings again.
+        # Built once, because the settings would build it again for each page.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
         self._patience = min(settings.timeout, settings.read_timeout)
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
-        """Return the change of a task by its outcome, and log it."""
+        """Return the change of a task after its outcome, and log it."""
         options, policy = lease.task.options, self._retries
         settlement = settle(
             lease,
@@ -123,9 +124,9 @@ class Outcomes:
     # Pages.
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
-        """Note that the host of a page answered it well."""
+        """Note a good response of a page's host."""
         task = attempt.lease.task
-        # A proxy that failed it before is to blame for that.
+        # If another proxy failed for this page before, that proxy was the cause.
         self.causes.proxies.got(task.url, response.proxy)
         self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
@@ -136,7 +137,7 @@ class Outcomes:
             response = replaced(response, session=attempt.session.page_session())
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
-        # Before the callback: a page that it fails on is kept as well.
+        # Store the page before the callback, so that it is kept even if the callback fails.
         stored = await self.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
         with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
@@ -168,7 +169,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # and no 304: a crawl that keeps pages asks for this one as a whole
+        if task.stored is None:  # no 304: a crawl that stores pages asks for this one in full
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -178,17 +179,17 @@ class Outcomes:
         return Done(settlements=(self.settled(attempt.lease, outcome),))
 
     async def keep(self, attempt: PageAttempt) -> StoredPage | None:
-        """Keep the page of an attempt if the crawl keeps its pages."""
+        """Store the page of an attempt if the crawl stores pages."""
         return None if self.bodies is None else await self.bodies.keep(attempt)
 
     def _finished(self, attempt: PageAttempt, response: Response) -> None:
-        """Note that a page is finished, and whether it is one that may be asked for again."""
+        """Note that a page is finished, and whether it may become a probe page."""
         task, session = attempt.lease.task, attempt.session
         plain = task.method == "GET" and not task.headers and response.url == task.url
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
-        # One that took its own, longer timeout would not be answered in time when asked again.
+        # A page that needed its own, longer timeout would not answer in time as a probe page.
         plain = plain and response.status < 300 and response.elapsed < self._patience
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
@@ -197,18 +198,18 @@ class Outcomes:
         attempt.free()
         session = attempt.session
         if session is None:
-            # It is no session's, so the callback has changed nothing.
+            # The page has no session, so the callback has retired nothing.
             return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
         if not await self.sessions.logged_out(session, attempt.lease.task, why, told=True):
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=why)
 
-    # Attempts that gave no page: the cause decides whether the page has failed, or is deferred.
+    # Attempts without a page: the cause decides whether the page fails or is deferred.
 
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record that an answer is no page; raises `Defer`."""
+        """Record a response that is not the page; raises `Defer` if the page is not the cause."""
         error = status_error(response, now=self.now())
-        # Behind a redirect it is another page that is refused.
+        # After a redirect, the throttled page is another one.
         if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
@@ -216,8 +217,8 @@ class Outcomes:
         return await self._own_failure(attempt, error)
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a page that is refused to all; raises `Defer` to ask otherwise."""
-        attempt.free()  # a login probe takes a slot of its own
+        """Record a banned or logged-out page; raises `Defer` to try another session or proxy."""
+        attempt.free()  # a login probe takes its own slot
         task, reason, session = attempt.lease.task, attempt.denied, attempt.session
         assert reason is not None
         why = f"HTTP {response.status} for {response.url}"
@@ -239,7 +240,7 @@ class Outcomes:
         return await self._own_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a page that was not answered; raises `Defer` where the page is not to blame."""
+        """Record a page without a response; raises `Defer` if the page is not the cause."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
@@ -247,16 +248,18 @@ class Outcomes:
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
-                    # A page that was answered has passed all hooks and layers.
+                    # A fetched page has passed all hooks and layers, so this method has worked
+                    # before.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
-                # It is no evidence about the host, which need not wait for the errback.
+                # The error says nothing about the host, and the host must not wait for the errback.
                 attempt.free()
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
             case ProxiesAwayError():
                 raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
-                # No other file could be saved either: it costs no attempt until the disk is mended.
+                # No other file can be saved either, so no attempt counts until the disk works
+                # again.
                 self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
                 raise Defer(refusal.message) from refusal
             case FetchError(reason=Reason.INTERNAL):
@@ -265,7 +268,7 @@ class Outcomes:
             raise Defer("the event loop stood still") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        # The scripts of a rendered page may have led to another host.
+        # The scripts of a rendered page may have requested another host.
         is_first = refusal.hop <= 1 and not isinstance(refusal.__cause__, FetchError)
         if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
@@ -273,7 +276,7 @@ class Outcomes:
         return await self._own_failure(attempt, refusal)
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
-        """Record a page whose origin was given up: only the spider is told."""
+        """Record a page whose origin was given up: only the spider hears of it."""
         attempt.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
         error = FetchError(reason, f"{origin} was given up")
@@ -281,29 +284,29 @@ class Outcomes:
         return await self.failed(attempt, error, failed)
 
     async def _own_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
-        """Record a failure of the page's own, and free its host's slot."""
+        """Record a failure that the page itself caused, and free its host's slot."""
         task, answer, status = attempt.lease.task, error.response, error.status
-        # Refused by itself: neither a sign of load nor of health.
+        # If only this page is throttled, that is a sign neither of load nor of health.
         if not (isinstance(answer, Response) and self._throttles(answer)):
             behind = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
             if behind or (status is not None and status < 500):
-                # 0 where it was cut off: its time says nothing of the host.
+                # The latency is 0 if the response was cut off, because it says nothing then.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )
             elif error.reason in FAILURE_REASONS:
                 self.causes.page_failed(task.host)
-        # The errback may take its time: the host need not wait for it.
+        # Free the slot first, because the errback may take long.
         attempt.free()
         return await self.failed(attempt, error)
 
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Settle a failure, as *failed* if given; if it is final, run the errback."""
+        """Settle a failure, as *failed* if given; run the errback if the failure is final."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
-            # A page's wait is no longer than its host's longest one.
+            # A page never waits longer than a host may.
             longest = self.settings.host_backoff_max.total_seconds()
             asked = error.retry_after
             failed = Failed(
@@ -315,9 +318,9 @@ class Outcomes:
         if isinstance(error.response, Response):
             failed = replace(failed, response=info_of(error.response))
         if task.visit is not None:
-            # It was there once: should it be given up, it is asked for again.
+            # The page existed at an earlier visit, so it is visited again even if it is given up.
             failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
-        # Before the errback: only the settlement tells whether the failure is final.
+        # Settle before the errback, because only the settlement tells whether this is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
@@ -328,29 +331,29 @@ class Outcomes:
             return Done(settlements=(settlement,))
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
-        # A page that was finished once keeps its items, unless there are others instead.
+        # A page that was finished before keeps its items, unless the errback returned new ones.
         change = replace(settlement.change, items=tuple(produced.items) or None)
         return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
 
-#: A validator is sent back as it came, or not at all.
+#: A validator is sent back unchanged or not at all.
 _VALIDATOR = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
 
 
 @dataclass(frozen=True, slots=True)
 class Revisits:
-    """Further visits of a page: whether it has changed since the last one, and the next date."""
+    """Further visits of a page: whether it has changed, and when the next visit is due."""
 
     policy: RevisitPolicy
 
     def is_same(self, last: Visit, response: Response) -> bool:
-        """Return whether the body is that of the *last* visit, though a server sends it again."""
+        """Return whether the body equals that of the *last* visit, although it was sent again."""
         return last.digest is not None and last.digest == _digest(response)
 
     def changed(
         self, task: Task, response: Response, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of a page that is new or has changed."""
+        """Return the visit of a new or changed page, and the date of the next visit."""
         visit = Visit(
             time=now,
             changed=now,
@@ -361,7 +364,7 @@ class Revisits:
         return self._dated(task, visit, changed=True)
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of a task whose page is another task's."""
+        """Return the visit, and the next date, of a task whose page belongs to another task."""
         last = task.visit
         visit = Visit(time=now, changed=now if last is None else last.changed)
         return self._dated(task, visit, changed=False)
@@ -369,12 +372,12 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of an unchanged page, or of a failed one (None)."""
+        """Return the visit, and the next date, of an unchanged page or of a failed one (None)."""
         last = task.visit
         assert last is not None
         visit = replace(last, time=now)
         if response is not None:
-            # A 304 may leave out unchanged headers.
+            # A 304 may omit unchanged headers.
             etag = _validator(task, response, "etag") or last.etag
             modified = _validator(task, response, "last-modified") or last.last_modified
             visit = replace(visit, etag=etag, last_modified=modified)
@@ -388,7 +391,7 @@ class Revisits:
 
 
 def _validator(task: Task, response: Response, name: str) -> str | None:
-    """Return a header that can be sent back, where the answer is of this very URL."""
+    """Return a header that can be sent back, if the response has the URL of the task."""
     value = response.headers.get(name)
     if value is None or response.url != task.url or not _VALIDATOR.fullmatch(value):
         return None
@@ -396,17 +399,17 @@ def _validator(task: Task, response: Response, name: str) -> str | None:
 
 
 def _digest(response: Response) -> str | None:
-    """Return a digest of a body; None where it is cut off."""
+    """Return a digest of a body; None if the body was cut off."""
     if response.file is not None:
         return response.file.sha256
     if response.truncated is not None:
         return None
-    # OpenSSL's, with the processor's instructions, takes half the time of Python's BLAKE2.
+    # OpenSSL uses the processor's instructions: half the time of Python's BLAKE2.
     return sha256(response.body, usedforsecurity=False).hexdigest()
 
 
 def info_of(response: Response) -> ResponseInfo:
-    """Return the recorded part of an answer."""
+    """Return the recorded part of a response."""
     kind, etag, modified = map(response.headers.get, ("content-type", "etag", "last-modified"))
     return ResponseInfo(
         status=response.status,
@@ -421,7 +424,7 @@ def info_of(response: Response) -> ResponseInfo:
 
 
 def _log(lease: Lease, settlement: Settlement) -> None:
-    """Log the outcome of a task, with the answer at the level of debugging."""
+    """Log the outcome of a task, at debug level with its response."""
     change, url, callback = settlement.change, lease.task.url, lease.task.callback
     words, told = printable(callback), dict[str, int | str]()
     if (response := change.response) is not None:
@@ -443,26 +446,26 @@ def _log(lease: Lease, settlement: Settlement) -> None:
     )
 
 
-#: A callback that raises on this number of pages, and on all so far, is broken.
+#: A callback is broken if it raised on this number of pages and never succeeded.
 BROKEN_FROM = 20
-#: So many different errors are told: the rest is in the ledger.
+#: Limit of different errors in the log: the ledger has all of them.
 _MOST_TOLD = 100
 
 
 class CallbackErrors:
-    """The errors of a spider's methods in one process: told once each, then counted only."""
+    """The errors of a spider's methods in one process: each is logged once, then only counted."""
 
     def __init__(self, spider: Spider, end: End) -> None:
-        #: Those that tasks name and the spider has; a task may name no errback.
+        #: Names that tasks use and the spider has. None means that a task has no errback.
         self.callbacks: set[str | None] = {None}
-        self.good: set[str] = set()  #: methods that went through a page to their end
+        self.good: set[str] = set()  #: methods that have succeeded on a page
         self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
         self._told: set[tuple[str, str, str]] = set()
         self._spider = spider
         self._end = end
 
     def check(self, task: Task) -> None:
-        """Raise `Defer`, and end the crawl, if the spider lacks a callback of a page."""
+        """End the crawl and raise `Defer` if the spider lacks a callback of a page."""
         for callback in filter(None, (task.callback, task.errback)):
             try:
                 callback_named(self._spider, callback)
@@ -476,10 +479,10 @@ class CallbackErrors:
             self.callbacks.add(callback)
 
     def raised(self, method: str, failed: Failed, *, url: str) -> None:
-        """Note an error of the spider's; raises `Defer` where its *method* is broken."""
+        """Note an error of a spider's *method*; raises `Defer` if the method is broken."""
         if failed.reason is not Reason.PARSE_ERROR:
             return
-        # It may have waited for its turn meanwhile: its page is for the mended callback as well.
+        # The method may have broken while this page waited: keep the page for its repair.
         if self._is_broken(method):
             raise Defer(f"{method} is broken")
         words = self.tell(method, failed, url=url)
@@ -496,7 +499,7 @@ class CallbackErrors:
         return self._pages[method] >= BROKEN_FROM and method not in self.good
 
     def tell(self, method: str, failed: Failed, *, url: str) -> str:
-        """Log an error of a method with its traceback, the first time; return it in words."""
+        """Log an error of a method once, with its traceback; return it in words."""
         words = failed.message or str(failed.reason)
         kind, where = failed.message, ""
         if isinstance(failed, Raised):
@@ -516,30 +519,30 @@ class CallbackErrors:
         return words
 
 
-#: Attempts of a page in this process that ended in internal errors, after which a crawl ends
-#: without the page.
+#: If all pages left have met internal errors this often in this process, the crawl ends without
+#: them.
 _ENOUGH = 3
 _FIRST_WAIT = timedelta(seconds=1)
-#: So long that even a large crawl is through with all such pages before the first is due again.
+#: Long, so that even a large crawl tries all such pages before the first is due again.
 _LONGEST_WAIT = timedelta(days=1)
 _PACKAGE = __name__.partition(".")[0]
 
 
 class InternalErrors:
-    """The errors of crawlcw's own in one process, and the pages that met them.
+    """The bugs of crawlcw in one process, and the pages that met them.
 
-    Such a page is tried again after a doubling wait, at no attempt, until nothing else is left.
+    Such a page is tried again after a doubling wait, at no attempt, until only such pages are left.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:
-        self._times: Counter[bytes] = Counter()  #: the attempts that met one, by the task's id
+        self._times: Counter[bytes] = Counter()  #: number of attempts that met a bug, by task id
         self._ledger = session.ledger
         self._stats = session.stats
         self._end = end
         self._last = ""
 
     def deferred(self, lease: Lease, error: Exception) -> Defer:
-        """Log an error; return when its page is to be tried again."""
+        """Log an error; return the deferral of its page."""
         self._stats.internal_errors += 1
         self._times[lease.task.id] += 1
         wait = backoff(self._times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
@@ -560,7 +563,7 @@ class InternalErrors:
         return Defer(self._last, until=wait)
 
     async def end_where_nothing_else_is_left(self) -> None:
-        """End the crawl where only pages are left that were tried often enough."""
+        """End the crawl if all pages left have met internal errors often enough."""
         if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))
