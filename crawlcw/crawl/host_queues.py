@@ -108,8 +108,7 @@ class HostQueues:
     def begin_hop(
         self, queue: HostQueue, *, now: float, takes_slot: bool, is_paced: bool = True
     ) -> bool:
-        """Note that a hop is sent, if it may be sent now, and return that; *takes_slot* if it has
-        none.
+        """Start a hop if it may be sent now, and return whether; it *takes_slot* if it has none.
 
         After a hop that *is_paced*, the next request keeps the host's delay.
         """
@@ -173,8 +172,8 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.began + delay)
-            # Its next turn has moved. The old entry in the heap is skipped, because it finds no
-            # turn.
+            # The heap may have only a later turn of it. A turn that finds nothing to serve is
+            # skipped.
             queue.has_turn = False
         if delay > queue.delay and queue.active:
             # The request that showed the need for a longer delay was sent just now.

@@ -204,7 +204,7 @@ class HeldHost:
             self.pace()
 
     def renewed(self, *, asked: float) -> None:
-        """Note that its lease was renewed; *asked* is when the ledger was asked to renew."""
+        """Note that its lease was renewed; the request for that was sent at *asked*."""
         deadline = asked + self.frontier.usable
         self.frontier.queues.extend(self.name, deadline=deadline, now=self.frontier.clock())
 
@@ -215,11 +215,9 @@ class HeldHost:
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return the end of its origin's rest, or why the origin was given up; None if it may be
-        asked.
+        """Return the obstacle of a task: the end of its origin's rest, or why that is given up.
 
-        The first task of a given-up origin marks all of them to be ignored, unless each task must
-        be settled separately.
+        If the origin is given up, its tasks begin to be ignored, unless each is settled by itself.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -342,7 +340,7 @@ class Frontier:
     # --- holding hosts
 
     def begin(self, lease: HostLease, *, asked: float) -> HeldHost:
-        """Start to work on a leased host; *asked* is when the ledger was asked for it."""
+        """Start to work on a leased host; the request for the lease was sent at *asked*."""
         state, name, now = lease.host.copy(), lease.host.name, self.clock()
         if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
             state.given_up = None  # the limit has been raised

@@ -3,10 +3,11 @@
     owner      lends ──> renews while the borrower beats ──> ends it ──> counts it until returned
     borrower          idle ──> asks and reports ──> stops at once ──> returns it with its last slot
 
-A host is lent while its owner's event loop is late or all its fetchers work: else a second process
-gains nothing. Only a healthy host without a delay is lent. The first trouble at any process ends
-all its loans: a borrower reports a failure and stops, its owner's circuit breaker decides, and the
-rest is its owner's alone. So limits and rests hold over all processes.
+An owner lends slots of a host only while its own event loop is late or all its fetchers are busy,
+because otherwise a second process gains nothing. Only a healthy host without a delay is lent. The
+first failure at any process ends all loans of the host: the borrower reports the failure and stops,
+and the owner's circuit breaker decides. After that, only the owner works on the host. So limits and
+rests hold over all processes.
 """
 
 import logging
@@ -29,23 +30,23 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: How long a loan is, renewed after a third of it; a killed borrower's slots are free after that.
+#: Length of a loan. It is renewed after a third of it. A dead borrower's slots are free at its end.
 _LOAN = timedelta(seconds=9)
-#: Seconds between two polls of a process that lends or borrows, that is idle, and of others.
+#: Seconds between two polls of a process that lends or borrows, of an idle one, and of others.
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
-#: Seconds between two heartbeats of a borrower; after some missing ones it counts as gone.
+#: Seconds between two heartbeats of a borrower. It counts as gone after this number of missed ones.
 _BEAT, _MISSED_BEATS = 1.0, 3
-#: A host with so few tasks is not lent: its owner finishes them sooner.
+#: A host with only this number of tasks is not lent, because its owner finishes them sooner.
 _FEW = 8
 #: Seconds without a task after which a loan is returned.
 _UNUSED = 1.0
-#: An event loop has too much to do if it is late by this many seconds in the mean, or if it
-#: computes for this part of the time.
+#: An event loop is overloaded if its mean lag is this number of seconds, or if it computes for this
+#: share of the time.
 _LATE, _BUSY = 0.02, 0.6
 
 
 class Lending:
-    """The loans of one process: those of its own host, and the one by which it borrows."""
+    """The loans of one process: those of its own host, and the loan that it borrows by."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class Lending:
         self._has_free_fetchers = has_free_fetchers
         self._numbers = count(1)
         self._applied: dict[str, LoanReport] = {}  #: the last report on each loan that is lent
-        self._sent = LoanReport("")  #: the own report as it was written last
+        self._sent = LoanReport("")  #: our own report, as last written
         self._sent_at = self._used_at = 0.0
-        #: The time, the sum of the loop's lag, its CPU seconds, and its pages, some time ago.
+        #: A past sample: the time, the loop's total lag, its CPU seconds and its pages.
         self._sampled = (self._clock(), 0.0, time.thread_time(), 0)
         self._pages_a_second = 0.0
         self._is_busy = False
@@ -100,7 +101,7 @@ class Lending:
         return _IDLE_POLL if is_idle else _PAUSE
 
     def _sample(self) -> None:
-        """Measure whether the event loop has more to do than it can."""
+        """Measure whether the event loop is overloaded."""
         stats = self._session.stats
         now = (self._clock(), stats.loop_lag.seconds, time.thread_time(), stats.pages)
         seconds, lag, computed, pages = (
@@ -113,10 +114,10 @@ class Lending:
             self._sampled = now
 
     def _limit(self, host: HeldHost) -> None:
-        """Claim as many tasks of a shared host as this process finishes in a second.
+        """Claim only as many tasks of a shared host as this process finishes in a second.
 
-        With more, another process would have nothing to do at the end of the crawl, while callbacks
-        of pages that have been answered wait here.
+        With more tasks, answered pages would wait here for their callbacks at the end of the crawl,
+        while another process has nothing to do.
         """
         host.quota = None
         if host.loans or host.borrowed is not None:
@@ -129,15 +130,15 @@ class Lending:
     # --- the owner
 
     def _candidates(self) -> list[HeldHost]:
-        """Return the host that another process could ask as well, if there is one."""
+        """Return the host that another process could also ask, if there is one."""
         leased = self._frontier.leased
-        # Hosts are handed on first, see `HostLeaser`.
+        # With several hosts, `HostLeaser` releases some instead.
         hosts = leased.values() if len(leased) == 1 else ()
         return [host for host in hosts if self._may_lend_more(host)]
 
     def _may_lend_more(self, host: HeldHost) -> bool:
         allowed = host.queue.allowed
-        # A host without a limit has a slot for each process.
+        # Each process has a slot for a host without a limit.
         gains = not allowed or self._is_busy or not self._has_free_fetchers()
         has_slots = not allowed or (allowed > 1 and host.state.finished >= FIRST_PAGES)
         has_tasks = self._session.held.of_host[host.name] > min(allowed, _FEW)
@@ -168,7 +169,7 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # it has left; its requests may be under way at the server
+            return  # it has left, but the server may still work on its requests
         if not is_there and host.queue.allowed and host.queue.active > host.queue.allowed:
             return  # its slots are still in use here
         ended = loan.ended or not self._frontier.may_lend(host)
@@ -184,7 +185,7 @@ class Lending:
         changed = replace(loan, ended=ended, expires=max(expires, loan.expires))
         if changed == loan and is_there:
             return
-        # Before the write: its reply may be lost.
+        # Before the write, because its reply may be lost.
         host.loans[name] = changed
         is_lent = await self._workers.lend(worker, changed)
         if not (is_lent or is_there) and host.loans.get(name) is changed:
@@ -193,16 +194,16 @@ class Lending:
             host.pace()
 
     def _expiry(self, host: HeldHost) -> datetime:
-        """Return when a loan expires that is lent or renewed now: before the owner's lease."""
+        """Return when a loan expires that starts or is renewed now: before the owner's lease."""
         left = timedelta(seconds=host.queue.deadline - self._frontier.clock())
         left -= timedelta(microseconds=left.microseconds % 1000)
         return self._now() + min(_LOAN, left)
 
     def _apply(self, host: HeldHost, report: LoanReport) -> None:
-        """Take over the news of a report."""
+        """Apply the news of a report."""
         before = self._applied.get(report.loan)
         if before is None:
-            # An owner that was killed has counted the pages, and perhaps not seen the faults.
+            # A dead owner has counted these pages, but may not have seen the failures.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             before = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == before:
@@ -219,7 +220,7 @@ class Lending:
             self._frontier.pending.save(host)
 
     async def _offer(self, host: HeldHost, workers: dict[str, Worker]) -> None:
-        """Lend slots of a host to workers that have nothing to ask."""
+        """Lend slots of a host to idle workers."""
         now = self._now()
         idle = [
             worker
@@ -242,7 +243,7 @@ class Lending:
                 slots=slots,
                 expires=self._expiry(host),
             )
-            # Its slots are not used here from now on.
+            # This process does not use these slots from now on.
             host.loans[worker.name] = loan
             host.pace()
             logger.debug(
@@ -255,12 +256,12 @@ class Lending:
     # --- the borrower
 
     async def _borrow(self) -> None:
-        """Begin with a loan, go on by it, or return it."""
+        """Start, continue or return a loan."""
         frontier, name = self._frontier, self._session.worker
         host = frontier.borrowed
         loan = await self._workers.loan(name)
         if frontier.borrowed is not host:
-            return  # its lease is ours by now
+            return  # this process owns the host by now
         if host is None:
             if not frontier.lends or loan is None or loan.ended or loan.expires <= self._now():
                 return
@@ -300,7 +301,7 @@ class Lending:
         return host
 
     async def _report(self, host: HeldHost) -> None:
-        """Write the news for its owner, if there are any, and a heartbeat."""
+        """Write the news for the owner, if there is any, and a heartbeat."""
         frontier, loan = self._frontier, host.borrowed
         if loan is None:
             return

@@ -1,13 +1,14 @@
-"""Permission to ask: hosts are opened, and URLs that are no tasks of their own are admitted.
+"""Permission to ask: hosts are opened, and URLs without a task of their own are admitted.
 
-No page is asked for before its host's robots.txt is known: from the ledger, or else by its owner's
-request, once a day for all processes. A fetcher of each process asks for that of its other scheme,
-in the turn of the first such page. A host whose breaker is half-open is asked first for a known
-good page: only a host that is away does not answer it.
+No page is asked for before the robots.txt of its host is known. It comes from the ledger, or the
+host's owner requests it once a day for all processes. If a host has pages of its other scheme too,
+a fetcher of each process requests that robots.txt in the turn of the first such page. If the
+breaker of a host is half-open, the host is first asked for a probe page: only a host that is down
+does not answer it.
 
-Hops are the further requests of an attempt: targets of redirects, logins, repeated requests of a
-user's layers. Each takes a slot of its host, keeps its delay, and waits for the end of its rest.
-Parts of rendered pages and the requests that open a host take slots, and keep no delay.
+Hops are the further requests of an attempt: targets of redirects, logins, and repeated requests of
+a user's layers. Each hop takes a slot of its host, keeps the host's delay and waits for the end of
+its rest. Parts of rendered pages and the requests that open a host take slots but keep no delay.
 """
 
 import asyncio
@@ -34,38 +35,38 @@ from crawlcw.model import urls
 from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
-#: The most hosts of others whose last read is remembered.
+#: Maximum number of other processes' hosts whose last read is remembered.
 _REMEMBERED = 1000
-#: Seconds between two reads of a host that is not ours, and between two tries for a slot.
+#: Seconds between two reads of a host that is not ours, and between two tries to get a slot.
 _RECHECK = 1.0
-#: Seconds that an attempt waits in its fetcher for a slot, or for the end of a rest.
+#: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
 _LONGEST_WAIT, _LONGEST_REST = 30.0, AHEAD
 #: Seconds that a part of a rendered page waits for the one before it.
 _LONGEST_TURN = 5.0
-#: How many sitemaps of a host are noted.
+#: Maximum number of sitemaps that are recorded for a host.
 _SITEMAPS = 100
 
 
 @dataclass
 class Opening:
-    """The hosts that are being opened, and probed."""
+    """Opens and probes hosts."""
 
     frontier: Frontier
     robots: Robots
     causes: Causes
     _: KW_ONLY
-    at_once: InitVar[int]  #: the most hosts that are asked at a time, for some will hang
-    watchdog: Watchdog  #: a failure that it explains is none: the host is opened again
+    at_once: InitVar[int]  #: maximum of hosts that are opened at a time: some will hang
+    watchdog: Watchdog  #: a failure in a stall does not count, and the host is opened again
 
     def __post_init__(self, at_once: int) -> None:
-        """Open no host yet."""
+        """Start without hosts."""
         self._room = anyio.Semaphore(at_once)
         self.robots.learned = self._learned
 
     def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
-        """Open a host that has *url* among its tasks; say whether it is open already.
+        """Open a host that has *url* among its tasks; return whether it is already open.
 
-        Where it is not, it will be looked at again when it is.
+        If it is not, its tasks are read again when it is.
         """
         rules = self.robots.known(url, host.state.robots)
         if self.probe(host, background):
@@ -77,7 +78,7 @@ class Opening:
         return False
 
     def probe(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
-        """Ask a host that is half-open for a known good page; return whether there is one."""
+        """Ask a half-open host for its probe page; return whether there is one."""
         url = host.probe_url()
         if url is None:
             return False
@@ -95,7 +96,8 @@ class Opening:
             frontier, causes = self.frontier, self.causes
             queue = host.queue
             await anyio.sleep(max(0.0, queue.next_start - frontier.clock()))
-            # While the network is away no failure counts: a host would be asked again and again.
+            # While the network is away no failure counts, so the host would be asked again and
+            # again.
             await causes.uplink_known()
 
             async def check() -> None:
@@ -116,7 +118,7 @@ class Opening:
                     says_nothing_of_host = (
                         self.watchdog.explains(error, began)
                         or causes.proxies.may_be_to_blame(error, url, is_fixed=False)
-                        # It has waited for one, and will again.
+                        # The request has waited for a proxy, and will wait again.
                         or isinstance(error, ProxiesAwayError)
                     )
                     if not says_nothing_of_host:
@@ -136,10 +138,10 @@ class Opening:
     ) -> None:
         """Wait until a request may be sent to a host; *check* may raise before each try.
 
-        One that *is_paced* keeps the host's delay, and so does the next one.
+        A request that *is_paced* keeps the host's delay, and so does the next one.
         """
         queues, event = self.frontier.queues, asyncio.Event()
-        # One that has a slot goes first: those before it may wait for that very slot.
+        # A hop with a slot goes first: the others may wait for that very slot.
         queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
         queues.changed.add(queue.host)
         try:
@@ -159,13 +161,13 @@ class Opening:
             queues.leave(queue, now=self.frontier.clock(), frees_slot=False)
 
     async def _probe(self, host: HeldHost, url: str) -> None:
-        """Ask for a page that was answered well before; the host is opened after that."""
+        """Ask a probe page; the host is opened if it answers."""
         causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = host.state.origins[urls.scheme_of(url)]
         try:
             response = await causes.ask(url)
         except SpiderFaultError:
-            # The next page tells instead: this one would never be asked.
+            # The spider's code raises for this page, so let the next page test the host instead.
             origin.probes.pop(url, None)
             return
         except FetchError as error:
@@ -188,7 +190,7 @@ class Opening:
             is_refused = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if not (is_refused or isinstance(error, SpiderFaultError)):
                 raise
-            # The pages fail for the same reason, each as its own outcome.
+            # The pages fail for the same reason, each with its own outcome.
             host.open(asked=not is_refused)
             return
         self.causes.answered()
@@ -202,14 +204,14 @@ class Opening:
         host.open(crawl_delay=self.robots.crawl_delay(host.name), robots=record, asked=True)
 
     def _learned(self, origin: str) -> None:
-        """Keep the Crawl-delay of an origin whose robots.txt has been fetched."""
+        """Note the Crawl-delay of an origin whose robots.txt has been fetched."""
         if host := self.frontier.hosts.get(urls.locate(origin).host):
             host.crawl_delay = self.robots.crawl_delay(host.name)
             host.pace()
 
 
 def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
-    """Raise `Defer` for a host that rests for long, or whose slots have been taken for long."""
+    """Raise `Defer` if a host rests for long or its slots have been in use for long."""
     rest = max(queue.rests_until, queue.hops_rest_until) - now
     if rest > _LONGEST_REST:
         raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest))
@@ -218,26 +220,28 @@ def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
 
 
 class Admission:
-    """Scope, robots.txt and the turns of hosts; fulfils `redirects.Admission`.
+    """Scope, robots.txt and the turns of hosts; implements `redirects.Admission`.
 
-    Where a person tries a page, there is neither a scope nor a turn: a person does not ask often.
+    If a person tries a page, there is neither a scope nor a turn, because a person does not ask
+    often.
     """
 
-    # Set when they are made: they ask by layers that have this.
+    # Both are set later, because they ask through layers that have this object.
     robots: Robots
     opening: Opening | None = None
-    # The coordinator's: it looks for hosts that are ready, and gives tasks the slots that are free.
+    # The coordinator's methods: poll for ready hosts, and give free slots to tasks.
     wake: Callable[[], None]
     dispatch: Callable[[], None]
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        self._read_at: dict[str, float] = {}  #: when hosts of others were read last
+        self._read_at: dict[str, float] = {}  #: when the hosts of other processes were last read
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
         if attempt.purpose is Purpose.ROBOTS:
-            # RFC 9309, section 2.3.1.2: the rules of the redirect's own origin count.
+            # RFC 9309, section 2.3.1.2: the rules belong to the origin that redirects, so
+            # robots.txt of the target is not checked.
             try:
                 await self.enter(attempt, url)
             except Defer as wait:
@@ -264,10 +268,11 @@ class Admission:
                 queues, host = self.opening.frontier.queues, urls.locate(url).host
                 is_full = self._is_full(host)
                 if is_full:
-                    # Not for ever: the part before it may be a request that stays open.
+                    # Wait only for a time: the part before it may be a request that stays open.
                     with anyio.move_on_after(_LONGEST_TURN):
                         await until_answered.enter_async_context(turn)
-                # Its page has a slot there that is free while the page waits for its parts.
+                # A page does not need its slot while it waits for its parts, so one part may use
+                # it.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
                     queue = queues.of_hops(host, now=self.opening.frontier.clock())
                     queue.active += 1
@@ -275,7 +280,7 @@ class Admission:
             yield
 
     def _is_full(self, host: str) -> bool:
-        """Return whether no slot of a host is free; one that is not ours has its limit's here."""
+        """Return whether no slot of a host is free; the user's limit counts if it is not ours."""
         assert self.opening is not None
         frontier = self.opening.frontier
         if (held := frontier.hosts.get(host)) is not None:
@@ -286,7 +291,7 @@ class Admission:
     async def enter(self, attempt: Attempt, url: str) -> None:
         """Wait for a turn at the host of *url*, and for a slot unless it has one there.
 
-        Its slot at another host is free from now on. Raises `Defer` if that takes too long.
+        A slot at another host is freed first. Raises `Defer` if the wait takes too long.
         """
         if self.opening is None:
             return
@@ -294,14 +299,14 @@ class Admission:
         if attempt.slot_host != host:
             attempt.free()
         takes_slot = attempt.slot is None
-        # The wait is the crawl's own, and not the server's.
+        # The crawl causes this wait, not the server, so no timeout counts it.
         with attempt.deadline:
             queue = await self._begin(attempt, host, takes_slot=takes_slot)
         if takes_slot:
             attempt.slot, attempt.slot_host = self._slot(queue), host
 
     def _slot(self, queue: HostQueue) -> Callable[[], None]:
-        """Return a function that frees a slot once: copies of an attempt have it as well."""
+        """Return a function that frees a slot once, because copies of an attempt share it."""
         is_free = False
 
         def free() -> None:
@@ -346,7 +351,7 @@ class Admission:
         return queue
 
     async def _read(self, queue: HostQueue) -> None:
-        """Learn the rest of a host that is not ours; have it leased if one slot is not enough."""
+        """Read the rest of a host that is not ours; have it leased if it needs more slots."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -378,13 +383,13 @@ class Admission:
             queue.hops_rest_until = max(queue.hops_rest_until, now + rest)
 
     def asked(self, url: str) -> None:
-        """Note that *url* was asked for just now."""
+        """Note that *url* was requested just now."""
         if self.opening is not None:
             frontier = self.opening.frontier
             frontier.sent(urls.locate(url).host, at=frontier.clock())
 
     async def is_innocent(self, url: str, error: FetchError, *, began: float) -> bool:
-        """Return whether a proxy or our own network may be to blame for the failure of a login."""
+        """Return whether a login may have failed because of a proxy or our own network."""
         if self.opening is None:
             return False
         causes, host = self.opening.causes, urls.locate(url).host
@@ -392,7 +397,7 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        # Behind a redirect another host has failed.
+        # After a redirect the failed host is another one.
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, began=began
         )

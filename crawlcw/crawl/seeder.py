@@ -1,6 +1,6 @@
-"""A spider's start requests on their way into the ledger, and links that lay too deep before.
+"""A spider's start requests on their way into the ledger, and links that were too deep before.
 
-A process that is killed on the way leaves no note, so the next one does all of it again.
+If the process dies before the end, nothing is noted, so the next process does all of it again.
 """
 
 import logging
@@ -36,32 +36,33 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: The first ones soon, for fetchers wait for them; then more at a time, which costs SQLite less.
+#: The first batch is small, because fetchers wait for it. Larger ones cost SQLite less.
 _FIRST_BATCH = 500
 _BATCH = 5_000
-#: Seconds that the last ones may take when the crawl ends.
+#: Seconds for the last batch when the crawl ends.
 _LAST_WORDS = 2.0
-#: With seeds on more hosts than that, a crawl seeds again each time.
+#: If its seeds have more hosts than this, a crawl adds its seeds again each time.
 MOST_HOSTS = 10_000
 _LEFT = (*WAITING, Status.PROCESSING)
-#: Leases for which a worker that is gone was silent.
+#: A worker that was silent for this number of leases is gone.
 _SILENT_LEASES = 3
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
 
 class RunStart:
-    """The beginning of this run, found by what crawls have noted in the ledger."""
+    """The beginning of this run, from the notes of crawls in the ledger."""
 
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
         self._began: datetime
-        self.since: datetime | None = None  #: a run that ended since then is this one
-        #: Which run of the ledger it is. Processes that begin one together find the same number.
+        self.since: datetime | None = None  #: if a run ended after this time, it is this run
+        #: The number of this run in the ledger. Processes that start a run together get the same
+        #: number.
         self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
-        """Take part in the run of the ledger's *state*, or begin one; return when it began."""
+        """Join the run in the ledger's *state*, or begin a run; return when it began."""
         noted = state.get("run") or {}
         self.number = noted.get("number", 0)
         if noted:
@@ -69,7 +70,7 @@ class RunStart:
             if "over" not in noted and await self._ledger.queries.has(_LEFT):
                 return began
             over = datetime.fromtimestamp(noted.get("over", noted["began"]) / 1000, UTC)
-            # Of several processes that start together the first may have ended it already.
+            # If several processes start together, the first may already have ended the run.
             if over >= await self._first_started():
                 return began
         began = self._began = self._ledger.now()
@@ -78,7 +79,7 @@ class RunStart:
         return began
 
     async def end(self) -> None:
-        """Note that the ledger is drained: the next crawl begins another run."""
+        """Note that the ledger is drained, so that the next crawl begins another run."""
         await self._note(self._began, over=self._ledger.now())
 
     async def _note(self, began: datetime, **more: datetime) -> None:
@@ -94,46 +95,46 @@ class RunStart:
 
 @dataclass
 class Seeder:
-    """Adds the seeds of one crawl; knows on which hosts it starts."""
+    """Adds the seeds of one crawl; knows the hosts where it starts."""
 
     spider: Spider
     adder: TaskAdder
     _: KW_ONLY
     coordinator: Coordinator
-    scope: Scope  #: is widened by the hosts of the seeds
-    credentials: Credentials  #: know the start URLs', and learn those that only `start` has
+    scope: Scope  #: the hosts of the seeds are added to it
+    credentials: Credentials  #: have the start URLs', and get those that only `start` has
     lease: InitVar[timedelta]
-    stop: Callable[[str], None]  #: is told of a `StopCrawl`
+    stop: Callable[[str], None]  #: called for a `StopCrawl`
     _start_hosts: set[str] = field(init=False, default_factory=set)
-    _number: int = 0  #: of the requests of `start` so far
-    _is_whole: bool = False  #: `start` has come to its end
-    _is_repeated: bool = False  #: it is to be run by each crawl
-    _fingerprint: str | None = None  #: of the spider's seeds; None: it starts with them each time
+    _number: int = 0  #: number of requests of `start` so far
+    _is_whole: bool = False  #: whether `start` has ended
+    _is_repeated: bool = False  #: whether each crawl must run `start`
+    _fingerprint: str | None = None  #: of the spider's seeds; None: each crawl adds them again
     _noted_names: set[str] = field(init=False, default_factory=set)
     _noted_addresses: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self, lease: timedelta) -> None:
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
-        #: The hosts of `start` are written down for the guard of every process.
+        #: Whether the hosts of `start` are recorded for the guard of every process.
         self._notes_hosts = has_own_start(self.spider)
-        self._origins = self.credentials.origins  #: those that are written down, or need not be
+        self._origins = self.credentials.origins  #: origins that are recorded or need no record
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all seeds are in the ledger; note their hosts, and when this run began."""
+        """Return whether all seeds are in the ledger; note their hosts and when this run began."""
         self.adder.began = await self.run_start.find(state)
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
                 self._fingerprint = fingerprint(self.spider)
         known = state.get("start_origins") or {}
         if self._fingerprint is not None and known.get("fingerprint") == self._fingerprint:
-            # Pages of an earlier start may be asked for before `start` has come to theirs.
+            # Pages of an earlier start may be asked for before `start` yields their URLs.
             self.credentials.trust(known["origins"])
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
-            # The tasks were deleted by other means than crawlcw's.
+            # The tasks were deleted, but not by crawlcw.
             await self._ledger.notes.set_state({"seeds": None})
             return False
         for host in seeds["hosts"]:
@@ -142,25 +143,26 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
-        # It may redirect to the other spelling of its name, see `Scope.admit_url`.
+        # Its name may redirect to the spelling with or without www, see `Scope.admit_url`.
         site = {host, f"www.{host}", host.removeprefix("www.")}
         self.coordinator.frontier.page_limit.unlimited.update(site)
         if self.spider.allowed_hosts is None:
             self.scope.hosts.add(host)
 
     async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
-        """Let in what lay too deep before, and add the seeds where they are not there."""
+        """Admit links that were too deep before, and add the seeds if the ledger lacks them."""
         await self._go_deeper(state.get("depth"))
         if not seeded:
             await self._seed()
         self.coordinator.seeded()
 
     async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
-        """Follow the links that only the *last* crawl was not to, and write down this limit."""
+        """Follow the links that only the *last* crawl's limit excluded; note the new limit."""
         limit = self.adder.max_depth
         before = None if last is None else last["limit"]
         if last is not None and before == limit:
-            # No write delays `start`: its passwords are to be there before the first page is asked.
+            # Write nothing, because `start` must set its passwords before the first page is
+            # requested.
             return
         if before is not None and (limit is None or limit > before):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -169,16 +171,16 @@ class Seeder:
                 number,
                 extra={"event": "admitted", "links": number},
             )
-        # Afterwards: where this process is killed in between, the next one does it again.
+        # Note the limit last: if this process dies before, the next one does all of it again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
     async def _seed(self) -> None:
-        """Add the spider's start requests, each soon after the spider has yielded it."""
+        """Add the spider's start requests, each soon after `start` yields it."""
         gathering = Gathering(self._add_seeds, first=_FIRST_BATCH, largest=_BATCH)
         try:
             await gathering.run(self._read())
         finally:
-            # A crawl may end before that, and the seeds be gone where the spider had them from.
+            # The crawl may end first, and `start` may be unable to yield these requests again.
             try:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()
@@ -192,7 +194,7 @@ class Seeder:
                     )
 
     async def _read(self) -> AsyncIterator[Task]:
-        # An asynchronous generator, as `api.spider.check` has found.
+        # `api.spider.check` has found that this is an asynchronous generator.
         start = cast("AsyncGenerator[object, None]", self.spider.start())
         with spider_code("start()", stop=self.stop):
             async with aclosing(start):
@@ -209,15 +211,15 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
-            self._is_whole = True  # a spider that stops the crawl in `start` does not come here
+            self._is_whole = True  # not reached if `start` stops the crawl
 
     def _task(self, request: Request) -> Task | None:
         self._number += 1
-        # The same for every process of a run, and after a crash: one task for each request.
+        # Equal in every process of a run and after a crash, so each request becomes one task.
         salt = f"run {self.run_start.number} seed {self._number}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
-            # A password is not written down, so each process asks `start` for it.
+            # A password is never written down, so each process runs `start` to get it.
             if self.credentials.learn(request.url):
                 self._is_repeated = True
         except FetchError as error:
@@ -228,13 +230,14 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # Each run makes another task of the first, and does the task of the second again.
+        # Such requests must be made in each run: `dont_filter` needs a new task, and a `changed`
+        # task is done again.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task
 
     async def _note_seeded(self) -> None:
-        """Note that `start` need not be run again: all that it has yielded is written."""
+        """Note that `start` need not run again, if all that it yields is written."""
         if not self._is_whole or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
@@ -252,7 +255,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Note hosts for the guards of all processes, as far as the two limits allow."""
+        """Note hosts for the guards of all processes, within the two limits."""
         addresses = {host for host in hosts if is_address(host)}
         new = set[str]()
         for of_kind, noted, limit in (
@@ -263,14 +266,14 @@ class Seeder:
             noted.update(some)
             new.update(some)
         if new:
-            # Before their tasks, which any process may ask for next.
+            # Before their tasks, because any process may ask for these next.
             await self._ledger.notes.set_state({f"{START}{host}": True for host in new})
 
 
 def fingerprint(spider: Spider) -> str | None:
-    """Return a digest that changes when the spider may start with other requests; None: not known.
+    """Return a digest that changes if the spider may start with other requests; None if unknown.
 
-    It is of its arguments, its source files, and plain values of its classes and modules.
+    It covers the spider's arguments, its source files, and plain values of its classes and modules.
     """
     kinds = type(spider).__mro__
     try:
@@ -282,15 +285,15 @@ def fingerprint(spider: Spider) -> str | None:
     except (TypeError, AttributeError, KeyError, OSError):
         return None
     told.append(_named(vars(spider)))
-    # It may be a collection of another kind, such as the lines of a file.
+    # It may be an iterable of another kind, such as the lines of a file.
     told.append(_named({"start_urls": list(spider.start_urls)}))
     return blake2b(repr(told).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> object:
-    """Return a plain value in a form whose `repr` is the same in every process.
+    """Return a plain value in a form whose `repr` is equal in every process.
 
-    Raises `TypeError` for other values, which may change without looking different.
+    Raises `TypeError` for other values, because they may change without a different `repr`.
     """
     match value:
         case Mapping():
@@ -300,7 +303,7 @@ def _plain(value: object) -> object:
         case bytes():
             return "bytes", blake2b(value).digest()  # there may be megabytes
         case set() | frozenset():
-            # Their order depends on how strings are hashed in this process.
+            # Their order depends on this process's string hashes.
             return "set", sorted(repr(_plain(each)) for each in value)
         case _ if isinstance(value, _PLAIN):
             return value
@@ -308,7 +311,7 @@ def _plain(value: object) -> object:
 
 
 def _named(named: Mapping[str, object]) -> list[object]:
-    """Return the values with a public name, as far as they are plain."""
+    """Return the values with a public name, or the type of a value that is not plain."""
     told: list[object] = []
     for name, value in sorted(named.items()):
         if not name.startswith("__"):

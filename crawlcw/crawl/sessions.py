@@ -1,13 +1,14 @@
-"""The sessions of one process: which one a page is asked for with, and whether it is logged in.
+"""The sessions of one process: the session of each page, and whether it is logged in.
 
-The ledger has them, and every process uses the same ones: changes of cookies are written there
-before the outcomes of their pages. A page whose session is not ready is deferred while one process
-logs it in.
+Sessions are in the ledger, and every process uses the same ones. A process writes changes of
+cookies there before the outcomes of their pages. If a page's session is not ready, the page is
+deferred while one process logs the session in.
 
-If a page is answered as to a visitor who is logged out, either the session is logged out, or the
-page is not for it. A **login probe** tells: a page that is answered well to this session, and not
-without one. If the probe is refused as well, the session is logged in again; else the page has
-failed. Without a probe, or any sign that the last login was of use, the login counts as failed.
+If a page's response is that of a visitor who is logged out, either the session is logged out or it
+has no right to the page. A **login probe** decides: this is a page with a good response to this
+session and not without a session. If the login probe fails too, the session logs in again;
+otherwise the page has failed. Without a login probe, and without any sign that the last login was
+useful, the login counts as failed.
 """
 
 import asyncio
@@ -43,23 +44,23 @@ from crawlcw.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two polls of a login that another process is at.
+#: Seconds between two polls of a login in another process.
 _POLL_EVERY = 0.2
-#: Seconds that a page waits in its fetcher, and then in the ledger for as long again.
+#: Seconds that a page waits in its fetcher, and then as long again in the ledger.
 _PATIENCE = 5.0
 _LATER = timedelta(seconds=1)
-#: Changes of cookies are written so often, in seconds, and those of others read.
+#: Seconds between two writes of changed cookies, and between two reads of others' changes.
 _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
-#: A session that no page has used for so long, in seconds, is left to the ledger.
+#: Seconds without a page after which this process forgets a session; the ledger has it.
 _KEPT_UNUSED = 300.0
-#: So many pages that were answered well are remembered, to find a login probe among them.
+#: Number of good pages that are remembered, as candidates for the login probe.
 _CANDIDATES = 4
-#: Logins after which a page that is still answered as logged out has failed by itself, and times
-#: that its callback may retire its session.
+#: If a page is still logged out after this number of logins, it has failed by itself. So it has if
+#: its callback retires its session this number of times.
 _MOST_REFUSALS = 10
 _MOST_RETIREMENTS = 4
-#: It has no cookies, and keeps none.
+#: This session has no cookies and stores none.
 _LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
 
 
@@ -69,26 +70,26 @@ class _Held:
 
     identity: Identity
     jar: SiteCookies
-    proxy: Proxy | None = None  #: the one that `identity.proxy` names
-    ready: bool = False  #: as far as is known here
-    not_before: datetime | None = None  #: no poll of it is worth its while before
-    useful: int = 0  #: what showed that the login is of use, to be written
+    proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
+    ready: bool = False  #: as far as this process knows
+    not_before: datetime | None = None  #: when to poll it next
+    useful: int = 0  #: signs that the login is useful, not yet written
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_CANDIDATES))
     read_at: float = 0.0  #: when others' changes were last read, monotonic
-    used_at: float = 0.0  #: when a page was last asked for with it
-    users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be under way with it
-    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its logins
-    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: of its writes
+    used_at: float = 0.0  #: when it was last used for a page
+    users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be using it
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: for logins
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: for writes
 
     @property
     def has_news(self) -> bool:
-        """Whether pages have changed anything that the ledger is to have."""
+        """Whether pages have changed anything that the ledger needs."""
         return self.ready and (self.useful > 0 or bool(self.jar.changed))
 
 
 @dataclass
 class Sessions:
-    """Gives each page its session, and keeps the changes of that."""
+    """Gives each page its session, and writes the session's changes."""
 
     spider: Spider
     settings: Settings
@@ -96,12 +97,12 @@ class Sessions:
     ways: Mapping[str, Next]
     _: KW_ONLY
     admission: Admission
-    proxies: ProxyPool  #: each session keeps one of them
+    proxies: ProxyPool  #: each session uses one of them
     end: Callable[[FinishReason, str], None]  #: ends the crawl
-    #: The writes of `TaskAdder`, which get `keep` with the first session.
+    #: Writes that `TaskAdder` does first; `keep` is added with the first session.
     first: list[Callable[[], Awaitable[None]]]
     _held: dict[str, _Held] = field(init=False, default_factory=dict)
-    #: By task, the fences of the logins after which it was refused.
+    #: By task, the fences of the logins after which its page was still logged out.
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -109,7 +110,7 @@ class Sessions:
         self._ledger = self.process.ledger
         self._logs_in = logs_in(self.spider)
         names_one = self._logs_in or self.settings.cookies
-        #: The session of requests that name none, None where they have none.
+        #: The session of requests that name none; None if they have no session.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: whether each page has one
@@ -135,9 +136,9 @@ class Sessions:
         return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
 
     def _of_pool(self, task: Task) -> str | None:
-        """Return the session of the pool whose turn it is, of those that need not be waited for.
+        """Return the next session of the pool that need not wait.
 
-        One through whose proxy the page has failed comes after the others.
+        A session comes last if the page has failed through its proxy.
         """
         now, tried, last = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool):
@@ -152,14 +153,14 @@ class Sessions:
         return last or (f"{POOLED}{self._turn}" if self._pool else None)
 
     async def banned(self, used: Session, why: str) -> None:
-        """Have a new session in the place of one that was banned, through another proxy."""
+        """Replace a banned session by a new one with another proxy."""
         held = self._known(used.identity.name)
         async with held.waiting:
             if await self._is_current(held, used):
                 await self._replace(held, why)
 
     async def _replace(self, held: _Held, why: str) -> None:
-        """Let a new session take a name; the caller has its lock."""
+        """Give a name to a new session; the caller has its lock."""
         used = held.identity
         proxy = self.proxies.bound(used.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
@@ -167,7 +168,7 @@ class Sessions:
         await self._change(held, new, "session_retired", "session %s is retired: %s")
 
     async def _change(self, held: _Held, new: Identity, event: str, message: str) -> None:
-        """Take a session out of use, unless the ledger has another state of it."""
+        """Stop using a session, unless the ledger has another state of it."""
         held.ready = False
         if await self._ledger.sessions.change(held.identity, new):
             held.identity = new
@@ -175,7 +176,7 @@ class Sessions:
             self._check_given_up(new)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
-        """Note that a page was answered well; *probe* is its URL, if it may be asked again."""
+        """Note a good page; *probe* is its URL, if it may become a login probe."""
         held = self._held.get(used.identity.name)
         if held is None or held.identity.fence != used.identity.fence:
             return
@@ -183,13 +184,14 @@ class Sessions:
             if probe not in held.candidates:
                 held.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # It was refused before the login.
+                # It was logged out before this login.
                 held.useful += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
-        """Note that a page was answered as without a login; return whether it has failed by itself.
+        """Note a response as to a logged-out visitor; return whether the page has failed by itself.
 
-        If not, it must be tried again. *told*: its callback has retired the session.
+        If not, the page must be tried again. *told* means that its callback has retired the
+        session.
         """
         held = self._known(used.identity.name)
         async with held.waiting:
@@ -212,12 +214,12 @@ class Sessions:
         return False
 
     async def _is_current(self, held: _Held, used: Session) -> bool:
-        """Return whether the session is still the one that was used, and not retired."""
+        """Return whether this session is still in use and not retired."""
         same = held.ready and held.identity.fence == used.identity.fence
         return same and await self._read(held)
 
     async def _is_alive(self, held: _Held, used: Session, task: Task) -> bool:
-        """Ask the login probe; return whether it is answered well, as it is with a login alone."""
+        """Ask the login probe; return whether its response is good and needs a login."""
         proven = held.identity.login_probe
         if proven is not None and proven != task.url:
             refused = await self._is_refused(proven, used)
@@ -228,25 +230,26 @@ class Sessions:
         return await self._has_probe(held, used, task)
 
     async def _has_probe(self, held: _Held, used: Session, task: Task) -> bool:
-        """Find a login probe among the pages answered well; return whether it still is."""
+        """Find a login probe among the good pages; return whether its response is still good."""
         for url in reversed(list(held.candidates)):
             if url == task.url:
                 continue
             refused = await self._is_refused(url, used)
             if refused is None:
                 continue
-            # It was answered well after this login: a session that is logged out does not see it.
+            # It was good after this login. A logged-out session does not get it, so it is a login
+            # probe.
             if refused or await self._is_refused(url, _LOGGED_OUT):
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
                 return not refused
-            # It is answered without a login, too.
-            if url in held.candidates:  # pages that were answered meanwhile may have pushed it out
+            # It is good without a login, too.
+            if url in held.candidates:  # newer pages may have pushed it out
                 held.candidates.remove(url)
         return False
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
-        """Return whether a page is answered as without a login; None: it is not answered."""
+        """Return whether a page's response shows a logged-out visitor; None if there is none."""
         request, way = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:
@@ -256,7 +259,7 @@ class Sessions:
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
-            # A hook that wants to stop says so of the next page, too.
+            # A hook that wants to stop the crawl raises for the next page, too.
             return None
         return False
 
@@ -279,7 +282,7 @@ class Sessions:
         return held
 
     async def _make_ready(self, held: _Held, wait: Callable[[], None]) -> None:
-        """Wait until a session is ready, and log it in where no other page or process does.
+        """Wait until a session is ready, and log it in if no other page or process does.
 
         Calls *wait* before it waits for a login.
         """
@@ -287,7 +290,7 @@ class Sessions:
         self._check_wait(held)
         if held.waiting.locked():
             wait()
-        # A login may take minutes, and pages of other sessions wait for the slots of their host.
+        # A login may take minutes, and pages of other sessions need the slots of the host.
         with anyio.move_on_after(_PATIENCE) as waiting:
             await held.waiting.acquire()
         if waiting.cancelled_caught:
@@ -303,13 +306,13 @@ class Sessions:
             held.waiting.release()
 
     def _check_wait(self, held: _Held) -> None:
-        """Raise `Defer` while no poll of a session is worth its while."""
+        """Raise `Defer` if it is too early to poll a session."""
         if held.not_before is not None and held.not_before > self._ledger.now():
             why = f": {known.reason}" if (known := held.identity).reason else ""
             raise Defer(f"session {known.name} is not ready{why}", until=held.not_before)
 
     async def _poll(self, held: _Held, wait: Callable[[], None]) -> None:
-        """Poll a session in the ledger, and take the next step."""
+        """Read a session in the ledger, and take its next step."""
         name = held.identity.name
         found = await self._ledger.sessions.get(name)
         known = found or Identity(name=name)
@@ -361,9 +364,9 @@ class Sessions:
                 self._check_given_up(ended)
 
     def _adopt(self, held: _Held, known: Identity, proxy: Proxy | None) -> None:
-        """Use a session as the ledger has it."""
+        """Use a session in its state from the ledger."""
         if known.fence != held.identity.fence or not held.ready:
-            # Late answers to requests of an earlier login go into the old jar.
+            # Late responses to requests of an earlier login change the old jar.
             held.jar = SiteCookies()
             held.useful = 0
             held.candidates.clear()
@@ -373,7 +376,7 @@ class Sessions:
         held.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write changes of pages without an outcome, and read those of others, until cancelled."""
+        """Write changes of pages without an outcome and read those of others, until cancelled."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for held in list(self._held.values()):
@@ -381,15 +384,15 @@ class Sessions:
                 now = time.monotonic()
                 if held.ready and held.used_at > held.read_at < now - _READ_EVERY:
                     await self._read(held)
-                # The cookies that the answer of a long page sets are kept as well.
+                # Keep the session for a long page too, whose response may still set cookies.
                 held.users = {each for each in held.users if each in self.process.held}
                 is_used = bool(held.users) or held.waiting.locked()
                 if held.used_at < now - _KEPT_UNUSED and not is_used:
                     self._held.pop(held.identity.name, None)
 
     async def keep(self) -> None:
-        """Write what pages have changed; one write for each session, side by side."""
-        # A write that is under way counts as well: it is not durable before its end.
+        """Write the changes of pages: one write for each session, all at the same time."""
+        # Wait for a write in progress too, because it is not durable before its end.
         news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
         if len(news) == 1:
             await self._keep(news[0])
@@ -429,6 +432,6 @@ class Sessions:
 
 
 def _place(name: str) -> int | None:
-    """Return the place of a session in its pool, None for one that is in none."""
+    """Return the index of a session in its pool; None if it is in none."""
     number = name.removeprefix(POOLED)
     return int(number) - 1 if name != number and number.isdigit() else None
