@@ -6,8 +6,8 @@
 An owner lends slots of a host only while its own event loop is late or all its fetchers are busy,
 because otherwise a second process gains nothing. Only a healthy host without a delay is lent. The
 first failure at any process ends all loans of the host: the borrower reports the failure and stops,
-and the owner's circuit breaker decides. After that, only the owner works on the host. So limits and
-rests hold over all processes.
+and only the owner's circuit breaker decides about a rest. So limits and rests hold over all
+processes.
 """
 
 import logging
@@ -155,7 +155,7 @@ class Lending:
         """Apply the report of a borrower; renew, end or forget its loan."""
         loan, now = host.loans.get(name), self._now()
         if loan is None:
-            return  # the host was lost while the ledger was asked
+            return  # the host was lost during the query
         is_there = worker is not None and worker.loan is not None and worker.loan.id == loan.id
         report = None if worker is None else worker.report
         if report is not None and report.loan != loan.id:
@@ -179,7 +179,7 @@ class Lending:
             return
         beats = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _BEAT)
         expires = loan.expires
-        # Without a report it is not used: the worker may have seen its end first, or have a host.
+        # A loan without a report is unused: its worker may have seen the end first, or have a host.
         if report is not None and beats and expires - now < _LOAN * 2 / 3:
             expires = self._expiry(host)
         changed = replace(loan, ended=ended, expires=max(expires, loan.expires))

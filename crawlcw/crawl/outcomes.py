@@ -1,7 +1,7 @@
 """From the end of an attempt to its transition: a response, or the reason for its absence.
 
 An attempt that counts ends in `Done`: the writes that end its task. An attempt that does not count
-raises `Defer`. First `Causes` notes what the response shows about its host, then the host's slot is
+raises `Defer`. First `Causes` notes the response as news about its host, then the host's slot is
 freed, and then the callback or errback runs. So the next request may leave while the page is
 parsed.
 """
