@@ -141,7 +141,7 @@ def readers() -> Iterator[dict[str, "BrowserContext"]]:
         browser.close()
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.thorough)])
 def page(readers: dict[str, "BrowserContext"], request: pytest.FixtureRequest) -> Iterator["Page"]:
     """A page of a reader; errors in it fail the test, requests to other hosts among them."""
     opened = readers[request.param].new_page()

@@ -121,7 +121,7 @@ def test_an_attribute_of_a_dtd_costs_no_record_anything():
     tracemalloc.start()
     began = time.process_time()
 
-    assert len(list(read(f"{dtd}<list>{'<entry/>' * 100_000}</list>"))) == 100_000
+    assert len(list(read(f"{dtd}<list>{'<entry/>' * 20_000}</list>"))) == 20_000
     assert time.process_time() - began < 5
     assert tracemalloc.get_traced_memory()[1] < 200 << 20
     tracemalloc.stop()

@@ -39,7 +39,7 @@ class Pages(Spider):
 """
 
 
-@pytest.mark.representative("sqlite-2")
+@pytest.mark.representative("sqlite-0")
 @pytest.mark.parametrize("processes", [0, 2])
 def test_each_page_is_told_although_the_crawl_is_killed_meanwhile(
     ledger_url: str, tmp_path: Path, processes: int

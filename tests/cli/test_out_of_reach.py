@@ -81,7 +81,7 @@ def inaccessible_folder(crawled: Path) -> Iterator[Path]:
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("run pages.py")
+@pytest.mark.representative("run pages.py", "78-\\xf6/ledger.db")
 @pytest.mark.parametrize(
     ("line", "code", "names"),
     [
@@ -112,6 +112,8 @@ def test_what_is_in_a_folder_that_may_not_be_entered_is_named(
     assert "crawlcw itself" not in done.stderr
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("run pages")
 @pytest.mark.parametrize("line", ["list", "run pages", "stats pages"])
 def test_a_folder_of_spiders_that_may_not_be_read_is_named(
     line: str, crawlcw: Crawlcw, tmp_path: Path
@@ -157,9 +159,7 @@ def test_a_working_directory_that_is_gone_is_named(line: str, crawlcw: Crawlcw, 
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("stats")
-@pytest.mark.thorough
-@pytest.mark.representative("both", "export")
+@pytest.mark.representative("[stats pages]")
 @pytest.mark.parametrize(
     "line",
     [
@@ -223,6 +223,8 @@ def unchanged_by(line: str, ledger: Path, crawlcw: Crawlcw) -> "subprocess.Compl
     return done
 
 
+@pytest.mark.thorough
+@pytest.mark.representative("both", "export")
 @pytest.mark.parametrize(
     "line",
     [

@@ -25,7 +25,7 @@ from crawlcw.model.counters import Counters
 from crawlcw.model.task import Lease
 from tests.support import one_host_site
 from tests.support.crawl_process import Process as CrawlProcess
-from tests.support.crawl_process import Store, wait_until
+from tests.support.crawl_process import Store, begin_together, wait_until
 from tests.support.frontiers import HOST, LEASE, Process
 from tests.support.ledgers import FakeClock, PatchedFacet, make_task
 from tests.support.one_host_site import Served, most_at_once
@@ -575,7 +575,9 @@ def store(ledger_url: str) -> Store:
 
 @pytest.fixture
 def start(processes: ExitStack, store: Store, tmp_path: Path) -> Start:
-    def start(site: Served, number: int = 2, **settings: Any) -> list[CrawlProcess]:
+    def start(
+        site: Served, number: int = 2, *, on_cue: bool = False, **settings: Any
+    ) -> list[CrawlProcess]:
         # Tasks of a killed process are taken back after a third of a lease.
         chosen = {"lease": "15s"} | settings
         return [
@@ -584,7 +586,7 @@ def start(processes: ExitStack, store: Store, tmp_path: Path) -> Start:
                     store,
                     [site.url],
                     tmp_path / f"{n}.log",
-                    on_cue=False,
+                    on_cue=on_cue,
                     arguments={"cpu": CPU},
                     **chosen,
                 )
@@ -600,26 +602,29 @@ def borrows(store: Store, site: Served) -> bool:
     return len({row.lock.rpartition(":")[0] for row in store.rows() if row.lock}) > 1
 
 
-def assert_complete(store: Store, site: Served, *, limit: int) -> None:
+def assert_complete(store: Store, site: Served, *, limit: int, pages: int = PAGES) -> None:
     rows = store.rows()
     assert {row.path for row in rows if row.items == 1} == {"/"} | {
-        f"/{n}" for n in range(1, PAGES)
+        f"/{n}" for n in range(1, pages)
     }
     assert all(row.lock is None for row in rows)
     assert most_at_once(site.log()) <= limit
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("8", "sqlite")
-@pytest.mark.parametrize("limit", [2, 8, 100])
+@pytest.mark.representative("8-300", "sqlite")
+# With few slots the borrower has its share sooner.
+@pytest.mark.parametrize(("limit", "pages"), [(2, PAGES), (8, 300), (100, PAGES)])
 def test_two_processes_share_a_host_within_its_limit(
-    processes: ExitStack, start: Start, store: Store, limit: int
+    processes: ExitStack, start: Start, store: Store, limit: int, pages: int
 ):
-    site = processes.enter_context(one_host_site.served(PAGES, latency=0.01))
-    reports = [each.drained() for each in start(site, per_host_concurrency=limit)]
+    site = processes.enter_context(one_host_site.served(pages, latency=0.01))
+    crawls = start(site, on_cue=True, per_host_concurrency=limit)
+    begin_together(crawls)
+    reports = [each.drained() for each in crawls]
 
     assert all(report["pages"] for report in reports)
-    assert_complete(store, site, limit=limit)
+    assert_complete(store, site, limit=limit, pages=pages)
 
 
 @pytest.mark.thorough

@@ -1,7 +1,6 @@
 """Pages that redirect to one another: followed in place, and by tasks of their own."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.docs import REPOSITORY
+from tests.support.commands import invoke
 from tests.support.plain_site import PlainHandler, PlainSite
+from tests.support.programs import run_to_end
 
 pytestmark = pytest.mark.thorough
 
@@ -52,7 +52,7 @@ class Crawled:
     """The ledger and report after `crawlcw run` on a site."""
 
     def __init__(self, site: Site, folder: Path, ledger: str, *options: str) -> None:
-        self._site, self._folder, self._ledger = site, folder, ("--ledger", ledger)
+        self._site, self._ledger = site, ("--ledger", ledger)
         (folder / "pages.py").write_text(f"""
 from crawlcw import Spider
 
@@ -64,35 +64,27 @@ class Pages(Spider):
         yield {{"url": response.url}}
         yield from response.follow_all("a")
 """)
-        self.report = self.crawlcw("run", "pages.py", *options)
-
-    def crawlcw(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "crawlcw", *arguments, *self._ledger]
-        done = subprocess.run(
-            command,
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env={"PYTHONPATH": str(REPOSITORY), "PATH": "/usr/bin:/bin"},
-        )
+        command = [sys.executable, "-m", "crawlcw", "run", "pages.py", *options, *self._ledger]
+        done = run_to_end(command, folder=folder)
         assert done.returncode in (0, 3), done.stderr
+        self.report = done.stdout
+
+    def look(self, *arguments: str) -> str:
+        done = invoke(*arguments, *self._ledger)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def show(self, place: str, *options: str) -> str:
-        return self.crawlcw("show", "pages", self._site.long(place), *options)
+        return self.look("show", "pages", self._site.long(place), *options)
 
     def outcomes(self) -> dict[str, tuple[str, str | None]]:
-        tasks = map(
-            json.loads, self.crawlcw("tasks", "pages", "--json", "--limit", "0").splitlines()
-        )
+        tasks = map(json.loads, self.look("tasks", "pages", "--json", "--limit", "0").splitlines())
         return {
             self._site.short(task["url"]): (task["status"], task.get("reason")) for task in tasks
         }
 
     def stats(self) -> Any:
-        return json.loads(self.crawlcw("stats", "pages", "--json"))
+        return json.loads(self.look("stats", "pages", "--json"))
 
 
 REDIRECT, LOOP = ("finished", "redirect"), ("ignored", "redirect-loop")
@@ -142,7 +134,7 @@ def test_redirects_are_counted_apart_and_shown_with_what_became_of_their_pages(
     stats = crawled.stats()
     assert (stats["counts"]["finished"], stats["redirects"]) == (2 + 30 + 2, 33)
     assert stats["total"] == 34
-    for shown in (crawled.report, crawled.crawlcw("stats", "pages")):
+    for shown in (crawled.report, crawled.look("stats", "pages")):
         rows = dict(line.split() for line in shown.splitlines() if len(line.split()) == 2)
         assert (rows["finished"], rows["redirects"], rows["total"]) == ("34", "33", "34")
     assert crawled.outcomes()["A/old/7"] == REDIRECT
@@ -150,4 +142,4 @@ def test_redirects_are_counted_apart_and_shown_with_what_became_of_their_pages(
     ahead = json.loads(crawled.show("A/farther", "--json"))["leads_to"]
     assert [site.short(each["url"]) for each in ahead] == ["A/far", "B/near"]
     assert [each["status"] for each in ahead] == ["finished", "finished"]
-    assert "clean: no violation" in crawled.crawlcw("doctor", "pages")
+    assert "clean: no violation" in crawled.look("doctor", "pages")

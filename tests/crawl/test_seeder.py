@@ -1,6 +1,8 @@
 """Start requests: recognition of unchanged ones, and of a crawl deeper than the last."""
 
 import asyncio
+import inspect
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -35,15 +37,20 @@ class Plain(Spider):
         yield {"n": 1}
 
 
-def test_the_same_spider_has_the_same_fingerprint_in_every_process():
-    spiders = "Plain(region='x'), OtherStart()"
-    code = f"from tests.crawl.test_seeder import *; print(*map(fingerprint, [{spiders}]))"
+def test_the_same_spider_has_the_same_fingerprint_in_every_process(tmp_path: Path):
+    # Not this module: to import it and its tests takes twice as long as the rest.
+    kinds = "\n".join(map(inspect.getsource, [Plain, OtherStart]))
+    (tmp_path / "spiders.py").write_text(f"from crawlcw import Request, Spider\n{kinds}")
+    code = (
+        "from spiders import *; from crawlcw.crawl.seeder import fingerprint; "
+        "print(*map(fingerprint, [Plain(region='x'), OtherStart()]))"
+    )
 
     def told(hashing: str) -> str:
         return subprocess.run(
             [sys.executable, "-c", code],
-            cwd=REPOSITORY,
-            env={"PYTHONHASHSEED": hashing, "PYTHONPATH": str(REPOSITORY)},
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONHASHSEED": hashing, "PYTHONPATH": str(REPOSITORY)},
             capture_output=True,
             text=True,
             check=True,

@@ -65,8 +65,9 @@ async def items_of(ledger_url: str, name: str) -> list[dict[str, Any]]:
 PAGES = 120
 
 
-@pytest.mark.parametrize("pause", [pytest.param(0, marks=pytest.mark.thorough), 0.02])
-@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("pause", [0, 0.02])
+@pytest.mark.parametrize("kills", [2, 6])
 async def test_a_crawl_that_is_killed_at_random_moments_counts_each_page_once(
     pause: float, kills: int, processes: ExitStack, ledger_url: str, tmp_path: Path
 ):

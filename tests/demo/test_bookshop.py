@@ -1,5 +1,6 @@
 """The bundled bookshop, walked by a client that shares no code with crawlcw."""
 
+import asyncio
 import codecs
 from collections import defaultdict, deque
 from urllib.parse import urldefrag, urljoin, urlsplit
@@ -28,6 +29,17 @@ def links(page: str, url: str) -> list[str]:
     return [urljoin(url, anchor.attributes["href"]) for anchor in anchors]
 
 
+@pytest.fixture(scope="module")
+def walked() -> tuple[Bookshop, dict[str, list[int]]]:
+    """A shop after a walk, and the statuses of its paths."""
+
+    async def walked() -> tuple[Bookshop, dict[str, list[int]]]:
+        async with Bookshop() as shop:
+            return shop, await walk(shop)
+
+    return asyncio.run(walked())
+
+
 async def walk(shop: Bookshop) -> dict[str, list[int]]:
     """Follow every link within the shop but the basket's; return each path's statuses in order."""
     statuses = defaultdict(list)
@@ -54,8 +66,8 @@ async def walk(shop: Bookshop) -> dict[str, list[int]]:
     return dict(statuses)
 
 
-async def test_a_walk_from_the_home_page_reaches_every_book(shop):
-    statuses = await walk(shop)
+def test_a_walk_from_the_home_page_reaches_every_book(walked):
+    shop, statuses = walked
 
     books = [path for path, (*_, last) in statuses.items() if path[:6] == "/book/" and last == 200]
     assert len(books) == shop.books == 240
@@ -64,14 +76,14 @@ async def test_a_walk_from_the_home_page_reaches_every_book(shop):
     assert len([path for path, (*_, last) in statuses.items() if last == 200]) == 351
 
 
-async def test_hits_are_counted_by_path(shop):
-    statuses = await walk(shop)
+def test_hits_are_counted_by_path(walked):
+    shop, statuses = walked
 
     assert shop.hits == {path: len(answers) for path, answers in statuses.items()}
 
 
-async def test_three_links_are_broken(shop):
-    statuses = await walk(shop)
+def test_three_links_are_broken(walked):
+    _, statuses = walked
 
     assert sorted(path for path, answers in statuses.items() if answers == [404]) == [
         "/book/the-book-about-books-to-come/",
@@ -80,17 +92,18 @@ async def test_three_links_are_broken(shop):
     ]
 
 
-async def test_eight_books_are_busy_at_first_and_then_there(shop):
-    statuses = await walk(shop)
+def test_eight_books_are_busy_at_first_and_then_there(walked):
+    _, statuses = walked
 
     busy = sorted(answers for answers in statuses.values() if 503 in answers)
     assert busy == [[503, 200]] * 7 + [[503, 503, 200]]
 
 
-async def test_a_busy_page_asks_for_no_rest_of_the_whole_shop(shop, client):
-    busy = [path for path, answers in (await walk(shop)).items() if 503 in answers]
+async def test_a_busy_page_asks_for_no_rest_of_the_whole_shop(walked, shop, client):
+    _, statuses = walked
+    busy = [path for path, answers in statuses.items() if 503 in answers]
 
-    async with Bookshop() as fresh, client.get(fresh.url + busy[0][1:]) as response:
+    async with client.get(shop.url + busy[0][1:]) as response:
         assert response.status == 503
         assert "Retry-After" not in response.headers
 
@@ -115,12 +128,13 @@ async def test_robots_txt_forbids_the_basket(shop, client):
         ]
 
 
-async def test_the_sitemap_lists_what_a_walk_finds(shop, client):
+async def test_the_sitemap_lists_what_a_walk_finds(walked, shop, client):
+    _, statuses = walked
     async with client.get(shop.url + "sitemap.xml") as response:
         sitemap = LexborHTMLParser(await response.text())
 
     listed = {urlsplit(node.text()).path for node in sitemap.css("loc")}
-    assert listed == {path for path, (*_, last) in (await walk(shop)).items() if last == 200}
+    assert listed == {path for path, (*_, last) in statuses.items() if last == 200}
 
 
 def disallowed_hits(shop: Bookshop) -> int:
@@ -173,15 +187,18 @@ async def test_the_home_page_has_links_not_to_follow(shop, client):
     assert shop.url + "basket/" in found
 
 
-async def test_two_shops_of_one_seed_are_the_same(shop):
-    async with Bookshop() as other:
-        assert await walk(other) == await walk(shop)
+async def test_two_shops_of_one_seed_are_the_same(walked, shop):
+    _, statuses = walked
+
+    assert await walk(shop) == statuses
 
 
-async def test_another_seed_makes_another_shop(shop):
+async def test_another_seed_makes_another_shop(walked):
+    shop, statuses = walked
+
     async with Bookshop(seed=2) as other:
         assert other.books == shop.books
-        assert set(await walk(other)) != set(await walk(shop))
+        assert set(await walk(other)) != set(statuses)
 
 
 async def test_a_port_that_is_taken_is_an_error(shop):

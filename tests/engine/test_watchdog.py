@@ -60,8 +60,9 @@ class Thread:
     def exit(self, code: int) -> None:
         name = threading.current_thread().name
         self.exits.append((name, code))
-        self.ended.set()
+        # Not at the exit of the timer: the watchdog may still be writing down who keeps the loop.
         if name == "crawlcw watchdog":
+            self.ended.set()
             raise RuntimeError("the process has ended")
 
     @staticmethod

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import FrameType
@@ -77,6 +78,7 @@ def lines_to_read(way: Way, *packages: str) -> dict[str, int]:
     }
 
 
+@cache
 def walked() -> list[Way]:
     """Crawl a chain of pages with a SQLite ledger; return their ways, without the first ones."""
     tracer = _Tracer()
