@@ -1,8 +1,8 @@
-"""Bulk changes of tasks, by a caller that holds none of them.
+"""Bulk changes of tasks, by a caller that leases none of them.
 
-In batches, so that a million tasks neither block the ledger nor exceed its time limit. A batch
-is read first, and its tasks change only if they still match: other processes write in between,
-and their claims are left alone.
+They run in batches, so that a million tasks neither block the ledger nor exceed its time limit.
+Each batch is read first, and its tasks change only if they still match. So tasks that other
+processes claim in between do not change.
 """
 
 import secrets
@@ -45,28 +45,28 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: Tasks in one command or transaction, for which other writers wait.
+#: Tasks in one command or transaction, during which other writers wait.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
 
 class Admin:
-    """Bulk changes of tasks, by a caller that holds none of them."""
+    """Bulk changes of tasks, by a caller that leases none of them."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Hosts of admitted tasks that may not have been woken yet.
+        #: Hosts of admitted tasks that may still need a wake-up.
         self._admitted_hosts: set[str] = set()
-        #: Whether hosts of pages that were made due may not have been woken yet.
+        #: Whether hosts of pages that became due may still need a wake-up.
         self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter) -> int:
-        """Set failed tasks to `todo` again, as if never tried, due now; return their number.
+        """Set failed tasks to `todo`, due now, as if never tried; return their number.
 
-        These are failed tasks, and those ignored for a failure (not: refused, out of
-        scope), as far as *selection* matches them. Leased tasks never change. The hosts are
-        woken as by `Hosts.wake_all`.
+        It changes the tasks in *selection* that failed or were ignored after a failure (not:
+        refused, out of scope). Leased tasks never change. The hosts are woken as by
+        `Hosts.wake_all`.
         """
         return await self._change(RETRY, _failures(selection))
 
@@ -75,24 +75,24 @@ class Admin:
         return await counted(self._store, _failures(selection))
 
     async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
-        """Ignore tasks that are neither done nor held; return their number.
+        """Ignore tasks that are neither done nor leased; return their number.
 
-        Tasks with an expired lease count as not held: their fences rise by one, so that a
-        late holder's write is refused.
+        A task whose lease has expired counts as not leased: its fence rises by one, so that a
+        late write of its holder is refused.
         """
         return await self._change(WITHDRAW, [chosen], {"reason": str(reason)})
 
     async def reopen(
         self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
     ) -> int:
-        """Set tasks that no worker holds to `todo`, due now, without attempts; return their number.
+        """Set tasks without a lease to `todo`, due now, without attempts; return their number.
 
-        Tasks with an expired lease count as not held, as for `withdraw`. *stage*, if given,
-        becomes the stage and host of tracked tasks; *anew* deletes their results. A
-        spider's pages have neither: they keep their callbacks and their hosts, which are
-        woken as by `Hosts.wake_all`. The fences rise by one, so that earlier reads and
-        claims no longer match. Tasks whose status changes after `chosen.until`, or after
-        now, are left alone, so the call is idempotent.
+        A task whose lease has expired counts as not leased, as for `withdraw`. *stage*, if given,
+        becomes the stage and host of tracked tasks; *anew* deletes their results. A spider's
+        pages have neither: they keep their callbacks and hosts, and the hosts are woken as by
+        `Hosts.wake_all`. The fences rise by one, so that earlier reads and claims no longer
+        match. Tasks whose status changes after `chosen.until`, or after now, do not change, so
+        the call is idempotent.
         """
         also: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -103,22 +103,22 @@ class Admin:
     async def revisit(self, chosen: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
 
-        The record of their last visit stays, and so do their items until another visit has
-        ended. Fences, hosts and later changes are as for `reopen`.
+        The record of their last visit stays. Their items stay until another visit has ended.
+        Fences, hosts and later changes are as for `reopen`.
         """
         return await self._change(REVISIT, [chosen])
 
     async def revisit_due(self) -> int:
         """Do the same for the pages whose next visit is due; return their number.
 
-        One seek if there are none. May be repeated after an error.
+        One index seek if there are none. May be repeated after an error.
         """
         now = self._store.now()
         due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
         total = 0
-        # A changed page is not found again.
+        # A changed page no longer matches.
         while ids := await self._store.reading(_to_revisit, due):
-            # Set before: after a lost reply, the next call finds no pages any more.
+            # Set before the write: after a lost reply, the next call no longer finds the pages.
             self._unwoken = REVISIT.wakes_hosts
             total += await self._store.writing(_change_all, ids, due, edit_of(REVISIT, now))
         if self._unwoken:
@@ -146,7 +146,7 @@ class Admin:
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of waiting tasks; return the number of changed ones."""
-        # A delayed write must not change tasks that were claimed since.
+        # A delayed write must not change tasks that were claimed meanwhile.
         waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
             Write(each, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
@@ -160,18 +160,18 @@ class Admin:
     async def purge(self, chosen: TaskFilter) -> int:
         """Delete tasks with their data; return their number.
 
-        Also held ones, if *chosen* names their status; with `chosen.due_by` only those whose
-        lease ran out by then.
+        Also leased tasks, if *chosen* names their status; with `chosen.due_by` only those whose
+        lease expired by then.
         """
-        # First: after a crash, deleted seeds must not count as present.
+        # First, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
-        # Delete the leftovers of an earlier call without a reply.
+        # Delete the leftovers of an earlier call whose reply was lost.
         await self._store.writing(_delete, [], {})
         where = where_of(until(chosen, self._store.now()), self._store.kind)
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Last: crawls that run leave out links to the tasks that they have added before.
+        # Last: running crawls skip links to tasks that they added before, until this changes.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
@@ -193,8 +193,8 @@ class Admin:
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Set `refused-depth` tasks up to that depth to `todo`, due now; None: of any depth.
 
-        Return their number. Their hosts are woken as by `Hosts.wake`. In batches; may be
-        repeated after an error.
+        Return their number. Their hosts are woken as by `Hosts.wake`. It runs in batches, and may
+        be repeated after an error.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
@@ -203,7 +203,7 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH):
-            # Stored before: after a lost reply, the next call wakes them.
+            # Stored before the write: after a lost reply, the next call wakes them.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)
@@ -228,7 +228,7 @@ class Reopening:
         refused = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # A delayed write must not change tasks that were refused again since.
+            # A delayed write must not change tasks that were refused again meanwhile.
             "update_time": AtMost(now),
         }
         writes = [
@@ -256,11 +256,12 @@ class Reopening:
 
 
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
-    """Yield the choice for each status that can be retried."""
+    """Yield the filter for each status that can be retried."""
     for status in RETRY.from_statuses:
         chosen = selection.among([status])
         reasons = [r for r in Reason if transitions.retries(status, r)]
-        # All reasons: no filter, so that tasks without one, or with a newer version's, match.
+        # If all reasons are retried, do not filter by reason: tasks without a reason, or with one
+        # of a newer version, must match too.
         yield chosen if len(reasons) == len(Reason) else replace(chosen, reasons=reasons)
 
 

@@ -1,6 +1,6 @@
-"""Choices and changes of tasks as tests and edits of the port, and walks through chosen tasks.
+"""Filters and changes of tasks as tests and edits of the port, and walks through chosen tasks.
 
-Texts that begin alike are one range of the order that every store has: by code points.
+Texts with the same beginning are one range, because every store orders texts by code points.
 """
 
 from collections.abc import (
@@ -44,16 +44,16 @@ from crawlcw.model.transitions import BulkChange
 SCAN_LIMIT = 50_000
 _RESUMES = 5
 _LAST = 0x10FFFF
-#: No text that is stored as UTF-8 has one of these.
+#: No text that is stored as UTF-8 contains one of these.
 _SURROGATES = range(0xD800, 0xE000)
-#: So begin `http://` and `https://`, and tasks have no other.
+#: Beginning of `http://` and `https://`; tasks have no other scheme.
 _EVERY_SCHEME = "http"
 #: Times of a ledger are in milliseconds.
 _MOMENT = timedelta(milliseconds=1)
 
 
 def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
-    """Return the tests of a choice, without its ids."""
+    """Return the tests of a filter, without its ids."""
     chosen = simplified(chosen, kind)
     is_bound = chosen.since is not None or chosen.until is not None
     tests = {
@@ -82,7 +82,7 @@ def _url_test(chosen: TaskFilter) -> Any:
 
 
 def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
-    """Return the edit of a bulk change, which sets the fields *also* as well."""
+    """Return the edit of a bulk change; it also sets the fields *also*."""
     return Edit(
         set={
             "status": int(change.to),
@@ -100,17 +100,17 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
 
 
 def until(chosen: TaskFilter, now: datetime) -> TaskFilter:
-    """Return the same, without what changes after *now* unless an end is given."""
+    """Return the filter, restricted to changes until *now* if it has no end."""
     return replace(chosen, until=now + _MOMENT) if chosen.until is None else chosen
 
 
 def behind(key: str | None) -> Where:
-    """Return the test of the documents behind a key; None: of all."""
+    """Return the test of the documents after a key; None: of all documents."""
     return {} if key is None else {"_id": After(key)}
 
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Read, again a few times where the ledger does not answer: an iterator goes on."""
+    """Read, a few times if the ledger is unavailable, so that an iterator can go on."""
     for _ in range(_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)
@@ -133,8 +133,8 @@ async def walk(
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield the ids of chosen tasks, *size* at a time, the last changed first; or *ids*.
 
-    *reading* does a unit of work, see `port.Store.reading`.
-    Those may have changed since they were read, and *ids* are not read: a write repeats the tests.
+    *reading* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
+    were read, and *ids* are not read: a write must repeat the tests.
     """
     if ids is not None:
         for given in batches(dict.fromkeys(ids), size):
@@ -157,7 +157,7 @@ async def listed(
 
 
 def beginning_with(prefix: str) -> Within:
-    """Return the range of the texts that begin with *prefix*, and of no others."""
+    """Return the range of exactly the texts that begin with *prefix*."""
     kept = prefix.rstrip(chr(_LAST))
     if not kept:
         return Within(prefix, None)
@@ -166,10 +166,10 @@ def beginning_with(prefix: str) -> Within:
 
 
 def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
-    """Return the same choice with the host that its prefix has, so that a host's index answers.
+    """Return the same filter with the host of its prefix, so that the host's index answers.
 
-    Without the prefix where every URL begins so. The same where no host is known: the prefix ends
-    within it, or is one of keys.
+    It has no prefix if every URL begins with the prefix. It is unchanged if the prefix names no
+    host: it ends within the host, or is a prefix of keys.
     """
     if kind.tracked or not chosen.url_prefix:
         return chosen
@@ -190,5 +190,5 @@ def _host_of(prefix: str) -> str | None:
         location = urls.locate(origin)
     except FetchError:
         return None
-    # Tasks have no URL that begins with another spelling.
+    # No task's URL begins with another spelling.
     return location.host if location.url == origin else None

@@ -1,4 +1,4 @@
-"""Copying a ledger into an empty one of any store, and seeing that all of it has arrived."""
+"""Copying a ledger into an empty one of any store, and checking that all of it has arrived."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -28,12 +28,13 @@ class Part(StrEnum):
     STATE = "states"
 
 
-#: The note of a ledger into which only a part of the copy was written.
+#: Note of a ledger that has only a part of the copy.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of its copied tasks: copy it again with the same command."
-#: Documents in one read: a host has a robots.txt, a session may have thousands of cookies.
+#: Documents in one read, because a host has a robots.txt, and a session may have thousands of
+#: cookies.
 _AT_ONCE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
-#: Fields that are null in a document, and not left out.
+#: Fields that are stored as null, and not left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)
 #: Documents between two calls of `told`.
@@ -43,17 +44,17 @@ _DIGESTS = 1 << (8 * _DIGEST)
 
 
 class Contents(Protocol):
-    """The tasks with their results, and the blobs: each store has its own places."""
+    """The tasks with their results, and the blobs, which each store keeps differently."""
 
     def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """Yield all tasks or blobs, see `Copying.read`."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Write documents that are not there yet, durably."""
+        """Write documents that the store does not have yet, durably."""
 
 
 class Copying:
-    """All documents of a ledger, read and written as they are."""
+    """All documents of a ledger, read and written unchanged."""
 
     def __init__(self, store: Store, contents: Contents) -> None:
         self._store = store
@@ -62,10 +63,9 @@ class Copying:
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
         """Yield all documents of a part, some at a time, in flat memory.
 
-        As `ledger.documents` describes them, on every store alike: a task has its
-        `items` in it, whole and in order, with `items_from` without its fence, and its
-        `versions` each with its items; a blob is `{_id, task_id, value}`. Keys
-        stay escaped.
+        The documents are as `ledger.documents` describes them, the same on every store. A task
+        has all its `items` in order, `items_from` without its fence, and its `versions`, each
+        with its items. A blob is `{_id, task_id, value}`. Keys stay escaped.
         """
         if part in _CONTENTS:
             async with aclosing(self._contents.read(part)) as batches:
@@ -78,7 +78,7 @@ class Copying:
             after = some[-1]["_id"]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
-        """Write documents that are not there yet, durably."""
+        """Write documents that the store does not have yet, durably."""
         if part in _CONTENTS:
             await self._contents.write(part, documents)
         else:
@@ -86,7 +86,7 @@ class Copying:
 
 
 async def _next(unit: Unit, part: Part, after: str | None) -> Sequence[Document]:
-    """Return the next documents of a part behind a key."""
+    """Return the next documents of a part after a key."""
     if part is Part.STATE:
         return [*(await unit.state.read([STATE_ID])).values()] if after is None else []
     return await _table(unit, part).scan(behind(after), limit=_AT_ONCE[part])
@@ -101,12 +101,12 @@ def _table(unit: Unit, part: Part) -> Table:
 
 
 def _copied(part: Part, found: Document) -> Document:
-    """Return a document as every store has it."""
+    """Return a document in the form that all stores have in common."""
     nulls = _NULLS.get(part, ())
     copied = {name: value for name, value in found.items() if value is not None or name in nulls}
     if part is Part.WORKERS:
         copied["idle"] = bool(copied["idle"])
-        # They are of now, and of this ledger.
+        # These are only true now and for this ledger.
         for name in ("vitals", "loan", "report"):
             copied.pop(name, None)
     return copied
@@ -137,7 +137,7 @@ class Digest:
 
 
 def _named(value: object) -> dict[str, str]:
-    # The drivers' time zones have names of their own.
+    # Each driver has its own names of time zones.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}
 
@@ -147,10 +147,10 @@ async def copy(
 ) -> dict[Part, Digest]:
     """Copy all of *source* into *target*, which is empty; return the digests of its parts.
 
-    Both are of one name and kind, and no worker is at work on them. *told* is called now
-    and then with the number of documents of a part that were written so far. A half-filled target
-    has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read back
-    differ from the written ones.
+    Both have the same name and kind, and no worker runs on them. *told* is called from time to
+    time, with the number of documents of a part that are written so far. A target that is only
+    partly filled has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read
+    back differ from the written ones.
     """
     await target.notes.set_state({UNFINISHED: True})
     copied: dict[Part, Digest] = {}

@@ -4,7 +4,7 @@ Both ledgers use these names, so a task reads the same in mongosh and in
 sqlite3. A host is
 
     _id          its name, the politeness key of its tasks
-    ready_at     time from which it may be leased: the lease's end while leased; absent: no work
+    ready_at     when it may be leased; while it is leased, the lease's end; absent: no work
     owner        the token of its lease, or null
     epoch        the number of its leases
     released     the epoch of the last lease that its owner ended
@@ -50,7 +50,7 @@ A page that was finished once also has
     A value that is too large is stored outside of its task, and replaced by
     `{%blob: id, size: n}`.
 
-The dates of a store are instants. A time without a zone is `{%naive: its text}`.
+A store's dates are instants. A time without a zone is stored as `{%naive: its text}`.
 
 Keys from a spider or a page are escaped (`$`, `.`, NUL and `%`
 as `%24`, ...), so they can neither become operators nor field paths.
@@ -91,7 +91,7 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Fields of a task that a document always has as they are, and those that are left out if None:
+#: Fields that every task's document has unchanged, and fields that are left out if None, because
 #: MongoDB would include null in the indexes of due tasks.
 _PLAIN = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
@@ -99,13 +99,13 @@ _PLAIN = (
 )
 _plain, _stored_plain = attrgetter(*_PLAIN), itemgetter(*_PLAIN)
 _OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
-#: Fields that each change of a task sets as they are.
+#: Fields that each change of a task sets unchanged.
 _CHANGED = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
 _changed = attrgetter(*_CHANGED)
-#: Fields of a host, an origin, a worker, and of counters, that are stored as they are.
+#: Fields of a host, an origin, a worker, and of counters, that are stored unchanged.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "until", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
@@ -116,10 +116,10 @@ _PARTS = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(each.name for each in fields(part)) for part in _PARTS}
 #: Marker keys: no escaped key begins like these.
 _BLOB = "%blob"
-#: A naive time, as its ISO 8601 text: every date of a store is an instant.
+#: A naive time, as its ISO 8601 text, because every date of a store is an instant.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
-#: Number of former workers that are kept, the last ones.
+#: Maximum number of workers that left and stay in the ledger, the last ones.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
@@ -308,10 +308,10 @@ def host_document(host: Host) -> Document:
 
 
 def host_learned(host: Host, *, since: Host | None = None) -> Document:
-    """Return the fields that an owner writes; None: to be absent.
+    """Return the fields that an owner writes; None: the field becomes absent.
 
-    Without the robots record if *since* has the same one: it is by far the largest part
-    of a host, and changes once a day.
+    Leaves the robots record out if *since* has the same one: it is by far the largest part of a
+    host, and changes once a day.
     """
     found = _fields(host, (*_OF_HOST, "not_before"))
     found["given_up"] = str(host.given_up) if host.given_up is not None else None
@@ -322,7 +322,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
         found["robots"] = (
             None
             if record is None
-            # Text from a server: one lone surrogate would fail the whole batch.
+            # Clean the server's text: one lone surrogate would fail the whole batch.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -391,7 +391,7 @@ def worker_document(worker: Worker) -> Document:
     return {
         **_fields(worker, _OF_WORKER),
         "_id": worker.name,
-        # A machine's name may be any bytes.
+        # A machine's name may have any bytes.
         "host": values.text(worker.host),
         "left": None,
         "counters": counters_document(worker.counters),
@@ -418,7 +418,7 @@ def loan(found: Mapping[str, Any]) -> Loan | None:
 
 def report_document(report: LoanReport) -> Document:
     """Return a borrower's report as it is stored."""
-    # A URL is crawled text.
+    # Clean the URL, because it is crawled text.
     faults = [{**asdict(fault), "url": values.text(fault.url)} for fault in report.faults]
     return {**asdict(report), "faults": faults}
 

@@ -1,7 +1,7 @@
 """Kinds of findings of `doctor`, and the raw documents that it reads.
 
-A crawl needs none of this. The documents are raw: one with wrong
-values cannot be read as a task or a host.
+A crawl needs none of this. The documents are raw, because one with wrong values cannot be read as
+a task or a host.
 """
 
 from abc import ABC, abstractmethod
@@ -16,19 +16,19 @@ from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Part, Store, Unit
 
-#: The fields of a task that a mend may change, and those it repeats as a condition.
+#: Fields of a task that a mend may change, and that must still be as found.
 TASK_STATE = (
     *("status", "due", "lock", "lock_time", "fence", "settled", "quarantine_fence"),
     *("retry", "lost", "reason"),
 )
-#: Likewise of a host.
+#: The same for a host.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
 #: Ids in one read.
 _AT_ONCE = 100
 
 
 class Kind(StrEnum):
-    """What may be found. The values are part of the command's JSON."""
+    """Kinds of findings. The values are part of the command's JSON."""
 
     # A task, a host or a worker.
     MALFORMED = "malformed"
@@ -54,10 +54,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """Something that does not hold of one document, or of the store."""
+    """A rule that a document, or the store, violates."""
 
     kind: Kind
-    detail: str  #: may hold text of the ledger
+    detail: str  #: may contain text of the ledger
     mend: Mapping[str, Any] | None = None
     """The fields that mend it, None for absent; no field if another write does.
 
@@ -67,35 +67,36 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How the store is, without its contents."""
+    """State of the store, without its contents."""
 
-    recorded: bool  #: whether there is any task
-    facts: Mapping[str, str] = field(default_factory=dict)  #: for people
+    recorded: bool  #: whether there are any tasks
+    facts: Mapping[str, str] = field(default_factory=dict)  #: for display
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
     """How far the store's clock is ahead of this machine's; None: it is this machine's."""
 
 
 class Inspection(ABC):
-    """What `doctor` reads."""
+    """The reads of `doctor`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @abstractmethod
     async def prepare(self) -> None:
-        """Make missing tables and indexes, as the opening of a crawl does."""
+        """Create missing tables and indexes, as the opening of a crawl does."""
 
     @abstractmethod
     async def write_refusal(self) -> str | None:
-        """Try a write that changes nothing; return why it is not taken, None where it is.
+        """Try a write that changes nothing; return why the store refuses it, None if it does not.
 
-        Reads no task: it takes as long however many there are. Raises `LedgerUnavailableError`.
+        It reads no task, so its time does not depend on their number. Raises
+        `LedgerUnavailableError`.
         """
 
     @abstractmethod
     async def health(self) -> Health:
-        """Look at the store; writes nothing."""
+        """Examine the store; writes nothing."""
 
     async def examine(
         self, part: Part, *, only: Collection[Any] | None = None
@@ -103,7 +104,7 @@ class Inspection(ABC):
         """Yield every document of a part, or *only* those of the ids, in flat memory.
 
         They are as `port.Raw.read` describes them, each of one moment; new ones may be missing. A
-        document that is no task may have an `_id` of any type. A blob is yielded only if its
+        document that is not a task may have an `_id` of any type. A blob is yielded only if its
         task does not refer to it.
         """
         for some in [None] if only is None else batches(only, _AT_ONCE):
@@ -119,7 +120,7 @@ class Inspection(ABC):
 async def _read(
     unit: Unit, part: Part, after: Any, only: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
-    """Return the next documents of a part, and their place."""
+    """Return the next documents of a part, and the position after them."""
     found, place = await unit.raw.read(part, after=after, only=only)
     if part is Part.TASKS:
         return await _with_lost_blobs(unit, found), place
@@ -151,5 +152,5 @@ async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Doc
 
 
 def _blobs(task: Document) -> list[str]:
-    # A reference that is no text was not written by a ledger.
+    # A reference that is not a text was not written by a ledger.
     return [blob for blob in documents.blobs(task) if isinstance(blob, str)]

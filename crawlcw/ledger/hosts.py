@@ -31,13 +31,13 @@ from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import Calls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: Tasks given up, or hosts woken or read, in one unit of work: others wait meanwhile.
+#: Tasks given up, or hosts woken or read, in one unit of work, during which others wait.
 BATCH = 5_000
-#: Whole hosts in one read of a walk: each has a robots.txt of up to 512 KiB.
+#: Whole hosts in one read of a walk, because each has a robots.txt of up to 512 KiB.
 _AT_ONCE = 100
-#: Tasks with a `due` in one look for their hosts: of most hosts a few wait.
+#: Tasks with a `due` in one search for their hosts, because most hosts have only a few.
 _LOOKED_AT = 100
-#: The fields of a host without its robots.txt, by far the largest one.
+#: Fields of a host except its robots.txt, which is by far the largest.
 _STATE = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
     *("given_up", "finished", "origins"),
@@ -54,11 +54,11 @@ class Hosts(ABC):
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
 
-        A resting host is ready at its `not_before`, not earlier: links to a host in backoff
-        do not wake it. A worker that makes a task due calls this after the task is in the
-        ledger. Writes only changes.
+        A resting host becomes ready at its `not_before`, not earlier: links to a host in backoff
+        do not wake it. A worker that makes a task due calls this after the task is in the ledger.
+        It writes only changes.
         """
-        # In one order: two processes that wake the same hosts must not wait for each other.
+        # All processes use the same order, so two that wake the same hosts never deadlock.
         for some in batches(sorted(dues.items()), BATCH):
             while not await self._store.writing(_wake, dict(some)):
                 pass  # another process changed one of them after it was read
@@ -66,7 +66,7 @@ class Hosts(ABC):
     async def wake_all(self) -> int:
         """Make every host without a lease ready now, and reset its failures; return their number.
 
-        Resets the rest after a failure too, but not the adaptive delay.
+        It also ends the rest after a failure, but keeps the adaptive delay.
         """
         now, total = self._store.now(), 0
         first: str | None = ""
@@ -85,10 +85,10 @@ class Hosts(ABC):
     ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return their number.
 
-        With *scheme* (`https`) only those whose URL has it. The tasks that *calls* includes
-        become due now instead: each of them is settled separately.
+        With *scheme* (`https`), only tasks whose URL has it. Tasks that *calls* includes become
+        due now instead, because each of them is settled separately.
 
-        In batches, so that a million of them neither block the ledger nor exceed its time
+        It runs in batches, so that a million tasks neither block the ledger nor exceed its time
         limit. Leased and finished tasks do not change. May be repeated after an error.
         """
         now = self._store.now()
@@ -108,9 +108,10 @@ class Hosts(ABC):
         return await self._change_waiting(host, waiting, given_up)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
-        """Change waiting tasks of a host, which then leave their stretch of the index.
+        """Change waiting tasks of a host, which removes them from their range of the index.
 
-        Each batch begins where the last one ended: the leased tasks are not read for each.
+        Each batch begins at the end of the last one, so that leased tasks are not read for each
+        batch.
         """
         total = 0
         stretch: Where | None = {}
@@ -132,20 +133,20 @@ class Hosts(ABC):
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
         """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
 
-        Without their robots.txt. By one index seek each.
+        Without their robots.txt; one index seek for each list.
         """
         held, waiting = await self._store.reading(_busiest, limit)
         return (
             [documents.host(each) for each in held],
-            # Those that are held are ready when their leases end, which is soon.
+            # Leased hosts are in this index too, but late, because their leases end soon.
             [documents.host(each) for each in waiting if each["owner"] is None],
         )
 
     async def counts(self) -> dict[str, Counts]:
         """Return the number of tasks of each host and status.
 
-        Counted by indexes, except for leased ones on MongoDB, which are read. On MongoDB the
-        counts are not of one moment: they differ by at most the tasks that changed meanwhile.
+        Indexes count them, but MongoDB reads the leased tasks. On MongoDB the counts are not of
+        one moment: they differ by at most the tasks that changed meanwhile.
         """
         return await self._store.reading(lambda unit: unit.groups.of_hosts())
 
@@ -158,7 +159,7 @@ class Hosts(ABC):
         return hosts
 
     async def next_ready(self) -> datetime | None:
-        """Return the time of the next ready host, live leases included; None: never."""
+        """Return the time when the next host is ready, live leases included; None: never."""
         found = await self._store.reading(
             lambda unit: unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
@@ -167,8 +168,8 @@ class Hosts(ABC):
     async def due(self, *, after: str, limit: int) -> list[str]:
         """Return the next hosts after the name *after* that have tasks with a `due`.
 
-        One seek a host with many such tasks, or for many hosts with few. For an idle process
-        that checks for lost wake-ups.
+        One index seek for a host with many such tasks, or for many hosts with few. An idle
+        process calls it to find lost wake-ups.
         """
         return await self._store.reading(_due, after, limit)
 
@@ -178,14 +179,14 @@ class Hosts(ABC):
 
     @abstractmethod
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """Return the same of each host that has a task with a `due`."""
+        """Return the same for each host that has a task with a `due`."""
 
 
 async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
     """Write hosts that are unknown or would be ready too late; return whether all were written.
 
-    A host that is held when it is read needs no write, also if it is released right after: its
-    owner looks for tasks after the release, and the task that this is about is in the ledger.
+    A host that is leased when it is read needs no write, even if it is released right after: its
+    owner looks for tasks after the release, and the caller's task is already in the ledger.
     """
     states = ("owner", "ready_at", "not_before")
     found = await unit.hosts.read([*dues], states)
@@ -204,13 +205,13 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
 
 
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
-    """Wake the next hosts; return how many, and the first one behind them."""
+    """Wake the next hosts; return how many, and the name of the first one after them."""
     rest = {"_id": Within(first, None)}
     found = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
     end = found[BATCH]["_id"] if len(found) > BATCH else None
     free = {"_id": Within(first, end), "owner": None}
     awake = {"ready_at": now, **_AWAKE}
-    # A rest without a failure is the gap after the last request, and is kept.
+    # Without failures, `not_before` is only the gap after the last request: keep it.
     well = await unit.hosts.change_where({**free, "failures": AtMost(0)}, Edit(set=awake))
     rested = Edit(set={**awake, "not_before": None})
     return well + await unit.hosts.change_where({**free, "failures": After(0)}, rested), end
@@ -219,7 +220,7 @@ async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | 
 async def _change_next(
     unit: Unit, stretch: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change the next tasks of a stretch; return how many, and the next stretch of the host."""
+    """Change the next tasks of an index range; return how many, and the next range of the host."""
     found = await unit.tasks.scan(
         {**waiting, **stretch},
         by=Path.HOST_DUE,
@@ -230,7 +231,7 @@ async def _change_next(
     number = await unit.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = found[-1]
-        # Equal times have no order.
+        # Start at the same time again, because tasks of equal times have no order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in stretch:
         return number, {"priority": Within(None, stretch["priority"])}
@@ -255,7 +256,7 @@ async def _due(unit: Unit, after: str, limit: int) -> list[str]:
         found = await unit.tasks.scan(later, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
         if not found:
             break
-        # A host with more tasks than were read is skipped by the next look.
+        # If a host has more tasks than one read, the next read skips the rest of them.
         after = found[-1]["host"]
         names |= dict.fromkeys(each["host"] for each in found)
     return [*names][:limit]
@@ -267,17 +268,17 @@ class HostLeases(ABC):
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Distinguishes the leases of a worker.
+        #: Numbers that distinguish the leases of a worker.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost: their hosts may or may not be ours.
+        #: Tokens of calls whose reply was lost: it is unknown whether their hosts are ours.
         self._unsure: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
-        """Lease up to *limit* hosts that are ready, the longest ready first.
+        """Lease up to *limit* ready hosts, the longest ready first.
 
-        A host is ready when its `ready_at` has come: it was woken, or its last owner's
-        lease ran out. No two leases of all processes hold a host at the same time. Each
-        raises the host's epoch by one and sets its `ready_at` to the lease's end.
+        A host is ready when its `ready_at` has come: it was woken, or its last owner's lease
+        expired. At any time at most one process holds the lease of a host. Each lease raises the
+        host's epoch by one and sets its `ready_at` to the lease's end.
         """
         if limit < 1:
             return []
@@ -291,7 +292,7 @@ class HostLeases(ABC):
         try:
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
-            # They may be ours without our knowing, and would stand still for a lease.
+            # We may own hosts without knowing it, and they would wait until the lease expires.
             self._unsure.append(token)
             raise
 
@@ -302,7 +303,7 @@ class HostLeases(ABC):
         """Lease ready hosts until *end* under a token."""
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Let the leases end *lease* from now; return the names of lost hosts."""
+        """Extend the leases to *lease* from now; return the names of lost hosts."""
         # A delayed renewal must not shorten a lease that a later one has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(_write, [(held, edit) for held in leases])
@@ -312,8 +313,8 @@ class HostLeases(ABC):
 
         Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
         `finished` of the state, and `robots` if it differs from the lease's host. No other
-        process writes them during the lease, so a repeated state counts once. The lease stays.
-        A host that another process has leased is not written.
+        process writes them during the lease, so a repeated state counts once. The lease stays. A
+        host that another process has leased is not written.
         """
         edits = [
             (lease, Edit(set=documents.host_learned(state, since=lease.host)))
@@ -324,10 +325,10 @@ class HostLeases(ABC):
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """End leases, and write the states as `save` does; return the names of lost hosts.
 
-        Each host is ready again at its state's `ready_at`, or, if that is None, when it is
-        woken. A wake-up during the lease is not lost: after the release the ledger queries
-        the host's earliest due task, and wakes it for that. It does so unless the host is
-        ready by now, or by its `not_before`.
+        Each host is ready again at its state's `ready_at`; if that is None, when it is woken. A
+        wake-up during the lease is not lost: after the release the ledger reads the host's
+        earliest due task, and wakes the host for it. It does so unless the host is already ready
+        by now, or by its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -342,8 +343,8 @@ class HostLeases(ABC):
             if lease.host.name not in lost
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
-        # After the release: a process that adds a task to a held host does not wake it. If this
-        # process is killed before, the next one that sweeps finds the task.
+        # After the release, because a process that adds a task to a leased host does not wake it.
+        # If this process is killed before, the next process that sweeps finds the task.
         dues = await self._hosts.earliest_dues(asleep)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
         return lost
@@ -351,7 +352,8 @@ class HostLeases(ABC):
 
 async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -> list[HostLease]:
     """Return the leases of earlier calls that did reach the ledger."""
-    # A write waits for a commit that is on its way: its hosts are those ready longest.
+    # An empty write to the hosts that were ready longest waits for an earlier lease of them that
+    # is still being committed.
     ready = {"ready_at": AtMost(now)}
     found = await unit.hosts.scan(ready, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(each["_id"] for each in found)
@@ -361,12 +363,12 @@ async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -
         for token in tokens
         for each in await unit.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
     ]
-    # A host whose lease has run out meanwhile is ready, and is leased like any other.
+    # A host whose lease has expired meanwhile is ready, and is leased like any other.
     return [lease for lease in leases if lease.expires > now]
 
 
 async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
-    """Change hosts that are held; return the names of those that are not."""
+    """Change leased hosts; return the names of those whose lease is lost."""
     writes = [
         Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)
         for lease, edit in edits
@@ -383,7 +385,7 @@ async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str
 
 
 def _is_written(lease: HostLease, edit: Edit, found: Document) -> bool:
-    """Return whether a host is held by the lease, or was released by an earlier send."""
+    """Return whether the lease still holds a host, or an earlier send has released it."""
     if "released" in edit.set:
         return found.get("released") == lease.epoch
     return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)

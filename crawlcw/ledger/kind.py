@@ -5,7 +5,7 @@ from typing import Self
 
 from crawlcw.errors import LedgerFormatError, LedgerKindError
 
-#: Changes with the names and the meaning of stored fields, in any store.
+#: Increases when the names or the meaning of stored fields change, in any store.
 FORMAT = 2
 
 
@@ -17,16 +17,16 @@ class LedgerKind(Enum):
 
     @classmethod
     def of(cls, tracked: object) -> Self:
-        """Return the kind, given the store's note whether the tasks are tracked."""
+        """Return the kind, from the store's note whether the tasks are tracked."""
         return cls.USE_CASE if tracked else cls.SPIDER
 
     @property
     def tracked(self) -> bool:
-        """Whether the tasks are tracked ones, and no pages."""
+        """Whether the tasks are tracked tasks, not pages."""
         return self is LedgerKind.USE_CASE
 
     def __str__(self) -> str:
-        """Return the kind as sentences call it."""
+        """Return the kind as messages call it."""
         return self.value.replace("_", " ")
 
 
@@ -38,9 +38,9 @@ def check_kind(
     ledger: str = "the database",
     other: str = "another database",
 ) -> None:
-    """Raise `LedgerKindError` where the tasks of *name* are not of the kind *wanted*.
+    """Raise `LedgerKindError` if the tasks of *name* are not of the kind *wanted*.
 
-    *ledger* and *other* are for the message: the ledger, and one where the name is free.
+    *ledger* and *other* are for the message: the ledger, and one in which the name is free.
     """
     if there is not wanted:
         raise LedgerKindError(

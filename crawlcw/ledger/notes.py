@@ -1,13 +1,13 @@
 """Notes beside the tasks: values in the document that names the ledger's kind; a spider's state.
 
-The state is changed as a whole by its revision. It is one document:
+The state is one document; its revision guards each change:
 
     _id          "state"
     revision     the number of times that it was written
     values       {name: value}
     pending      {id of a task in hex: {fence, sums: {name: number}}}
 
-Names and the keys in values are escaped, for they may be any text.
+Names and the keys in values are escaped, because they may be any text.
 """
 
 import re
@@ -19,28 +19,28 @@ from crawlcw.ledger.port import Edit, Not, Store, Unit, Write
 from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.values import frozen
 
-#: A host may have a quote in its name, and no member of a document may.
+#: A host's name may contain a quote, but the name of a member must not.
 _QUOTED = re.compile(r'["\\\x00-\x1f]')
 STATE_ID = "state"
 
 
 class Notes:
-    """A few values that are written down beside the tasks."""
+    """A few values that are stored beside the tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def state(self) -> Mapping[str, Any]:
-        """Return what crawls have written down of themselves, see `set_state`; empty at first.
+        """Return the values that crawls recorded, see `set_state`; empty at first.
 
-        Empty again where the tasks were dropped by other means than `Admin.purge`.
+        Also empty after the tasks were dropped by other means than `Admin.purge`.
         """
         return await self._store.reading(_read, self._store.name, "state")
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
-        """Write clean values down, durably, beside those not named; None takes one away.
+        """Record clean values, durably; other names stay, and None removes a value.
 
-        `Admin.purge` takes away `seeds`: tasks that were added before may be gone.
+        `Admin.purge` removes `seeds`, because tasks that were added before may be gone.
         """
         await self._store.writing(_change, self._store.name, "state", state)
 
@@ -49,15 +49,15 @@ class Notes:
         return await self._store.reading(_read, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:
-        """Write clean values down, durably, beside those not named; None takes one away."""
+        """Record clean values, durably; other names stay, and None removes a value."""
         await self._store.writing(_change, self._store.name, "control", control)
 
     async def policy(self) -> Mapping[str, Any]:
-        """Return the use case's settings as they are written down; empty where none are."""
+        """Return the recorded settings of the use case; empty if there are none."""
         return await self._store.reading(_read, self._store.name, "policy")
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
-        """Write settings down, durably, beside those that are not named."""
+        """Record settings, durably; settings of other names stay."""
         await self._store.writing(_merge, self._store.name, Edit(merge={"policy": _named(policy)}))
 
 
@@ -83,25 +83,25 @@ def _named(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class SpiderStates:
-    """State that a spider keeps between its pages, changed as a whole by its revision."""
+    """State that a spider keeps between its pages; its revision guards each change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def read(self, *, known: int = 0) -> StoredState | None:
-        """Return the state; None where its revision is the one that is *known*."""
+        """Return the state; None if its revision is the *known* one."""
         return await self._store.reading(_read_state, known)
 
     async def change(self, before: StoredState, after: StoredState) -> bool:
         """Write the differences of *after*, durably, if the revision is that of *before*.
 
-        Return whether it was written. Sent again after it was not answered, it is written
-        once; where others have written meanwhile, the answer is that it was not.
+        Return whether it was written. A change that is repeated after a lost reply is written
+        once. If others have written meanwhile, nothing is written.
         """
         return await self._store.writing(_change_state, before, after)
 
     async def forget(self) -> bool:
-        """Let there be no state any more, by another revision; return whether there was one."""
+        """Delete all values, under another revision; return whether there were any."""
         return await self._store.writing(_forget_state)
 
 
@@ -116,12 +116,12 @@ async def _change_state(unit: Unit, before: StoredState, after: StoredState) -> 
     else:
         write = Write(STATE_ID, {"revision": before.revision}, _edit(before, after))
         written = await unit.state.change([write])
-    # The answer to a change that was written may have been lost.
+    # The reply to a successful write may have been lost.
     return written == 1 or await _read_state(unit, 0) == after
 
 
 def _edit(before: StoredState, after: StoredState) -> Edit:
-    """Return what sets the values and the pending sums that are other in *after*."""
+    """Return the edit for the values and the pending sums that differ in *after*."""
     values = {n: v for n, v in after.values.items() if before.values.get(n, after) is not v}
     pending = {t: each for t, each in after.pending.items() if before.pending.get(t) != each}
     changed = _document(StoredState(revision=after.revision, values=values, pending=pending))

@@ -1,8 +1,8 @@
 """Port of a store (Ports and Adapters): tables of documents, and guarded writes that are data.
 
-The facets of a ledger are written once above it. A store compiles the writes; it knows no
-status and decides nothing. Every operation may raise `LedgerUnavailableError`; whether it was
-applied is then unknown.
+The facets of a ledger are written once, above this port. A store compiles the writes; it knows no
+status and decides nothing. Every operation may raise `LedgerUnavailableError`; it is then unknown
+whether it was applied.
 """
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
@@ -23,57 +23,57 @@ Key = Any
 
 
 class AtMost(NamedTuple):
-    """The test of a field that is not larger than a value."""
+    """Test that a field is not larger than a value."""
 
     value: Any
 
 
 class After(NamedTuple):
-    """The test of a field that is larger than a value."""
+    """Test that a field is larger than a value."""
 
     value: Any
 
 
 class Not(NamedTuple):
-    """The test of a field that has not the value; one that is absent passes."""
+    """Test that a field does not have the value; an absent field passes."""
 
     value: Any
 
 
 class AsFound(NamedTuple):
-    """The test of a value of any type, as a store was found to have it; None: it has none."""
+    """Test that a field still has the value that was read, of any type; None: it is absent."""
 
     value: Any
 
 
 class Within(NamedTuple):
-    """The test of a value from *first* on and before *end*, of which one may be None.
+    """Test that a value is at least *first* and below *end*.
 
-    Each may be the beginning of a key.
+    A bound may be the beginning of a key.
     """
 
-    first: Any  #: None: from the first on
-    end: Any  #: None: up to the last
+    first: Any  #: None: no lower bound
+    end: Any  #: None: no upper bound
 
 
 class Among(NamedTuple):
-    """The test of a field that has one of some values."""
+    """Test that a field has one of some values."""
 
     values: Collection[Any]
 
 
 class Containing(NamedTuple):
-    """The test of a text with another one in it, and within a range."""
+    """Test that a text contains another text and lies within a range."""
 
     text: str
     within: Within
 
 
-#: The largest limit that every store takes.
+#: The largest limit that every store accepts.
 MOST = (1 << 63) - 1
-#: The name of alternatives among tests: a document passes one of several `Where`.
+#: Key of alternatives among the tests: a document must pass one of several `Where`.
 OR = "or"
-#: Tests of a document: each field, with the key as `_id`, has the value or passes the test.
+#: Tests of a document by field (the key is `_id`): a value that must be equal, or a test.
 Where = Mapping[str, Any]
 
 
@@ -81,21 +81,21 @@ Where = Mapping[str, Any]
 class Edit:
     """A change of a document's fields.
 
-    The names of members are escaped, see `documents.escaped`, and hold no quote, backslash or
+    Names of members are escaped, see `documents.escaped`, and contain no quote, backslash or
     control character.
     """
 
-    set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field is to be absent
+    set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field becomes absent
     inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to fields
-    #: Values that fields have afterwards where theirs are smaller, or absent.
+    #: Values that replace smaller or absent ones.
     raise_to: Mapping[str, Any] = field(default_factory=dict)
-    #: Members that are set, each as a whole, in fields that are documents, beside the others.
+    #: Members to set, each as a whole, in fields that are documents; other members stay.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    #: Members that are taken away.
+    #: Members to remove.
     without: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def applied(self, document: Document) -> Document:
-        """Return the document after the change; None: the field is to be absent."""
+        """Return the document after the change; a field with None becomes absent."""
         found = {**document, **self.set}
         for name, number in self.inc.items():
             found[name] = found[name] + number
@@ -110,36 +110,36 @@ class Edit:
 
 
 class Write(NamedTuple):
-    """A change of the document of one key, if it is as *where* says."""
+    """A change of the document of one key, if it passes *where*."""
 
     key: Key
     where: Where
     edit: Edit
-    new: Document | None = None  #: inserted where no document has the key
+    new: Document | None = None  #: inserted if no document has the key
 
 
 class Path(StrEnum):
-    """An index, or none; the name of an index of one field is that field's."""
+    """An index to read by; an index of one field has the name of that field."""
 
     KEY = "key"  #: of all documents, by their keys
-    STATUS = "status"  #: of statuses, the last changed first, with the ids behind equal times
+    STATUS = "status"  #: of statuses, the last changed first; equal times by id
     HOST = "host"
     REASON = "reason"
     CALLBACK = "callback"
-    REVISIT = "revisit"  #: of those that may be visited again
+    REVISIT = "revisit"  #: of tasks that may be visited again
     DUE = "due"  #: of tasks with a `due`: the highest priority first, and then the first `due`
-    HOST_DUE = "host due"  #: the same behind the host
-    READY = "ready"  #: of hosts that are to be ready, the first one first
+    HOST_DUE = "host due"  #: by host, and then as `due`
+    READY = "ready"  #: of hosts with a time when they are ready, the earliest first
     LAST_READY = "last ready"  #: the same, the last one first
-    OWNER = "owner"  #: of hosts that are held
-    LEFT = "left"  #: of workers, with the key behind it
+    OWNER = "owner"  #: of leased hosts
+    LEFT = "left"  #: of workers that left or not, and then by key
 
 
 class Documents(Protocol):
-    """Documents by their keys. A field that is absent may be read as None, or without members."""
+    """Documents by their keys. An absent field may be read as None, or without members."""
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """Insert the documents whose keys no other has; return how many.
+        """Insert the documents whose keys are new; return how many.
 
         Raises `LedgerError` for a document that the store cannot hold.
         """
@@ -147,13 +147,13 @@ class Documents(Protocol):
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents of those keys that are as *where* says, with those fields or all.
+        """Return the documents of those keys that pass *where*, with those fields or all.
 
-        Of documents whose key is one field.
+        Only for documents whose key is one field.
         """
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """Apply writes, each of them atomic; return how many were applied, inserted ones included.
+        """Apply writes, each atomically; return how many were applied, including inserts.
 
         Raises `LedgerError` for a document that the store cannot hold.
         """
@@ -167,12 +167,12 @@ class Ordered(Documents, Protocol):
     ) -> Sequence[Document]:
         """Return the first *limit* documents of an index that pass, with those fields or all.
 
-        All documents of that stretch of the index are read.
+        It reads all documents in that range of the index.
         """
 
 
 class Table(Ordered, Protocol):
-    """Documents that are changed and deleted by tests, and not only by their keys."""
+    """Documents that can be changed and deleted by tests, not only by their keys."""
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """Change all documents of an index that pass, each atomically; return how many."""
@@ -182,7 +182,7 @@ class Table(Ordered, Protocol):
 
 
 class Listed(NamedTuple):
-    """Where tasks that pass are: their cursors, and the one to go on behind."""
+    """Positions of tasks that pass: their cursors, and the cursor to continue after."""
 
     cursors: list[Cursor]
     next: Cursor | None  #: None: nothing is left
@@ -194,63 +194,63 @@ class Tasks(Ordered, Protocol):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
     ) -> Listed:
-        """Return the first *limit* tasks of some statuses behind a cursor, last changed first.
+        """Return the first *limit* tasks of some statuses after a cursor, last changed first.
 
-        It examines no more than *scan_limit* tasks of those statuses and times, or a few times
-        as many.
+        It examines at most *scan_limit* tasks of those statuses and times, or a few times as
+        many.
         """
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
     ) -> list[Cursor]:
-        """Return the same; it reads and sorts all tasks of a stretch of an index."""
+        """Return the same; it reads and sorts all tasks in a range of an index."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
-        """Return how many pass in a stretch of an index, or *limit* if there are more."""
+        """Return how many tasks pass in a range of an index, at most *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
-        """Return how many pass, by an index alone; None: no index has all the fields."""
+        """Return how many tasks pass, from an index alone; None: no index has all the fields."""
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
-        """Change those of the tasks that pass, durably, each atomically; return how many."""
+        """Change the tasks of those keys that pass, durably, each atomically; return how many."""
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
-        """Delete those of the tasks that pass with all that belongs to them; return how many."""
+        """Delete those of the tasks that pass, with all their data; return how many."""
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status, and how many redirects."""
 
 
 class Results(Protocol):
-    """What tasks gave: their items."""
+    """Results of tasks: their items."""
 
     async def count(self, *, scan_limit: int | None = None) -> Count:
-        """Return how many items there are, of *scan_limit* tasks if the items have no index."""
+        """Return how many items there are; without an index of items, in *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """Return the items of the first tasks, in the order of the keys, and how many tasks.
 
-        Each task has all its items. It ends behind the task with which they fill a batch.
+        Each task comes with all its items. The last task is the one whose items fill a batch.
         """
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of some tasks behind a key, and the last key; None: nothing is left."""
+        """Return the items of some tasks after a key, and the last key; None: nothing is left."""
 
     async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return likewise the items of all visits that are kept, the earliest visit first."""
+        """Return the same for all kept visits, the earliest visit first."""
 
 
 class Groups(Protocol):
-    """Numbers of tasks, read from indexes alone."""
+    """Counts of tasks, read from indexes alone."""
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks there are of each value, see `queries.Groups.by`; some have none.
+        """Return how many tasks each value has, see `queries.Groups.by`.
 
-        In any order.
+        In any order; groups may be empty.
         """
 
     async def of_hosts(self) -> dict[str, Counts]:
-        """Return how many tasks there are of each host and status, see `hosts.Hosts.counts`."""
+        """Return how many tasks each host has in each status, see `hosts.Hosts.counts`."""
 
 
 class Part(StrEnum):
@@ -262,21 +262,24 @@ class Part(StrEnum):
 
 
 class Raw(Protocol):
-    """Documents as they are stored: their values may be of any types."""
+    """Documents as they are stored: their values may have any type."""
 
     async def read(
         self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
-        """Return some documents behind a place, and the last one's place; None: nothing is left.
+        """Return documents after a position, and the position of the last; None: nothing is left.
 
-        The first ones behind None, or all of *only* those ids. They are few enough for the
-        memory, and without what grows with the results: a task has the number of its `items`,
-        those that are not there as `items_lost`, and its references to blobs.
-        A host has no robots.txt, a blob `task_id` and `create_time` alone.
+        Position None means the first documents; with *only*, all documents of those ids. They fit
+        in memory, because they leave out everything that grows with the results:
+
+        - A task has the number of its `items`, the missing ones as `items_lost`, and its
+          references to blobs.
+        - A host has no robots.txt.
+        - A blob has only `task_id` and `create_time`.
         """
 
 
-#: The fields that are the key of a point of a worker.
+#: Fields that form the key of a worker's point.
 RATE_KEY = ("kept", "minute", "worker")
 
 
@@ -284,28 +287,28 @@ RATE_KEY = ("kept", "minute", "worker")
 class Unit:
     """The tables of one ledger, during one unit of work."""
 
-    marker: Documents  #: the document that is named as the ledger: its kind, and notes
+    marker: Documents  #: the document with the ledger's name: its kind, and notes
     state: Documents  #: the state of a spider, which is one document
     hosts: Table
-    host_leases: Table  #: the hosts, for what their owners write; not durable
+    host_leases: Table  #: the hosts, for the writes of their owners; not durable
     workers: Table
-    sessions: Table  #: those that pages are asked for with
-    rates: Table  #: the points of workers, whose key is `RATE_KEY`; not durable
+    sessions: Table  #: identities for requests
+    rates: Table  #: points of the workers, whose key is `RATE_KEY`; not durable
     tasks: Tasks
     groups: Groups  #: the numbers of tasks by a common value
     results: Results  #: the items of the tasks
     raw: Raw  #: the documents as they are stored, for `doctor`
 
 
-#: A unit of work: a coroutine that awaits nothing but the tables of its unit.
+#: A unit of work: a coroutine that awaits only the tables of its unit.
 Work = Callable[Concatenate[Unit, P], Coroutine[Any, Any, T]]
 
 
 class Store(Protocol):
     """The tables of one ledger, durable and shared.
 
-    Where the store has transactions, a unit of work is one; elsewhere its writes are applied one
-    after the other.
+    If the store has transactions, a unit of work is one transaction. Otherwise its writes are
+    applied one after another.
     """
 
     name: str  #: of the spider or use case
@@ -322,4 +325,4 @@ class Store(Protocol):
         """Return the result of a unit of work."""
 
     async def drop(self) -> None:
-        """Take away everything of this name."""
+        """Delete everything of this name."""

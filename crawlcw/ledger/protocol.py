@@ -1,13 +1,13 @@
 """Contract of every ledger.
 
-A ledger holds the tasks of one spider. It is durable and shared: any number of
-processes work on it at once. Every operation on a task is one atomic write,
-guarded by the state that the task must still have, so a late operation writes
-nothing; and every operation may be repeated after a lost reply.
+A ledger holds the tasks of one spider. It is durable and shared: any number of processes work on
+it at the same time. Every operation on a task is one atomic write, guarded by the state that the
+task must still have, so a late operation writes nothing. Every operation may be repeated after a
+lost reply.
 
-All times are the ledger's own, see `Ledger.now`. Every operation may raise
-`LedgerUnavailableError`; it is then unknown whether it was applied, and the caller
-may repeat it. Only `transitions` decides the changes of a status.
+All times are of the ledger's clock, see `Ledger.now`. Every operation may raise
+`LedgerUnavailableError`; it is then unknown whether it was applied, and the caller may repeat it.
+Only `transitions` decides the changes of a status.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -45,10 +45,10 @@ class Tasks(Protocol):
     """Adding and reading tasks."""
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add the tasks the ledger does not know; acknowledged means durable.
+        """Add the tasks that the ledger does not have; they are durable when the call returns.
 
-        A known task is not changed in any way, whatever its status. A task the
-        store cannot hold is rejected alone. Not atomic as a whole.
+        A task that the ledger has does not change, whatever its status. If the store cannot hold
+        a task, it rejects only that one. The call as a whole is not atomic.
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
@@ -61,7 +61,7 @@ class Tasks(Protocol):
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
         """Reopen those of *tasks* that ended before they `changed`: they become `todo`, due now.
 
-        Ended tasks are finished ones, and those ignored for a failure. Their results stay
+        Ended tasks are finished tasks, and tasks ignored after a failure. They keep their results
         until there are new ones. Return their number; the caller wakes their hosts, as for
         `Tasks.add`.
         """
@@ -69,19 +69,19 @@ class Tasks(Protocol):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* tasks that are due, by highest priority, then longest due.
 
-        A hint: another worker may claim any of them first. With *hosts*, only tasks of
-        these. Leased tasks are included only after their lease has run out.
+        A hint: another worker may claim any of them first. With *hosts*, only tasks of these
+        hosts. A leased task is included only after its lease has expired.
         """
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host in *wanted*, up to its number.
+        """Return the first due tasks of each host in *wanted*, up to the host's number.
 
         Like `page` for each host, in one query. The tasks of a host are in the order of
         `page`, the hosts in any order.
         """
 
     async def get(self, task_id: bytes) -> Record | None:
-        """Return everything known about a task, or None."""
+        """Return the whole record of a task; None: there is no such task."""
 
 
 class Leases(Protocol):
@@ -89,44 +89,45 @@ class Leases(Protocol):
 
     @property
     def at_once(self) -> int:
-        """Limit of tasks for one call of `claim`, for a short response time."""
+        """Maximum number of tasks in one call of `claim`, which keeps the call short."""
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
         """Lease those of *tasks* that have not changed since `Tasks.page` returned them.
 
-        No two claims of all processes hold the same task at the same time. Each success
-        raises the task's fence by one. A task whose lease ran out twice is quarantined (see
-        `transitions.is_quarantined`). If its holder had begun with it alone, it counts one
-        `lost` and is due later instead, or is ignored (`crashed-worker`) at *max_lost*. A call
-        that is repeated after a lost reply also returns the leases of the first one.
+        At any time at most one process holds the lease of a task. Each lease raises the task's
+        fence by one. A task whose lease expired twice is quarantined, see
+        `transitions.is_quarantined`. If the lease of a quarantined task expired after `begin`,
+        the task is not leased: it counts one `lost` and is due later, or is ignored
+        (`crashed-worker`) at *max_lost*. A call that is repeated after a lost reply also returns
+        the leases of the first call.
         """
 
     async def begin(self, lease: Lease) -> bool:
         """Record that the work on a quarantined task begins; return whether the lease still holds.
 
-        The worker works on it alone: if this lease runs out too, that counts as `lost`.
+        The worker runs no other task meanwhile: if this lease expires too, that counts as `lost`.
         """
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Let the leases end *lease* from now; return the task ids of lost ones."""
+        """Extend the leases to *lease* from now; return the task ids of lost leases."""
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
     ) -> bool:
-        """Write a held task's data, durably, and let its lease end *duration* from now, or later.
+        """Write a leased task's data, durably; extend its lease to *duration* from now or later.
 
-        Return whether the lease still holds; otherwise nothing is written. `update_time`
-        stays: the status has not changed.
+        Return whether the lease still holds; otherwise nothing is written. `update_time` stays,
+        because the status does not change.
         """
 
     async def held(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the longest held first.
 
-        Includes expired ones that no other worker has taken over. The task of each is in
-        the state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due
-        since its claim.
+        Includes expired leases of tasks that no other worker has claimed. Each task is in the
+        state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due since its
+        claim.
         """
 
 
@@ -136,23 +137,24 @@ class Outcomes(Protocol):
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Record outcomes and end their leases, each in one atomic and durable step.
 
-        A settlement whose lease is no longer held writes nothing and is named
-        in the answer. A settlement sent twice is recorded once. One the store
-        cannot hold becomes `store-rejected` and is named; the rest is written.
+        If a lease is lost, its settlement writes nothing and is named in the result. A settlement
+        that is sent twice is recorded once. If the store cannot hold a settlement, its task
+        becomes `store-rejected` and is named in the result; the other settlements are written.
         """
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Replace the results of tasks that no worker holds, see `transitions.reparse`.
 
-        Each in one atomic and durable step, if the task still has the status and the fence
-        of its read; else nothing is written, and its lease is returned as lost. One that
-        the store cannot hold is returned as rejected, and not written. Idempotent.
+        Each replacement is one atomic and durable step. It is written only if the task still has
+        the status and the fence of its read; otherwise its lease is returned as lost. A
+        settlement that the store cannot hold is returned as rejected, and not written.
+        Idempotent.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:
         """Release tasks unchanged, without counting an attempt; return their number.
 
-        Lost leases are left alone.
+        Tasks whose lease is lost do not change.
         """
 
 
@@ -160,7 +162,7 @@ class Blobs(Protocol):
     """Values that are too large for their tasks."""
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Store a clean value outside of its task, durably; the task does not refer to it yet."""
+        """Store a clean value outside its task, durably; the task does not refer to it yet."""
 
     async def read(self, blob: BlobRef) -> Any:
         """Return an offloaded value; raises `LedgerError` if it is missing."""
@@ -173,11 +175,11 @@ class Changes(Protocol):
     """Notifications of changed tasks."""
 
     def watch(self) -> AsyncIterator[None]:
-        """Yield once at first, and then after a task was added or may be due again.
+        """Yield once at the start, and then after a task was added or may be due again.
 
-        A hint: it may be early, late, or one for many. It ends after the first one if the
-        store has no notifications; it raises `LedgerUnavailableError` if the connection
-        breaks.
+        Only a hint: it may be early or late, or stand for many changes. If the store has no
+        notifications, the iterator ends after the first one. Raises `LedgerUnavailableError` if
+        the connection breaks.
         """
 
 
@@ -185,12 +187,12 @@ class Ledger(Protocol):
     """The tasks of one spider, durable and shared: facets on one store."""
 
     tasks: Tasks  #: adding tasks, and reading them
-    leases: Leases  #: holding tasks
+    leases: Leases  #: leases of tasks
     outcomes: Outcomes  #: results of the work on tasks
-    hosts: Hosts  #: hosts without a lease
+    hosts: Hosts  #: hosts without a lease, and the states of all hosts
     host_leases: HostLeases  #: leases of hosts
     workers: Workers  #: the processes at work
-    rates: Rates  #: their numbers, minute by minute
+    rates: Rates  #: counters of the workers, minute by minute
     queries: Queries  #: questions about all tasks
     groups: Groups  #: counts of tasks by a common value
     admin: Admin  #: changes of many tasks
@@ -208,9 +210,9 @@ class Ledger(Protocol):
     def now(self) -> datetime:
         """Return the ledger's time, aware, in UTC, in milliseconds.
 
-        It never runs backwards within a process and does not follow jumps of
-        the machine's clock; all processes on a ledger agree on it to within
-        the error of a measurement made at least once a minute.
+        It never runs backwards within a process and does not follow jumps of the machine's clock.
+        All processes on a ledger agree on it, except for the error of a measurement that each
+        repeats at least once a minute.
         """
 
     async def another(self) -> "Ledger":

@@ -1,8 +1,8 @@
 """Queries on tasks and items: find, count, the next due time.
 
-Chosen tasks have two access paths. If a host, reason or callback is given of which there are few,
-its index has them. Otherwise the index of statuses is read in the order of the answer, up to a
-bound.
+There are two access paths to chosen tasks. If the filter has a host, reason or callback with few
+tasks, the index of that field is read. Otherwise the index of statuses is read in the order of
+the result, up to a bound.
 """
 
 from collections.abc import (
@@ -40,7 +40,7 @@ from crawlcw.model.task import Record, Status
 COUNT_LIMIT = 500_000
 #: Tasks of one page of a walk.
 _PAGE = 200
-#: The tasks of one read by ids, and of one read with items.
+#: Tasks in one read by ids, and in one read with items.
 _AT_ONCE = 5_000
 _WITH_ITEMS = 100
 #: The indexes of single fields, the most selective first.
@@ -48,19 +48,21 @@ _NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
 
 
 class Groups:
-    """Numbers of tasks that have something in common."""
+    """Counts of tasks with a common value."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks there are of each value, those with the most first.
+        """Return how many tasks each value has, those with the most first.
 
-        By host, callback and depth all tasks; by reason those that failed and wait, and those
-        that are ignored; by status code those that are done, with None for those that were
-        never answered. Read from indexes alone. SQLite counts one moment. MongoDB counts one
-        index after the other, 0.3 s for a million tasks: what changes meanwhile is counted as it
-        was or as it is, as both, or not at all. A number is wrong by no more tasks than that.
+        - By host, callback and depth: all tasks.
+        - By reason: failed tasks that wait, and ignored tasks.
+        - By status code: done tasks, with None for those that never had a response.
+
+        It reads only indexes. SQLite counts one moment. MongoDB counts one index after another,
+        0.3 s for a million tasks. A task that changes meanwhile counts as it was, as it is, as
+        both, or not at all. A number is wrong by at most these tasks.
         """
         return most_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
 
@@ -70,7 +72,7 @@ class Page:
     """A part of a listing."""
 
     records: tuple[Record, ...]  #: the last changed first, without their items
-    after: Cursor | None  #: where to go on; None: no other task is left
+    after: Cursor | None  #: where to continue; None: no other task is left
 
 
 class Queries:
@@ -82,10 +84,10 @@ class Queries:
     async def find(
         self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
     ) -> list[Record]:
-        """Return up to *limit* tasks, the last changed first, of all statuses in one order.
+        """Return up to *limit* tasks, the last changed first, all statuses in one order.
 
-        Without their items; fewer only if no other task is left behind *after*. Equal times are
-        ordered by id. It reads as many pages as that takes, see `page`.
+        They have no items. There are fewer only if no other task is left after *after*. Equal
+        times are ordered by id. It reads as many pages as necessary, see `page`.
         """
         found: list[Record] = []
         while (left := limit - len(found)) > 0 and chosen.statuses:
@@ -96,10 +98,10 @@ class Queries:
         return found
 
     async def walk(self, chosen: TaskFilter) -> AsyncGenerator[Record, None]:
-        """Yield the chosen tasks in the order of `find`, in flat memory, each as it is found.
+        """Yield the chosen tasks in the order of `find`, in flat memory, as they are found.
 
-        A task that changes meanwhile may be missed: it is then among the first, which were
-        yielded before.
+        A task that changes meanwhile may be missed, because it moves to the beginning, which was
+        already yielded.
         """
         after: Cursor | None = None
         while True:
@@ -120,41 +122,41 @@ class Queries:
         """Return up to *limit* of the next tasks, in bounded time.
 
         If a host, reason or callback has at most *scan_limit* tasks, it examines those. Otherwise
-        it examines *scan_limit* tasks of the statuses and times, or a few times as many. A prefix
-        of a URL with its path counts as a host. Both limits are at least 1.
+        it examines *scan_limit* tasks of the statuses and times, or a few times as many. A URL
+        prefix with its path counts as a host. Both limits are at least 1.
         """
         where = where_of(chosen, self._store.kind)
         return await self._store.reading(_page, where, chosen.ids, limit, scan_limit, after)
 
     async def count(self, chosen: TaskFilter) -> Count:
-        """Return how many tasks are chosen, or at least how many; nothing is written.
+        """Return the number of chosen tasks, or a lower bound; nothing is written.
 
         With the `from_statuses` of a bulk change, see `among`, this is the number that it would
-        reach. One index counts times, a reason, or a callback or host, the last two on MongoDB
-        only of all tasks or of the done ones. Otherwise it examines 500,000 tasks.
+        change. One index counts times, a reason, a callback or a host; on MongoDB the last two
+        only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
         """
         return await counted(self._store, [chosen])
 
     async def horizon(self, *, enough: datetime | None = None) -> datetime | None:
-        """Return when the next task is due, live leases included; None when nothing ever will be.
+        """Return when the next task is due, live leases included; None: no task ever will be.
 
-        None means drained: everything is finished or ignored. If tasks are due by *enough*, the
-        time of any of them is returned, which is cheaper.
+        None means drained: every task is finished or ignored. If tasks are due by *enough*, it
+        returns the time of any of them, which is cheaper.
         """
         return await self._store.reading(_horizon, enough)
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether there is any task of one of these statuses. One seek."""
+        """Return whether any task has one of these statuses. One index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
             await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))
         )
 
     async def counts(self) -> Counts:
-        """Return how many tasks there are of each status, and how many redirects.
+        """Return how many tasks each status has, and how many redirects there are.
 
-        SQLite counts one moment. MongoDB counts one status after the other, two million tasks at a
-        time, so that no number of them runs into its time limit. What changes meanwhile may count
+        SQLite counts one moment. MongoDB counts one status after another, two million tasks at a
+        time, so that it never reaches its time limit. A task that changes meanwhile may count
         twice, or not at all.
         """
         return await self._store.reading(lambda unit: unit.tasks.counts())
@@ -162,29 +164,30 @@ class Queries:
     async def item_count(self) -> int:
         """Return how many items are recorded.
 
-        SQLite counts them by an index. MongoDB reads every task: seconds for a million.
+        SQLite counts them by an index. MongoDB reads every task, which takes seconds for a
+        million.
         """
         return (await self._store.reading(lambda unit: unit.results.count())).number
 
     async def items_among(self, *, scan_limit: int) -> Count:
         """Return how many items are recorded, or at least how many, in bounded time.
 
-        MongoDB examines *scan_limit* tasks, at least 1, the finished ones first.
+        MongoDB examines *scan_limit* tasks (at least 1), the finished ones first.
         """
         return await self._store.reading(lambda unit: unit.results.count(scan_limit=scan_limit))
 
     async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks there are for each reason, most first.
+        """Return how many failed and ignored tasks each reason has, most first.
 
-        As `Groups.by` counts them.
+        They are counted as by `Groups.by`.
         """
         groups = await Groups(self._store).by(Dimension.REASON)
         return {str(group.value): group.total for group in groups}
 
     async def versions(self) -> AsyncIterator[ItemRow]:
-        """Yield the items of all visits that are kept, page by page, the earliest visit first.
+        """Yield the items of all kept visits, page by page, the earliest visit first.
 
-        In the order of task ids, in flat memory. A visit whose items are not new adds none.
+        In the order of task ids, in flat memory. A visit without new items adds none.
         """
         async for row in self._rows(lambda unit, after: unit.results.versions(after)):
             yield row
@@ -192,8 +195,7 @@ class Queries:
     async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item, page by page in the order of task ids, in flat memory.
 
-        With *chosen* those of its tasks alone, the last changed first; its ids are
-        not asked for.
+        With *chosen*, only items of its tasks, the last changed first; its ids are ignored.
         """
         if chosen is None:
             async for row in self._rows(lambda unit, after: unit.results.items(after)):
@@ -225,7 +227,7 @@ class Queries:
 async def _horizon(unit: Unit, enough: datetime | None) -> datetime | None:
     first: datetime | None = None
     below: Where = {}
-    # The index has the first one of each priority first.
+    # The index begins with the earliest due task of each priority.
     while found := await unit.tasks.scan(below, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = found[0]["due"]
         first = due if first is None else min(first, due)
@@ -236,10 +238,10 @@ async def _horizon(unit: Unit, enough: datetime | None) -> datetime | None:
 
 
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
-    """Return how many tasks pass one of the filters, each of which is of other statuses."""
+    """Return how many tasks pass one of the filters, each of which has different statuses."""
     total = Count(number=0)
     for chosen in choices:
-        # Only the index of statuses has times, and before one in the future are all.
+        # Only the index of statuses has times. An end in the future excludes no task, so drop it.
         to_come = chosen.until is not None and chosen.until > store.now()
         where = where_of(replace(chosen, until=None) if to_come else chosen, store.kind)
         if chosen.ids is not None:
@@ -289,7 +291,7 @@ async def _page(
 
 
 async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
-    """Return the first index of something given that has no more than *limit* tasks of it."""
+    """Return the first index whose value in *where* has at most *limit* tasks."""
     for by in _NARROW:
         if by in where:
             tests = {by.value: where[by]}
@@ -299,7 +301,7 @@ async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
 
 
 async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Cursor]:
-    """Return the cursors of those of some tasks that pass, the last changed first."""
+    """Return the cursors of the tasks that pass, the last changed first."""
     cursors = [
         Cursor(update_time=each["update_time"], id=each["_id"])
         for some in batches(set(ids), _AT_ONCE)
@@ -309,7 +311,7 @@ async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Curso
 
 
 async def _records(unit: Unit, cursors: Sequence[Cursor], where: Where) -> list[Record]:
-    """Return the tasks at those cursors that still pass, the last changed first."""
+    """Return the tasks at the cursors that still pass, the last changed first."""
     found: list[Document] = []
     for some in batches((each.id for each in cursors), _AT_ONCE):
         found += (await unit.tasks.read(some, where=where)).values()

@@ -1,4 +1,4 @@
-"""Sessions that pages are asked for with, each changed by its fence alone.
+"""Sessions, the identities for requests; the fence of a session guards each change.
 
 A session is the document
 
@@ -7,12 +7,12 @@ A session is the document
     state        fresh, ready or retired
     cookies      {digest: {name, value, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
-    score, login_probe              what pages have left
+    score, login_probe              see `Left`
     owner, expires                  the worker that logs it in, and until when; else absent
     failures, not_before, given_up, reason   of its last logins
 
-A cookie stands under a digest of what tells it from others, for its name is a
-server's text, which never becomes a field's name.
+The key of a cookie is a digest of the parts that identify it. Its name is a server's text, and
+such a text must never become a field's name.
 """
 
 from collections.abc import Mapping
@@ -27,15 +27,15 @@ from crawlcw.model.values import frozen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What pages leave in a session while it is ready."""
+    """Changes that pages make to a session while it is ready."""
 
-    cookies: Mapping[str, Cookie | None]  #: those that have changed; None: gone
-    score: int = 0  #: how many more pages were answered well
-    login_probe: str | None = None  #: the last of them; None: as before
+    cookies: Mapping[str, Cookie | None]  #: the changed ones; None: deleted
+    score: int = 0  #: number of further pages with a good response
+    login_probe: str | None = None  #: the last of these pages; None: as before
 
 
 class Sessions:
-    """The sessions that pages are asked for with: their cookies and their logins."""
+    """Sessions for requests: their cookies and their logins."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,23 +45,23 @@ class Sessions:
         return await self._store.reading(_get, name)
 
     async def change(self, before: Identity | None, after: Identity) -> bool:
-        """Write a session, durably, where it still has the fence of *before*; return whether.
+        """Write a session, durably, if it still has the fence of *before*; return whether.
 
-        With None where there is none of that name. Sent again after it was
-        not answered, it is written once, and that is the answer.
+        If *before* is None, it is written if no session has its name. A session that is sent
+        again after a lost reply is written once, and the result is True.
         """
         return await self._store.writing(_change, before, after)
 
     async def keep(self, name: str, fence: int, left: Left) -> bool:
-        """Write down what pages have left in a session, durably; return whether it was written.
+        """Record the changes that pages made to a session, durably; return whether it was written.
 
-        Cookies that are not named stay as others have written them. Nothing is
-        written where the session has another fence, or is not ready.
+        Other cookies stay as other pages have written them. Nothing is written if the session has
+        another fence, or is not ready.
         """
         return await self._store.writing(_keep, name, fence, left)
 
     async def forget(self) -> int:
-        """Delete all sessions; return how many. The next use of one makes it anew."""
+        """Delete all sessions; return how many. The next use of one creates it again."""
         return await self._store.writing(lambda unit: unit.sessions.delete({}))
 
 
@@ -79,7 +79,7 @@ async def _change(unit: Unit, before: Identity | None, after: Identity) -> bool:
         del document["_id"]
         write = Write(before.name, {"fence": before.fence}, Edit(set=document))
         written = await unit.sessions.change([write])
-    # The answer to a change that was written may have been lost.
+    # The reply to a successful write may have been lost.
     return written == 1 or await _get(unit, after.name) == after
 
 
@@ -96,7 +96,7 @@ async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
 
 
 def _document(identity: Identity) -> Document:
-    """Return a session as its document, with None for fields that are to be absent."""
+    """Return a session as its document, with None for fields that become absent."""
     found = {field.name: getattr(identity, field.name) for field in fields(Identity)}
     found["_id"] = found.pop("name")
     found["state"] = str(identity.state)

@@ -1,4 +1,4 @@
-"""Completion of begun work although the caller is cancelled."""
+"""Completion of work that has begun, although the caller is cancelled."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -8,15 +8,15 @@ import anyio
 
 T = TypeVar("T")
 
-#: Seconds until a task that does not end is cancelled once more.
+#: Seconds until a task that does not end is cancelled again.
 _CANCELLED_WITHIN = 0.5
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return what *work* returns; a caller that is cancelled meanwhile is so when it is over."""
+    """Return the result of *work*; if the caller is cancelled meanwhile, raise that afterwards."""
     working = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
-    # anyio's shield holds off its own scopes only, and `asyncio.Task.cancel` not at all.
+    # anyio's shield stops only cancellations by anyio's scopes, not `asyncio.Task.cancel`.
     with anyio.CancelScope(shield=True):
         while not working.done():
             try:
@@ -29,10 +29,10 @@ async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Return what *function* returns; a caller that is cancelled waits until it has ended for it.
+    """Return the result of *function*; a cancelled caller waits until the function has ended.
 
-    In a scope of anyio that is cancelled every wait is, and a driver that is
-    stopped in the middle could not even close its sockets.
+    A cancelled scope of anyio cancels every wait, and a driver that is stopped in the middle
+    could not even close its sockets.
     """
     working = asyncio.ensure_future(function())
     try:
@@ -41,8 +41,8 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.CancelScope(shield=True):
             while not working.done():
                 working.cancel()
-                # A driver may take it for a broken connection, and try again.
+                # A driver may take the cancellation for a broken connection, and try again.
                 await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
         if not working.cancelled():
-            working.exception()  # it is not to be reported any more
+            working.exception()  # so that asyncio does not report it
         raise

@@ -37,16 +37,16 @@ class Claimed:
 
     leases: tuple[Lease, ...] = ()
     missed: int = 0  #: changed by another worker meanwhile
-    abandoned: int = 0  #: ignored instead: they have crashed too many workers
-    put_off: int = 0  #: due later instead: they crashed a worker while they ran alone
+    abandoned: int = 0  #: ignored instead, because they crashed too many workers
+    put_off: int = 0  #: due later instead, because they crashed a worker while they ran alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """Result of `commit`."""
 
-    lost: tuple[Lease, ...] = ()  #: their lease had ended: nothing was written
-    rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, and why
+    lost: tuple[Lease, ...] = ()  #: the lease had ended, so nothing was written
+    rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, with the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Filter of tasks, which must match all given fields."""
+    """Filter of tasks; a task must match all given fields."""
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
@@ -79,16 +79,17 @@ class TaskFilter:
     url_prefix: str | None = None  #: prefix of the stored URL or key
     containing: str = ""  #: part of the stored URL or key; case-sensitive
     callback: str | None = None  #: name of the callback
-    due_by: datetime | None = None  #: due at this time or before; for held ones, the lease's end
+    #: due at this time or before; for leased tasks, the end of the lease
+    due_by: datetime | None = None
 
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return the filter, restricted to tasks of those statuses."""
         return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
 
     def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
-        """Return the filter, restricted to the tasks of a part of a bulk change.
+        """Return the filter, restricted to the tasks that a part of a bulk change applies to.
 
-        Held ones match only with a lease that has run out at *now*.
+        Leased tasks match only if their lease has expired at *now*.
         """
         chosen = self.among(change.from_statuses)
         return replace(chosen, due_by=now) if change.ends_leases else chosen
@@ -101,7 +102,7 @@ class Dimension(StrEnum):
     REASON = "reason"  #: reason of failed and ignored tasks
     CALLBACK = "callback"
     DEPTH = "depth"
-    STATUS_CODE = "status-code"  #: of the last HTTP answer
+    STATUS_CODE = "status-code"  #: of the last HTTP response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ class Group:
     """Counts of the tasks with one value."""
 
     value: str | int | None  #: None: tasks without a value
-    open: int = 0  #: not done yet, those in flight included
+    open: int = 0  #: not done yet, including those in processing
     finished: int = 0
     ignored: int = 0
 
@@ -136,7 +137,7 @@ def most_first(groups: Iterable[Group]) -> list[Group]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Cursor:
-    """Position in the tasks ordered by their last change, the last first (keyset cursor)."""
+    """Position in the tasks by their last change, the last changed first (keyset cursor)."""
 
     update_time: datetime
     id: bytes

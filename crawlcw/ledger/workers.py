@@ -1,15 +1,15 @@
 """The workers: the processes at work, their tasks, their counters minute by minute.
 
-A point of a worker's counters, of the last week, is the document
+A point has a worker's counters at one minute of the last week. It is the document
 
-    kept     for how many days
-    minute   the minute it is of: a worker has one point in each
+    kept     number of days to keep it
+    minute   its minute: a worker has one point in each
     worker   its name
     started  when the worker began to count
-    time     when exactly
+    time     the exact time
     vitals   as of a worker, see `documents`
 
-and its key is the first three. So each read, and each deletion, is one range of keys.
+and its key is the first three fields. So each read, and each deletion, is one range of keys.
 """
 
 from collections.abc import Collection, Mapping
@@ -52,9 +52,9 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: More than there ever are: those at work, and the last ones that left.
+#: More than there ever are: the workers at work, and the last ones that left.
 _EVERY = 100_000
-#: How many points are read at a time.
+#: Points in one read.
 _READ = 5_000
 
 
@@ -66,13 +66,13 @@ class Workers:
         self._hosts = hosts
 
     async def join(self, worker: Worker) -> None:
-        """Enter a worker in the list of those at work; that it started is its first heartbeat.
+        """Add a worker to the list of those at work; its start is its first heartbeat.
 
-        Unless it is at work already, or has left since it started.
+        Writes nothing if it is on the list already, or has left since it started.
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
-        # One that was delayed on its way takes back nothing that was written since.
+        # A delayed call must not undo a later write.
         gone = {"left": AtMost(worker.started)}
         write = Write(worker.name, gone, Edit(set=fields), new=document)
         await self._store.writing(lambda unit: unit.workers.change([write]))
@@ -87,22 +87,22 @@ class Workers:
     async def beat(
         self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
     ) -> None:
-        """Record a worker's heartbeat, its counters, and whether it wants hosts.
+        """Record a worker's heartbeat, its counters, and whether it needs hosts.
 
-        By one write, *vitals* included; without any it keeps those it showed last. Writes
-        nothing for a worker that is not on the list any more.
+        One write, including *vitals*; without them the last ones stay. Writes nothing for a
+        worker that is no longer on the list.
         """
         counted = documents.counters_document(counters)
         news: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": counted}
         if vitals is not None:
             news["vitals"] = asdict(vitals)
-        # One that was delayed on its way must not take back a later one.
+        # A delayed call must not undo a later one.
         earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
         write = Write(name, earlier, Edit(set=news))
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def lend(self, worker: Worker, loan: Loan) -> bool:
-        """Offer a loan to a worker, or change it, if its loan is still that of *worker*.
+        """Offer a loan to a worker, or change it, if the ledger still has the loan of *worker*.
 
         Return whether it has this loan now; a repeated call returns True too.
         """
@@ -114,14 +114,14 @@ class Workers:
         return await self.loan(worker.name) == loan
 
     async def loan(self, name: str) -> Loan | None:
-        """Return the last loan that a worker was offered."""
+        """Return the loan that was last offered to a worker."""
         found = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
         return documents.loan(found[name]) if name in found else None
 
     async def report(self, name: str, report: LoanReport) -> None:
         """Record the report of a borrower, which is not idle, with its heartbeat.
 
-        Writes nothing for a worker that is not on the list any more.
+        Writes nothing for a worker that is no longer on the list.
         """
         edit = Edit(
             set={"report": documents.report_document(report), "idle": False},
@@ -131,9 +131,9 @@ class Workers:
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def counters(self) -> Counters:
-        """Return the sum of what all workers have counted, those that left included.
+        """Return the sum of the counters of all workers, including those that left.
 
-        Of workers that left, the last 1,000 count.
+        Only the last 1,000 workers that left count.
         """
         found = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_EVERY))
         return sum((documents.counters(each["counters"]) for each in found), Counters())
@@ -141,16 +141,17 @@ class Workers:
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
-        For a worker that is known to be dead: its tasks are claimable at once, due since
-        they are there and so before later tasks.
-        Its hosts are ready, and so are those of its tasks that have no owner. Its counters
-        stay, see `counters`.
+        For a worker that is known to be dead. Its tasks can be claimed immediately; they are due
+        since their creation, and so come before later tasks. Its hosts become ready, and so do
+        those hosts of its tasks that have no owner. Its counters stay, see `counters`.
         """
         now = self._store.now()
-        # The worker is marked last: after a crash in between all is done again.
+        # Mark the worker last, so that the next call does everything again after a crash in
+        # between.
         ended, hosts = await self._store.writing(_end_leases, name, now)
         if ended and not self._store.kind.tracked:
-            # Hosts of others, too, which come back when the leases would have run out.
+            # Also hosts that the worker did not own: they would be ready only when the leases
+            # expire.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return ended
@@ -159,7 +160,7 @@ class Workers:
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
     tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
-    # Due since they are there: of what waits, nothing that came later goes first.
+    # Due since their creation, so that no later task goes first.
     ended = await unit.tasks.change(
         [
             _held_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
@@ -175,35 +176,35 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
 async def _tasks_of(
     unit: Unit, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
-    """Return the tasks that a worker holds, with those fields or all."""
+    """Return the tasks that a worker leases, with those fields or all."""
     held = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
     cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=MOST)
     return await unit.tasks.read([each.id for each in cursors], fields, held)
 
 
 def _tokens(worker: str) -> Within:
-    # ';' follows ':', so these are the tokens that begin with `worker:`.
+    # ';' follows ':', so this range has exactly the tokens that begin with `worker:`.
     return Within(f"{worker}:", f"{worker};")
 
 
 def _held_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
-    """Return the change of a task that is still held by a lease."""
+    """Return the change of a task, if the lease still holds it."""
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
 async def _leave(unit: Unit, name: str, now: datetime) -> None:
-    """Mark a worker, and forget those that left before the last ones that are kept."""
+    """Mark a worker as left, and delete all but the last `KEPT_WORKERS` that left."""
     gone = Edit(set={"left": now, "vitals": None})
     await unit.workers.change([Write(name, {"left": None}, gone)])
-    # The index has those first that left longest ago.
+    # The index begins with the workers that left longest ago.
     left = await unit.workers.scan({"left": Not(None)}, by=Path.LEFT, limit=_EVERY)
     if old := [each["_id"] for each in left[::-1][documents.KEPT_WORKERS :]]:
-        # A name may have joined anew since it was read.
+        # A worker of that name may have joined again since the read.
         await unit.workers.delete({"_id": Among(old), "left": Not(None)})
 
 
 class HeldTasks:
-    """The operations of `protocol.Leases` on tasks that a worker holds."""
+    """The operations of `protocol.Leases` on leased tasks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -237,27 +238,27 @@ async def _change_held(unit: Unit, lease: Lease, edit: Edit) -> bool:
 
 
 class Rates:
-    """What workers have shown of themselves, minute by minute, for the last week."""
+    """Vitals of workers, minute by minute, for the last week."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def record(self, point: Point) -> None:
-        """Keep a point of a worker, and drop those that are too old.
+        """Record a point of a worker, and delete those that are too old.
 
-        A worker has one point a minute, the latest. A week of them is kept: of the last
-        day all, of the days before one in ten minutes, and each worker's last one. Not
-        durable: the next point makes up for one that a crash takes away.
+        A worker has one point a minute, the latest. Points stay for a week: all of the last day,
+        one in ten minutes of the days before, and each worker's last one. Not durable: the next
+        point makes up for one that a crash loses.
         """
         await self._store.writing(_record, point)
 
     async def between(
         self, since: datetime, until: datetime, *, step: timedelta = EVERY
     ) -> list[Span]:
-        """Return what each worker did from point to point, ended in [since, until), in order.
+        """Return each worker's progress from point to point, ended in [since, until), in order.
 
-        *step* is how finely they are wanted: for ten minutes or more only as many
-        points are read.
+        *step* is the wanted resolution: for ten minutes or more, only points of that resolution
+        are read.
         """
         days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
         found = await self._store.reading(_between, since, until, days)
@@ -273,7 +274,7 @@ async def _record(unit: Unit, point: Point) -> None:
         "time": point.time,
         "vitals": asdict(point.vitals),
     }
-    # One that was delayed on its way must not take back a later one.
+    # A delayed call must not undo a later one.
     earlier = {"time": AtMost(point.time)}
     await unit.rates.change([Write(_key(document), earlier, Edit(set=document), new=document)])
     for days in (KEPT_DAYS, FINE_DAYS):
@@ -290,7 +291,7 @@ async def _between(unit: Unit, since: datetime, until: datetime, kept: list[int]
             points |= {_key(each): _point(each) for each in some}
             if len(some) < _READ:
                 break
-            # It is read once more: a range begins with a key.
+            # The last point is read again, because a range begins with a key.
             first = _key(some[-1])
     return [*points.values()]
 
