@@ -185,7 +185,7 @@ class Listed(NamedTuple):
     """Positions of tasks that pass: their cursors, and the cursor to continue after."""
 
     cursors: list[Cursor]
-    next: Cursor | None  #: None: nothing is left
+    next: Cursor | None  #: None: there are no more
 
 
 class Tasks(Ordered, Protocol):
@@ -234,7 +234,7 @@ class Results(Protocol):
         """
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of some tasks after a key, and the last key; None: nothing is left."""
+        """Return the items of some tasks after a key, and the last key; None: there are no more."""
 
     async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the same for all kept visits, the earliest visit first."""
@@ -267,7 +267,7 @@ class Raw(Protocol):
     async def read(
         self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
-        """Return documents after a position, and the position of the last; None: nothing is left.
+        """Return documents after a position, and the position of the last; None: there are no more.
 
         Position None means the first documents; with *only*, all documents of those ids. They fit
         in memory, because they leave out everything that grows with the results:

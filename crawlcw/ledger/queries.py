@@ -72,7 +72,7 @@ class Page:
     """A part of a listing."""
 
     records: tuple[Record, ...]  #: the last changed first, without their items
-    after: Cursor | None  #: where to continue; None: no other task is left
+    after: Cursor | None  #: where to continue; None: there are no more
 
 
 class Queries:
@@ -86,7 +86,7 @@ class Queries:
     ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, all statuses in one order.
 
-        They have no items. There are fewer only if no other task is left after *after*. Equal
+        They have no items. There are fewer only if there are no more tasks after *after*. Equal
         times are ordered by id. It reads as many pages as necessary, see `page`.
         """
         found: list[Record] = []
@@ -146,7 +146,7 @@ class Queries:
         return await self._store.reading(_horizon, enough)
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether any task has one of these statuses. One index seek."""
+        """Return whether there is a task of any of these statuses. One index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
             await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))

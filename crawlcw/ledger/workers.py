@@ -3,7 +3,7 @@
 A point has a worker's counters at one minute of the last week. It is the document
 
     kept     number of days to keep it
-    minute   its minute: a worker has one point in each
+    minute   its minute, in which a worker has a single point
     worker   its name
     started  when the worker began to count
     time     the exact time

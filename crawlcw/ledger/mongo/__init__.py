@@ -1,11 +1,12 @@
 """The ledger on MongoDB, for any number of processes and machines.
 
-One collection for each spider, named after it, plus `<spider>.hosts`,
-`<spider>.workers` and `<spider>.items` (only items over 1 MiB). Written against what Motor and
-PyMongo's own `AsyncMongoClient` share; only the modules here know them.
+A spider has a collection of its name, and beside it `<spider>.hosts`, `<spider>.workers`,
+`<spider>.items` (items that do not fit into their task's document) and others, see
+`MongoStore.parts`. The code uses only features that Motor and PyMongo's own `AsyncMongoClient`
+share; only the modules here know the drivers.
 
-Only classic update operators are used: in an update *pipeline* a crawled text
-that begins with `$` would be evaluated by the server.
+It uses only classic update operators, because in an update *pipeline* the server would evaluate a
+crawled text that begins with `$`.
 """
 
 from crawlcw.ledger.mongo.inspection import OLDEST_SERVER

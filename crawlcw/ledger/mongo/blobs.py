@@ -1,9 +1,9 @@
-"""Values outside of their tasks' documents: large items, and blobs of tracked tasks.
+"""Values outside their tasks' documents: large items, and blobs of tracked tasks.
 
-A large item is written to `<spider>.items` under its task, fence and number; the
-task has null in its place, and `items_from` names the fence to read. Where the
-items of earlier visits are kept, all of each visit's are there, and `versions` has
-their fences. A blob is a file of the bucket `<name>.blobs`.
+A large item is written to `<spider>.items` under its task, fence and number. The task has null in
+its place, and `items_from` has the fence to read. If the items of earlier visits stay, all items
+of each visit are in that collection, and `versions` has their fences. A blob is a file of the
+bucket `<name>.blobs`.
 """
 
 import uuid
@@ -25,13 +25,13 @@ from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
 
-#: Bytes of an item, and of all in a document, from which on one is stored outside.
+#: Bytes of an item, and of all items in a document, above which an item is stored outside.
 _LARGE = 1 << 20
 _INSIDE = 8 << 20
-#: Bytes and number of the items that one command writes or reads, far below its time limit.
+#: Bytes and number of items that one command writes or reads, far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH = 1_000
-#: A value takes as many seconds longer than other operations as it has MiB.
+#: Seconds that any value may take, and bytes for each further second.
 _ANSWER_WITHIN = 10.0
 _SLOWEST = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
@@ -48,10 +48,10 @@ class OutsideItem(NamedTuple):
 async def placed(
     task_id: bytes, fence: int, items: Iterable[Document], *, all_outside: bool = False
 ) -> tuple[list[Document | None], list[OutsideItem]]:
-    """Return the items that a task's document has, null for the large ones, and those outside.
+    """Return the items inside a task's document, null for the large ones, and those outside.
 
-    With *all_outside* the others are stored outside as well, to be kept when the task has other
-    items. Raises one of `UNENCODABLE` for an item that the store cannot hold.
+    With *all_outside* the small items are stored outside as well, so that they remain when the
+    task has other items. Raises one of `UNENCODABLE` for an item that the store cannot hold.
     """
     inside_bytes = 0
     inside: list[Document | None] = []
@@ -82,7 +82,7 @@ class Items:
         return _rows(found, found.get("items_from") or {}, await self.whole(found))
 
     async def versions(self, found: Mapping[str, Any]) -> list[ItemRow]:
-        """Return the items of all visits of a task that are kept, the earliest visit first."""
+        """Return the items of all kept visits of a task, the earliest visit first."""
         return [
             row
             for source in found["versions"]
@@ -90,7 +90,7 @@ class Items:
         ]
 
     async def of_version(self, task_id: bytes, fence: int) -> list[Document]:
-        """Return the items of one visit that are kept, as they are stored."""
+        """Return the kept items of one visit, as they are stored."""
         kept = _of_visits(task_id, fence, fence + 1)
         blobs = await self._store.items.find(kept).hint("_id_").to_list(None)
         return [each["item"] for each in sorted(blobs, key=lambda each: each["_id"]["n"])]
@@ -109,9 +109,9 @@ class Items:
         return items
 
     async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside of their tasks; return the places of those refused, and why.
+        """Store items outside their tasks; return the indexes of the refused ones, and why.
 
-        They are seen once a task says that its items are from their fence.
+        They become visible when a task has their fence in `items_from` or `versions`.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -130,9 +130,9 @@ class Items:
         return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete the offloaded items of visits that are no longer kept.
+        """Delete the offloaded items of visits that the task no longer names.
 
-        Where this is left out, for its process has died, the page's next visit does it.
+        If the process dies before this, the page's next visit does it.
         """
         again = [s.lease.task.id for s in settlements if _replaces(s)]
         if not again:
@@ -144,14 +144,14 @@ class Items:
             sources = [*(found.get("versions") or ()), found.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first = min(fences, default=found["settled"])
-            # Later ones may belong to a worker that is about to record them.
+            # Later fences may belong to a worker that is about to record them.
             old.append(_of_visits(found["_id"], 0, first))
         if old:
             await self._store.items.delete_many({"$or": old}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
-    # A page that was reopened has no visit, and may have items all the same.
+    # A reopened page has no visit, but may still have items.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
 
 
@@ -166,8 +166,8 @@ def _rows(
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
-    """Return the filter of a task's items of some visits: one stretch of the ids."""
-    # Without a number the id comes before all that have one.
+    """Return the filter of a task's items of some visits, which is one range of the ids."""
+    # An id without a number comes before all ids that have one.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
@@ -184,7 +184,7 @@ class Blobs:
         return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
 
     async def upload(self, identity: str, task_id: bytes, escaped: Any) -> BlobRef:
-        """Store a value under a name that no other has; its keys are escaped."""
+        """Store a value under a unique name; its keys are escaped."""
         try:
             content = bson.encode({"value": escaped})
         except UNENCODABLE as error:
@@ -201,7 +201,7 @@ class Blobs:
         return documents.unescaped(await self.escaped(blob))
 
     async def escaped(self, blob: BlobRef) -> Any:
-        """Return a value as it is written down."""
+        """Return a value in its stored form."""
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
@@ -222,8 +222,8 @@ class Blobs:
     async def _drop(self, files: list[str]) -> None:
         for start in range(0, len(files), BATCH):
             some = {"$in": files[start : start + BATCH]}
-            # The chunks last: without its chunks a file would be there, and broken.
-            # They are deleted even where the file is gone, for the first call may
-            # not have come so far.
+            # The chunks last, because a file without its chunks would exist, but broken. They are
+            # deleted even if the file is gone, because the first call may have stopped in
+            # between.
             await self._store.blob_files.delete_many({"_id": some}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": some})

@@ -1,7 +1,7 @@
-"""Being told of tasks that are added or made due, by a change stream of the server.
+"""Notifications of tasks that are added or made due, by a change stream of the server.
 
-Only a replica set has one, and only PyMongo's own client can be cancelled while it waits for
-one. An event tells a consumer to look again, without naming the task.
+Only a replica set has change streams, and only PyMongo's own client can be cancelled while it
+waits for one. An event tells a consumer to poll again; it does not name the task.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from crawlcw.ledger.mongo.drivers import Shielded, unseen
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
-#: So long a question for changes waits at the server where there are none, in seconds.
+#: Seconds that a request for changes waits at the server if there are none.
 _PATIENCE = 5.0
 _ANSWERED_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
-#: The error of a server that is no replica set.
+#: Error of a server that is not a member of a replica set.
 _NO_STREAMS = 40573
 _CHANGED = "updateDescription.updatedFields"
 _PIPELINE: list[dict[str, Any]] = [
@@ -50,7 +50,7 @@ class Changes:
         """Yield when the stream is open, and then for each event."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Its driver waits in a thread, which nothing ends before the server answers.
+            # Its driver waits in a thread, which ends only when the server replies.
             yield
             return
         with mapped():
@@ -72,8 +72,8 @@ class Changes:
 
 
 async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
-    """Return the stream; who is cancelled meanwhile waits a moment until it is open, and closed."""
-    # PyMongo loses the socket of a connection that is cancelled while it is made.
+    """Return the stream; a cancelled caller waits a moment to close it when it is open."""
+    # PyMongo loses the socket of a connection that is cancelled while it opens.
     opening = asyncio.ensure_future(watching)
     try:
         return await asyncio.shield(opening)
@@ -91,12 +91,12 @@ async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _is_told(stream: Any) -> bool:
-    """Wait for a change for some seconds; say whether there was one."""
+    """Wait some seconds for a change; return whether there was one."""
     try:
         with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
-        # It was open, so this is its end and no error.
+        # The stream was open, so this is its end, not a wrong operation.
         raise LedgerUnavailableError(sentence(error)) from error
     if change is None and not stream.alive:
         raise LedgerUnavailableError("the change stream has ended")

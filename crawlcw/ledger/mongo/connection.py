@@ -29,7 +29,7 @@ from crawlcw.ledger.mongo.drivers import awaited, client_class
 FIRST_ANSWER = 5.0
 _LAST_ANSWER = 1.0
 ACCESS_CODES = {13, 18, 8000}
-#: Names of options whose values are secrets, or have some.
+#: Names of options whose values are secrets, or contain some.
 _HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
@@ -37,11 +37,11 @@ _QUOTED = re.compile(r"(['\"])(.+?)\1")
 def connected(url: str, driver: str) -> tuple[Any, Any]:
     """Return a client, and the database that *url* names.
 
-    Raises `LedgerConfigurationError` where that cannot be, without any part of the password.
+    Raises `LedgerConfigurationError`, without any part of the password, if that is impossible.
     """
     try:
-        # The driver only warns of options that it does not know or understand, and goes on
-        # without them: without TLS, for one.
+        # The driver only warns about options that it does not know or understand, and continues
+        # without them, for example without TLS.
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             client = _client(url, driver)
@@ -51,10 +51,11 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except (ValueError, UserWarning) as error:
         said = f"the ledger's URL will not do: {_without_secrets(_named(error, url), url)}"
     except OSError as error:
-        # Among these are the errors of TLS: a file that is no certificate, or no key.
+        # Errors of TLS are among these: a file that is not a certificate, or not a key.
         said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
     except Exception as error:
-        # PyMongo uses pyOpenSSL where it is installed, whose errors have no base but this.
+        # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors have no other base
+        # class.
         if type(error).__module__ != "OpenSSL.SSL":
             raise
         said = f"a file that the ledger's URL names for TLS will not do: {error}"
@@ -62,15 +63,15 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
 
 
 def _without_secrets(said: str, url: str) -> str:
-    """Return the driver's message without a text that may be a part of a password."""
+    """Return the driver's message without any text that may be a part of a password."""
     secret = url.rpartition("@")[0]
     return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], said)
 
 
 def _named(error: Exception, url: str) -> str:
-    """Return the driver's message with the name of the option that it does not know.
+    """Return the driver's message with the name of the option that the driver does not know.
 
-    The driver leaves it out, for it may be the rest of a password with an `&` in it.
+    The driver leaves the name out, because it may be the rest of a password with an `&` in it.
     """
     options = url.rpartition("@")[2].partition("?")[2]
     names = (option.partition("=")[0] for option in re.split("[&;]", options))
@@ -87,11 +88,11 @@ def _reason(error: OSError) -> str:
 
 def _client(url: str, driver: str) -> Any:
     defaults: dict[str, Any] = {
-        # The driver itself waits for ever for a server that is frozen.
+        # By default the driver waits for ever for a frozen server.
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
-        # Every operation here may be sent again, and is, by callers that wait for
-        # it; the driver's own way costs the server a second write for each claim.
+        # Every operation here may be sent again, and callers that wait for it do so. The driver's
+        # own retries would cost the server a second write for each claim.
         "retryWrites": False,
         "appname": "crawlcw",
     }
@@ -103,8 +104,8 @@ def _client(url: str, driver: str) -> Any:
 
 async def closed(client: Any) -> None:
     """Close a client of either driver."""
-    # The driver says goodbye to the server, and would wait for ever for a
-    # frozen one: `timeoutMS` does not count here.
+    # The driver ends its sessions at the server, and would wait for ever for a frozen one,
+    # because `timeoutMS` has no effect here.
     with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
         await awaited(client.close())
 
@@ -137,11 +138,11 @@ def mapped() -> Iterator[None]:
 
 
 def refusals(error: BulkWriteError) -> dict[int, str]:
-    """Return the writes of a bulk that the server refuses for their contents, and why."""
+    """Return the writes of a bulk that the server refuses because of their contents, and why."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # A duplicate key is a race between two upserts: the other one added it.
+    # A duplicate key is a race between two upserts: the other one added the document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())

@@ -1,4 +1,4 @@
-"""Tasks with their results, and blobs, read and written as they are to copy them."""
+"""Tasks with their results, and blobs, read and written unchanged for a copy."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ from crawlcw.ledger.mongo.store import MongoStore, some
 from crawlcw.ledger.port import Unit
 from crawlcw.model.task import BlobRef
 
-#: Bytes at a time, offloaded items included.
+#: Bytes in one batch, offloaded items included.
 _BYTES = 8 << 20
-#: What only this store writes down, and for its own use.
+#: Fields that only this store has, for its own use.
 _OWN = ("woken",)
 
 
@@ -40,7 +40,7 @@ class Contents:
                 return
 
     async def _next(self, _unit: Unit, part: Part, after: Any) -> tuple[list[Document], Any]:
-        """Return the next documents, and the last one's id; None: nothing is left."""
+        """Return the next documents, and the id of the last one; None: there are no more."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
         collection, whole = of_tasks if part is Part.TASKS else of_blobs
         found, last = await some(collection, None, after=after)
@@ -58,7 +58,7 @@ class Contents:
         task = {name: value for name, value in found.items() if name not in _OWN}
         if "items" in task:
             task["items"] = await self._items.whole(found)
-            # Where large items are is this store's own affair.
+            # Other stores do not need to know where large items are.
             source = found["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:
@@ -87,7 +87,7 @@ class Contents:
 
 
 async def _placed(task: Document, outside: list[OutsideItem]) -> Document:
-    """Return a task with those of its items in it that have room there; the others go *outside*."""
+    """Return a task with those of its items that fit into it; the others go to *outside*."""
     task = dict(task)
     if "items" in task:
         fence = task["settled"]

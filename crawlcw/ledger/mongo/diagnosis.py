@@ -1,7 +1,7 @@
-"""Diagnosis of what keeps a crawl from a server: mistakes in the URL, and lacking privileges.
+"""Diagnosis of a failed connection: mistakes in the URL, and missing privileges.
 
-The driver only says that it has waited in vain. The user who started a crawl must know
-whether to wait with it, or to correct something.
+The driver only reports that it has waited in vain. The user who started a crawl must know whether
+to wait, or to correct something.
 """
 
 import asyncio
@@ -15,21 +15,21 @@ import anyio
 import pymongo
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
-#: Seconds for a look at how a server is spoken to.
+#: Seconds for one test of a server.
 _LOOK = 2.0
-#: With the reason, if the driver does not use pyOpenSSL, whose errors have none.
+#: It has the reason unless the driver uses pyOpenSSL, whose errors have none.
 _DISTRUST = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
-#: What commands that only look do, to each collection of the ledger.
+#: Actions of commands that only read, on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: What all others do. Besides, `changeStream`, by which workers on tracked tasks are woken.
+#: Actions of all others. Workers on tracked tasks also use `changeStream`, which wakes them.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
 }
 _ROLES = "`crawlcw guide deploying` has the roles"
 _REFUSED = re.compile(r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?")
-#: The privileges that a command stands for, where it is not called as they are.
+#: Privileges for commands that have another name.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",
@@ -43,14 +43,14 @@ _OF_COMMANDS = {
 
 
 async def misconfiguration(client: Any, url: str) -> str | None:
-    """Return the mistake in *url*, for which no server has answered *client*; None: it is unknown.
+    """Return the mistake in *url* that keeps servers from answering *client*; None: unknown.
 
-    A server that is merely away is nothing that is wrong.
+    A server that is only unreachable is not a mistake.
     """
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver forgets the members of other sets.
+    # The driver drops members of other sets.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -88,7 +88,7 @@ def uses_tls(url: str) -> bool:
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
-    # Nothing is sent on it, so it need not be trusted.
+    # The connection sends no data, so the certificate need not be trusted.
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname = False
     unverified.verify_mode = ssl.CERT_NONE
@@ -96,7 +96,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # A loop that is closed before would leave the socket to the collector.
+            # If the loop closed before, the garbage collector would have to close the socket.
             await writer.wait_closed()
         return True
     return False
@@ -104,7 +104,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
 
 async def _speaks_plainly(host: str, port: int) -> bool:
     options: dict[str, Any] = {"directConnection": True, "serverSelectionTimeoutMS": 1000 * _LOOK}
-    # Without the user: nothing that is secret is sent without TLS.
+    # Without the user, because no secret must be sent without TLS.
     client: Any = pymongo.AsyncMongoClient(host, port, **options)
     try:
         with pymongo.timeout(_LOOK):
@@ -120,9 +120,9 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 def lacking(
     status: Mapping[str, Any], *, database: str, collections: Iterable[str], actions: frozenset[str]
 ) -> list[str]:
-    """Return the *actions* that the user may not do to one of the collections at least.
+    """Return the *actions* that the user may not do on at least one of the collections.
 
-    *status* is the answer to `connectionStatus`. If it names no user, nothing is refused.
+    *status* is the reply to `connectionStatus`. If it names no user, nothing is refused.
     """
     found = status.get("authInfo", {})
     granted = found.get("authenticatedUserPrivileges")
@@ -157,7 +157,7 @@ def lacking_sentence(actions: Iterable[str], database: str) -> str:
 
 
 def refused_sentence(error: OperationFailure) -> str:
-    """Return what to say where the server has refused an operation, without its contents."""
+    """Return the message for an operation that the server refused, without its contents."""
     said = str(error.details.get("errmsg", error) if error.details else error)
     if match := _REFUSED.match(said):
         database, command, collection = match.groups()

@@ -13,12 +13,12 @@ from typing import Any, Self
 import anyio
 from pymongo import WriteConcern
 
-#: Where PyMongo's asyncio classes are, which are loaded by those alone who use them.
+#: Packages of PyMongo's asyncio classes, which are loaded only by code that uses them.
 _ASYNCHRONOUS = ("pymongo.asynchronous.", "gridfs.asynchronous.")
 
 
 class Shielded:
-    """An object of PyMongo's client; its coroutines are shielded, as are its objects'."""
+    """An object of PyMongo's client that shields its coroutines and those of its objects."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -34,14 +34,14 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # A task for each document would cost more than to read it. A cancelled caller waits for
+        # A task for each document would cost more than reading it. A cancelled caller waits for
         # one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.inner)
 
 
 def shielded(found: Any) -> Any:
-    """Return an object of PyMongo's client with its operations shielded, anything else as it is."""
+    """Return an object of PyMongo's client with shielded operations, anything else unchanged."""
     return Shielded(found) if type(found).__module__.startswith(_ASYNCHRONOUS) else found
 
 
@@ -60,7 +60,7 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def unseen(ended: "asyncio.Future[Any]") -> None:
-    """Read the error of a task whose result is not awaited: Python would log it otherwise."""
+    """Read the error of a task whose result is not awaited, because Python would log it."""
     if not ended.cancelled():
         ended.exception()
 
@@ -77,12 +77,12 @@ def client_class(driver: str) -> Any:
 
 
 async def awaited(returned: Any) -> Any:
-    """Return the result of a method that is a coroutine of PyMongo, and none of Motor."""
+    """Return the result of a method that is a coroutine in PyMongo, but not in Motor."""
     return await returned if inspect.isawaitable(returned) else returned
 
 
 def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
-    """Return a GridFS bucket, whose modules are loaded for large values only."""
+    """Return a GridFS bucket, whose modules are loaded only for large values."""
     from gridfs.asynchronous import AsyncGridFSBucket
 
     if isinstance(database, Shielded):

@@ -1,7 +1,7 @@
-"""Numbers of tasks by host, reason, callback, depth or status code, from indexes alone.
+"""Counts of tasks by host, reason, callback, depth or status code, from indexes alone.
 
-The server counts a stretch of an index four times as fast as it groups one, so of each value only
-the first tasks are grouped.
+The server counts a range of an index four times as fast as it groups one, so it groups only the
+first tasks of each value.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _NO_TESTS: Mapping[str, Any] = {}
 
 
 class Groups:
-    """Counts stretches of indexes."""
+    """Counts ranges of indexes."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -61,12 +61,12 @@ class Groups:
                 return await self._by_status_code()
 
     async def of_hosts(self) -> dict[str, Counts]:
-        """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed wait."""
+        """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed are `todo`."""
         groups, failed, leased = await asyncio.gather(
             self._by_host(), self._numbers("host", HAS_FAILED, FAILED_BY_HOST), self._leased()
         )
         found = {str(group.value): group for group in groups}
-        # A host that came while they were counted may be among some of them alone.
+        # A host that was added during the counts may be in only some of them.
         names = found.keys() | failed.keys() | leased.keys()
         return {
             name: _counts(found.get(name, _NOTHING), failed=failed[name], leased=leased[name])
@@ -74,7 +74,7 @@ class Groups:
         }
 
     async def _leased(self) -> Counter[str]:
-        """Return how many tasks of each host are leased: each is read, and there are few."""
+        """Return how many tasks of each host are leased; it reads them, because they are few."""
         groups = await self._store.aggregate(
             [
                 {"$match": {"status": int(Status.PROCESSING)}},
@@ -85,18 +85,18 @@ class Groups:
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
-        # A task that ends in between is in two of them, or in none.
+        # A task that ends in between is in both counts, or in neither.
         opened, done = await asyncio.gather(
             self._numbers("host", _IS_OPEN, BY_HOST), self._done("host", DONE_BY_HOST)
         )
         return _groups(opened, *done)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
-        """Return the groups of tasks with a callback, of which the open ones are the rest."""
+        """Return the groups of tasks with a callback; the tasks that are not done are open."""
         total, done = await asyncio.gather(
             self._numbers(field, where, BY_CALLBACK), self._done(field, DONE_BY_CALLBACK, where)
         )
-        # Counted one after the other: what ended in between is not counted twice.
+        # The open ones are a difference, so a task that ended in between is not counted twice.
         return _groups(total - done[0] - done[1], *done)
 
     async def _by_depth(self) -> list[Group]:
@@ -117,7 +117,7 @@ class Groups:
     async def _done(
         self, field: str, index: str, where: Mapping[str, Any] = _NO_TESTS
     ) -> tuple[Counter[Any], Counter[Any]]:
-        """Return how many tasks of each value are finished, and how many ignored."""
+        """Return how many tasks of each value are finished, and how many are ignored."""
         return await asyncio.gather(
             self._numbers(field, {**where, **_IS_FINISHED}, index),
             self._numbers(field, {**where, **_IS_IGNORED}, index),
@@ -126,7 +126,7 @@ class Groups:
     async def _numbers(self, field: str, where: Mapping[str, Any], index: str) -> Counter[Any]:
         """Return how many tasks of an index have each value of a field, some keys at a time.
 
-        Behind what *where* has one value of, the index is in the order of the field.
+        *where* has one value for each field before it, so the index is in the order of *field*.
         """
         numbers: Counter[Any] = Counter()
         above: Any = -1 if field in ("depth", "response.status") else ""
@@ -142,7 +142,7 @@ class Groups:
             numbers.update(found)
             if sum(found.values()) < _KEYS:
                 return numbers
-            # The last one may have more than were grouped.
+            # The last value may have more tasks than were grouped.
             above = max(found)
             numbers[above] = await self._store.count({**where, field: above}, hint=index)
 
@@ -156,7 +156,7 @@ def _groups(opened: Counter[Any], finished: Counter[Any], ignored: Counter[Any])
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:
     numbers = {
-        # They are counted at another moment.
+        # The counts are from different moments, so the difference could be negative.
         Status.TODO: max(group.open - failed - leased, 0),
         Status.FAILED: failed,
         Status.PROCESSING: leased,

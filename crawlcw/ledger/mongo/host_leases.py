@@ -1,4 +1,4 @@
-"""Leasing hosts in three round trips: look, compare and set, read which we got."""
+"""Leasing hosts in three round trips: find, compare and set, read the leased ones."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: How often it looks again if other processes were faster.
+#: Number of searches if other processes are faster.
 _ROUNDS = 3
 
 
@@ -35,6 +35,6 @@ class MongoHostLeases(HostLeases):
             missing -= number
             if number == len(names):
                 break
-            # Another process was faster with the rest; behind it there may be more.
+            # Another process was faster with the rest; more ready hosts may come after these.
         ours = await hosts.read(tried, where={"owner": token}) if missing < limit else {}
         return [documents.host_lease(ours[name]) for name in dict.fromkeys(tried) if name in ours]

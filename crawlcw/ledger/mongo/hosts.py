@@ -9,7 +9,7 @@ from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, Path, Where, Within
 
-#: How many hosts one command asks for: the server takes 4 us for the ids of each.
+#: Hosts in one command, because the server takes 4 us for the ids of each.
 _ASKED = 500
 
 
@@ -21,8 +21,8 @@ class MongoHosts(Hosts):
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """See `Hosts.earliest_dues`; hosts without a task cost nothing."""
         earliest: dict[str, datetime] = {}
-        # In the order of the index: the first task found tells of all hosts
-        # before it that they have none.
+        # In the order of the index, so the first task found shows that no host before its own has
+        # any.
         rest = sorted(hosts)
         while rest:
             found = await self._first({"host": Among(rest[:_ASKED])})

@@ -1,4 +1,4 @@
-"""Preconditions of a crawl: server version, collections and indexes; and what `doctor` asks for."""
+"""Preconditions of a crawl: server version, collections and indexes; and reads of `doctor`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, m
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
 
-#: An index of many million tasks takes longer than any other command may.
+#: Seconds to create an index: many million tasks take longer than any other command may.
 _INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
 _UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
@@ -39,18 +39,18 @@ _VALIDATOR = {
 
 
 class Schema:
-    """Makes missing indexes and notes, and checks the others."""
+    """Creates missing indexes and notes, and checks existing ones."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
-        #: Whether it is yet to be said what this is.
+        #: Whether the kind of the ledger is not decided yet.
         self._only_looks = False
 
     async def look(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if there is one.
 
-        Without a *kind* the ledger has the noted one, or is a spider's. Raises if the
-        collections are of another kind or format.
+        If *kind* is None, the ledger has the noted kind, or a spider's. Raises if the collections
+        have another kind or format.
         """
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
@@ -66,8 +66,8 @@ class Schema:
     async def prepare(self) -> None:
         """Create the collection and its indexes if they are missing, and check the others.
 
-        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs: at
-        once, and not when pages are under way.
+        Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs, before
+        any page is fetched.
         """
         if refused := await self.lacking(WRITING):
             raise LedgerConfigurationError(lacking_sentence(refused, self._store.database.name))
@@ -75,12 +75,12 @@ class Schema:
             await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # The tasks may have been dropped: the notes about them are void.
+                # The tasks may have been dropped, so the notes about them are void.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
-                pass  # it is there already, which is the usual case
+                pass  # the collection exists, which is the usual case
             except OperationFailure as error:
                 if error.code != 48:  # NamespaceExists: another process was faster
                     raise
@@ -96,7 +96,7 @@ class Schema:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # A server that is not MongoDB's own, and does not tell.
+            # A server that is not MongoDB's own may not report privileges.
             return []
         collections = [*(collection for collection, _ in self._store.parts()), self._store.schema]
         return lacking(
@@ -107,13 +107,13 @@ class Schema:
         )
 
     async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
-        """Return whether nothing has to be made for a reader, or for a change of existing tasks.
+        """Return whether a reader, or a change of existing tasks, needs nothing to be created.
 
         Raises `UnknownNameError` for a name without a collection.
         """
         with mapped():
             if await self._store.tasks.find_one({}, {"_id": 1}) is None:
-                # An empty collection has an index of its ids.
+                # An existing collection has an index of its ids, even if it is empty.
                 if not await self._store.tasks.index_information():
                     raise UnknownNameError(self._store.name)
                 return True
@@ -133,7 +133,7 @@ class Schema:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
                     # One command, which reads the tasks once: the user may have dropped an index
-                    # of many million of them.
+                    # of many million tasks.
                     with pymongo.timeout(_INDEXED_WITHIN):
                         await collection.create_indexes(models)
                 except OperationFailure as error:
@@ -147,11 +147,11 @@ class Schema:
                     raise _wrong_index(collection.name, name)
 
     def indexes(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections that are to have indexes, with these."""
+        """Return the collections that need indexes, with these indexes."""
         return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
 
     async def _check_schema(self) -> None:
-        """Write down what this is, unless something is written down."""
+        """Note the kind and the format, unless a note exists."""
         new: dict[str, Any] = {"version": FORMAT}
         if not self._only_looks:
             new["tracked"] = self._store.kind.tracked
@@ -163,20 +163,20 @@ class Schema:
             and "tracked" not in marker
             and await self._store.tasks.find_one({}) is None
         ):
-            # A reader has only looked for anything of this name.
+            # A reader has only looked for a ledger of this name.
             undecided = {"_id": self._store.name, "tracked": {"$exists": False}}
             await self._store.schema.update_one(undecided, {"$set": {"tracked": True}})
             marker = await self._store.schema.find_one({"_id": self._store.name})
         self._check(marker)
 
     def _check(self, marker: Mapping[str, Any]) -> None:
-        """Raise if the collections are of another format, or of a spider and not a use case."""
+        """Raise if the collections have another format or the other kind."""
         name = self._store.name
         check_format(marker["version"], name)
         check_kind(LedgerKind.of(marker.get("tracked")), self._store.kind, name)
 
     async def check_server(self) -> None:
-        """Ask the server for its version and its time; raise where it will not do."""
+        """Ask the server for its version and its time; raise if the server is unsuitable."""
         # A retry inside the driver would double the time until an absent server is reported.
         try:
             with mapped(), pymongo.timeout(FIRST_ANSWER):
@@ -196,13 +196,13 @@ class Schema:
 
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
-    """Return whether an index is the one that `prepare` makes."""
+    """Return whether an index is the one that `prepare` creates."""
     there = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (there, dict(index.get("partialFilterExpression", {}))) == design
 
 
 def _under_another_name(there: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of the index that is one of the missing ones but for its name."""
+    """Return the name of the index that equals a missing one except for its name."""
     designs = missing.values()
     alike = (n for n, each in there.items() if any(is_as_designed(each, d) for d in designs))
     return next(alike, min(missing))
@@ -222,7 +222,7 @@ def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
 
 
 class Inspection(examination.Inspection):
-    """The server as well."""
+    """The reads of `doctor`, the server included."""
 
     _store: MongoStore
 
@@ -261,7 +261,7 @@ class Inspection(examination.Inspection):
         topology, lacks = topology_of(hello)
         confirmed = "confirmed"
         if lacking := await self._schema.lacking(WRITING):
-            # Not even a write that changes nothing is tried.
+            # Do not try a write, not even one that changes nothing.
             confirmed = "not asked"
             lacks.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(lacking)))
         elif (refusal := await self._durable_refusal()) is not None:
@@ -280,9 +280,9 @@ class Inspection(examination.Inspection):
         )
 
     async def _durable_refusal(self) -> str | None:
-        """Return why the server does not confirm a write as the ledger wants it, if it does not."""
+        """Return why the server does not confirm a write as the ledger needs it; None: it does."""
         try:
-            # It matches nothing, and is confirmed when all writes before it are.
+            # It matches nothing, and the server confirms it after all writes before it.
             with pymongo.timeout(FIRST_ANSWER):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"
@@ -309,7 +309,7 @@ def _index_violations(
 
 
 def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
-    """Return what answered *hello*, and what that means for the ledger."""
+    """Return the topology that *hello* describes, and the violations that it causes."""
     if hello.get("msg") == "isdbgrid":
         return "sharded cluster", []
     if "setName" not in hello:

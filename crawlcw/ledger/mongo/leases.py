@@ -1,7 +1,7 @@
 """Claims of tasks and renewal of leases on MongoDB.
 
-After a lost reply, or where the caller was cancelled, the worker may hold a task without knowing
-it: such claims are stored, and looked up when the call is repeated.
+After a lost reply, or if the caller was cancelled, the worker may have the lease of a task
+without knowing it. Such claims are stored, and looked up when the call is repeated.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ class Leases(HeldTasks):
 
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
-        #: Claims whose reply was lost, by id and token: they may or may not be ours.
+        #: Claims whose reply was lost, by id and token: it is unknown whether they succeeded.
         self._unsure: dict[bytes, dict[str, Task]] = {}
 
     @property
     def at_once(self) -> int:
-        """See `protocol.Leases.at_once`: a batch takes two commands, however large it is."""
+        """See `protocol.Leases.at_once`: a batch takes two commands, whatever its size."""
         return 200 if self._store.batches else 32
 
     async def claim(
@@ -47,14 +47,14 @@ class Leases(HeldTasks):
     ) -> Claimed:
         """Claim the tasks, one by one or in batches, by the option `claims`.
 
-        Raises after a lost reply; the repeated call then also returns the leases of the
-        first one.
+        Raises after a lost reply; the repeated call then also returns the leases of the first
+        call.
         """
         adopted = await self._resolve_unsure(tasks, lease=lease)
         ours = {each.task.id for each in adopted}
         tasks = [task for task in tasks if task.id not in ours]
         together = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
-        # A task to take over is claimed alone: each has its own count of losses.
+        # A task with an expired lease is claimed alone, because each has its own count of losses.
         apart = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
         alone = [(each, self._store.token(worker)) for each in apart]
         token = self._store.token(worker)
@@ -64,7 +64,7 @@ class Leases(HeldTasks):
             )
             answers += await self._claim_together(together, token, lease)
         except asyncio.CancelledError:
-            # The server may have been asked, and gives no answer to anyone.
+            # The server may have received the claims, but its replies are lost.
             sent = [*alone, *((task, token) for task in together)]
             for task, own in [*sent, *((each.task, each.token) for each in adopted)]:
                 self._note_unsure(task, own)
@@ -87,21 +87,21 @@ class Leases(HeldTasks):
     ) -> Lease | Status | LedgerUnavailableError | None:
         """Claim one task: return its lease, or its status instead, or None for a miss.
 
-        Returns the error where the answer is lost: other claims are under way beside it.
+        Returns the error if the reply is lost, because other claims run at the same time.
         """
         now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
-        # The fence makes the decision exact: no worker has claimed it since it was read.
+        # The fence makes the decision exact: no worker has claimed the task since it was read.
         guard = {
             "_id": task.id,
             "status": int(task.status),
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # Giving a task up is an outcome, and so is putting it off: durable, since the crawl
-        # may end after it, with no worker left to repeat a write that a failover undid.
+        # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
+        # it, and then no worker would repeat a write that a failover undid.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -130,7 +130,7 @@ class Leases(HeldTasks):
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
     ) -> Sequence[Lease | LedgerUnavailableError | None]:
-        """Claim many tasks in two round trips: one update by ids, then a read of those we got."""
+        """Claim many tasks in two round trips: an update by ids, then a read of the leased ones."""
         if not tasks:
             return []
         now = self._store.now()
@@ -140,8 +140,8 @@ class Leases(HeldTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # Each as it was read: a claim that was delayed on its way must not
-            # take a task that has been leased and released since.
+            # Each task as it was read: a delayed claim must not take a task that was leased and
+            # released meanwhile.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
                 for (status, fence), ids in alike.items()
@@ -168,14 +168,14 @@ class Leases(HeldTasks):
         return [got.get(task.id) for task in tasks]
 
     def _note_unsure(self, task: Task, token: str) -> None:
-        # Two may claim a task at once, and either of them may have got it.
+        # Two calls may claim a task at the same time, and either may have got it.
         self._unsure.setdefault(task.id, {})[token] = task
 
     async def _resolve_unsure(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* that did reach the server.
 
-        Each is returned to one of those who ask at once, and goes on: it may have
-        run out while the ledger was away, and would cost the task a `lost`.
+        Of several callers only one gets each lease. The lease is extended: it may have expired
+        while the ledger was unavailable, which would cost the task a `lost`.
         """
         unsure = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
         if not unsure:
@@ -189,14 +189,14 @@ class Leases(HeldTasks):
                 )
                 return await self._leases_of(unsure)
         except BaseException:
-            # The next caller is to look.
+            # The next caller must look again.
             for tokens in unsure.values():
                 for token, task in tokens.items():
                     self._note_unsure(task, token)
             raise
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
-        """Return the leases which the ledger shows for the claims (id -> token -> task before)."""
+        """Return the leases that the ledger has for the claims (id -> token -> task before)."""
         wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._store.tasks.find(wanted, self._read(_HELD)).hint("_id_")
         leases = []
@@ -210,7 +210,7 @@ class Leases(HeldTasks):
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Move the leases' ends by one update; read only where some were not matched."""
+        """Extend the leases by one update; read only if some did not match."""
         with mapped():
             await self._check_clock(lease)
             if not leases:
@@ -230,8 +230,8 @@ class Leases(HeldTasks):
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the server's time again if the last measurement is old."""
-        # The drift of a bad clock between two measurements must be small against a lease:
-        # else a short lease seems to run out while its holder renews it.
+        # The drift of a bad clock between two measurements must be small against a lease.
+        # Otherwise a short lease seems to expire while its holder renews it.
         every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -241,9 +241,9 @@ class Leases(HeldTasks):
 
 
 def _claim(change: Change) -> dict[str, Any]:
-    """Return the update of a claim: only changed fields, since claims are frequent."""
+    """Return the update of a claim: only changed fields, because claims are frequent."""
     if change.lock is None:
-        return update_of(change)  # not claimed, but given up or put off
+        return update_of(change)  # not claimed, but given up or deferred
     fields = documents.changed(change)
     names = _CLAIMED if change.quarantine_fence is None else (*_CLAIMED, "quarantine_fence")
     return {"$set": {name: fields[name] for name in names}}

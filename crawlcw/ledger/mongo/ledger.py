@@ -1,4 +1,4 @@
-"""The ledger on MongoDB, put together."""
+"""Composition of the ledger on MongoDB."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -45,7 +45,7 @@ def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
         marker=store.marker,
         state=store.state,
         hosts=hosts,
-        # Durable as well: a lease that a failover undoes would leave a host with two owners.
+        # Durable as well: a failover that undoes a lease would leave a host with two owners.
         host_leases=hosts,
         workers=Table(store.workers, null=("left",), indexes=_OF_WORKERS),
         sessions=store.sessions,
@@ -61,7 +61,7 @@ class MongoLedger:
     """The tasks of one spider or use case in a MongoDB database."""
 
     def __init__(self, store: MongoStore) -> None:
-        """Put the facets together; call `inspection.prepare` before use."""
+        """Assemble the facets; call `inspection.prepare` before use."""
         self.store = store
         items, blobs, hosts = Items(store), Blobs(store), MongoHosts(store)
         store.unit = unit_on(store, items, blobs)
@@ -98,12 +98,11 @@ class MongoLedger:
     ) -> Self:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
-        The database is the URL's path, by default `crawlcw`; *driver* is
-        `pymongo` or `motor`, *claims* as for `MongoStore`. *kind* is the kind of the
-        tasks; None: as recorded, or a spider's. Without *create* a missing name is an
-        `UnknownNameError`, and a complete ledger is not written. Raises
-        `LedgerUnavailableError` if no server answers within 5 s, and
-        `LedgerConfigurationError` for an unsuitable server or missing privileges.
+        The database is the URL's path, by default `crawlcw`; *driver* is `pymongo` or `motor`,
+        *claims* as for `MongoStore`. *kind* is the kind of the tasks; None: as recorded, or a
+        spider's. Without *create* it raises `UnknownNameError` for a missing name, and does not
+        write to a complete ledger. Raises `LedgerUnavailableError` if no server answers within 5
+        s, and `LedgerConfigurationError` for an unsuitable server or missing privileges.
         """
         ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -115,7 +114,7 @@ class MongoLedger:
         return ledger
 
     async def another(self) -> "MongoLedger":
-        """See `Ledger.another`; where it was given a database, on that one."""
+        """See `Ledger.another`; a ledger that was made for a database object keeps that object."""
         store = self.store
         claims = "batch" if store.batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
@@ -135,8 +134,8 @@ class MongoLedger:
     ) -> Self:
         """Connect to *url* for inspection; nothing is created.
 
-        The arguments and errors are those of `open`, but that missing or wrong
-        indexes are no error: `health` tells of them.
+        The arguments and errors are those of `open`, except that missing or wrong indexes are not
+        errors: `health` reports them.
         """
         ledger = cls(_connected(url, spider, driver=driver, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -155,8 +154,8 @@ class MongoLedger:
 
     @staticmethod
     async def discard(url: str, spider: str, *, driver: str = "pymongo") -> None:
-        """Delete all data of a spider or a use case, of whatever format."""
-        # A use case has the collections of a spider as well.
+        """Delete all data of a spider or a use case, whatever its format."""
+        # A use case also has all collections of a spider.
         store = _connected(url, spider, driver=driver, clock=None, kind=LedgerKind.USE_CASE)
         try:
             await store.drop()
@@ -184,7 +183,7 @@ class MongoLedger:
         return self.store.kind
 
     def now(self) -> datetime:
-        """Return the server's time as this process knows it."""
+        """Return the server's time by this process's last measurement."""
         return self.store.now()
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Recording the outcomes of tasks, and giving tasks back without one."""
+"""Recording the outcomes of tasks, and releasing tasks without one."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -38,15 +38,16 @@ class Outcomes:
     async def _record(
         self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
     ) -> tuple[int, dict[int, str]]:
-        """Return how many tasks are as the guard says, and which outcomes cannot be stored.
+        """Return how many tasks pass the guard, and which outcomes cannot be stored.
 
-        Large items are written to their own collection, between the outcomes without any and
-        theirs; the fence makes them visible when the update is applied.
+        First it writes the outcomes without large items, then the large items to their own
+        collection, and then the outcomes with large items. The fence makes these items visible
+        when the update is applied.
         """
         refused: dict[int, str] = {}
         updates: dict[int, Update] = {}
         outside: list[OutsideItem] = []
-        owners: list[int] = []  #: the places of the outcomes that the items outside belong to
+        owners: list[int] = []  #: for each item outside, the index of its outcome
         for place, settlement in enumerate(settlements):
             try:
                 change, large = await _update(settlement)
@@ -56,7 +57,7 @@ class Outcomes:
                 updates[place] = Update(guard(settlement.lease), change)
                 outside += large
                 owners += [place] * len(large)
-        # A page with many items may take long, and no other waits for it.
+        # A page with many items may take long, and no other page waits for it.
         last = set(owners)
         matched = await self._send(updates, updates.keys() - last, refused)
         if outside:
@@ -69,7 +70,7 @@ class Outcomes:
     async def _send(
         self, updates: Mapping[int, Update], places: Collection[int], refused: dict[int, str]
     ) -> int:
-        """Send the updates of some places; return how many matched, and add those *refused*."""
+        """Send some of the updates; return how many matched, and add those *refused*."""
         order = sorted(places)
         sent = await send(self._store.durable, [updates[place] for place in order])
         refused |= {order[n]: why for n, why in sent.refused.items()}
@@ -111,7 +112,7 @@ def _rejection(settlement: Settlement, message: str) -> Update:
 
 
 async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:
-    """Return what records an outcome, and those of its items that are stored outside.
+    """Return the update that records an outcome, and those items that are stored outside.
 
     Raises one of `UNENCODABLE` for an item that the store cannot hold.
     """
@@ -119,7 +120,7 @@ async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideI
     items = settlement.change.items
     if not items:
         if items is not None and settlement.lease.task.settled:
-            # An earlier outcome may have left some.
+            # An earlier outcome may have left some items.
             update.setdefault("$unset", {}).update(items="", items_from="")
         return update, []
     lease, versions = settlement.lease, settlement.change.kept_versions

@@ -17,25 +17,25 @@ from crawlcw.ledger.port import MOST, RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
-#: Its keys, and the condition of a document in it.
+#: Keys of an index, and the condition of a document in it.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
-#: An upper bound of priorities: without a bound on the index's first field the
-#: second one is not used as a range, and every deferred task is read as well.
+#: An upper bound of priorities: without a bound on the index's first field, the server does not
+#: use the second one as a range, and also reads every deferred task.
 ANY_PRIORITY = 1_000
-#: Earlier than any time in a ledger: as a bound it lets an index alone answer.
+#: Earlier than any time in a ledger; as a bound it lets the server use an index alone.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 HAS_DUE = {"due": {"$exists": True}}
 
 BY_HOST = "host_priority_due"
 BY_PRIORITY = "priority_due"
-#: With the id behind equal times, for `find` goes on where it has come to.
+#: With the id after equal times, because `find` continues after a cursor.
 BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
-#: Those that may be visited again: finished, or ignored. Not those that are again `todo`.
+#: Tasks that may be visited again: finished or ignored, but not those that are `todo` again.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
-#: Those below never change with a status, or have those tasks alone that are done, or failed:
-#: a claim touches none of them.
+#: A claim changes none of the indexes below: they do not depend on a status, or have only tasks
+#: that are done, or that failed.
 BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
@@ -43,11 +43,11 @@ DONE_BY_CALLBACK = "done_callback_status_depth"
 BY_ANSWER = "done_response_status"
 BY_REASON = "reason_status"
 FAILED_BY_HOST = "failed_host_callback_status"
-#: The filter of those that failed and wait, as their index has it.
+#: Filter of failed tasks that wait, as in their index.
 HAS_FAILED = {"status": int(Status.FAILED)}
-#: The filter of those that are done, as their indexes have it.
+#: Filter of done tasks, as in their indexes.
 IS_DONE = MAY_BE_REVISITED
-#: The filter of finished tasks that are no pages.
+#: Filter of finished tasks that are not pages.
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 IS_REDIRECT = {"reason": str(Reason.REDIRECT), **_IS_FINISHED}
 INDEXES: Indexes = {
@@ -61,7 +61,7 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_ANSWER: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
-    # With the status at its end: the server would read the tasks for it.
+    # With the status at its end, because otherwise the server would read the tasks for it.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
@@ -69,7 +69,7 @@ BY_READY = "ready_at"
 BY_OWNER = "owner"
 HOST_INDEXES: Indexes = {
     BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
-    # Only of the hosts that are held: `leave` must not read all the others.
+    # Only of leased hosts, because `leave` must not read all the others.
     BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 
@@ -82,11 +82,11 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: For claims: one lost in a failover only repeats a fetch.
+#: For claims, because a claim that a failover undoes only repeats a fetch.
 _QUICK = WriteConcern(w=1)
 #: The collection with the kind and version of the others.
 SCHEMA = "crawlcw.schema"
-#: The server's BadValue: nothing else in a look for a task can be one.
+#: The server's BadValue, which nothing else in a search for a task can raise.
 _NO_SUCH_INDEX = 2
 #: Documents in a reply of the server.
 _IN_REPLY = 2_000
@@ -111,9 +111,8 @@ class MongoStore:
     ) -> None:
         """Use a database of either client; see `Schema.prepare`.
 
-        *claims* is `each` (a `find_one_and_update` for every task) or `batch`; *url* and
-        *driver* are for opening another connection; *kind* is the kind of the tasks, a spider's
-        if it is None.
+        *claims* is `each` (a `find_one_and_update` for every task) or `batch`. *url* and *driver*
+        serve to open another connection. *kind* is the kind of the tasks; None: a spider's.
         """
         self.kind = kind or LedgerKind.SPIDER
         self.database = database = shielded(database)
@@ -126,11 +125,11 @@ class MongoStore:
             return database.get_collection(f"{spider}{name}", write_concern=concern)
 
         self.tasks, self.durable = part("", _QUICK), part("")
-        # All durable: a lease undone by a failover would leave a host with two owners.
-        # One write covers many hosts.
+        # All durable: a failover that undoes a lease would leave a host with two owners. One
+        # write covers many hosts.
         self.hosts = part(".hosts")
         self.workers = part(".workers")
-        # Not durable: the next point replaces one that a failover undoes.
+        # Not durable, because the next point replaces one that a failover undoes.
         self.rates = Table(part(".rates", _QUICK), key=RATE_KEY)
         self.items = part(".items")
         self.sessions = Table(part(".sessions"))
@@ -168,8 +167,8 @@ class MongoStore:
         return f"{worker}:{self._tokens}"
 
     def woken(self, now: datetime) -> documents.Document:
-        """Return the further fields of a write that makes tasks due and is not an outcome."""
-        # They distinguish it from a renewal for `changes`. A spider's ledger is not watched.
+        """Return the further fields of a write, other than an outcome, that makes tasks due."""
+        # For `changes` they distinguish it from a renewal. Only tracked tasks are watched.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -186,7 +185,7 @@ class MongoStore:
         return groups
 
     async def count(self, where: dict[str, Any], *, hint: str, most: int = MOST) -> int:
-        """Return how many tasks match, *most* at most."""
+        """Return how many tasks match, at most *most*."""
         command = {"count": self.name, "query": where, "hint": hint, "limit": most}
         with mapped():
             try:
@@ -194,7 +193,7 @@ class MongoStore:
             except OperationFailure as error:
                 if error.code != _NO_SUCH_INDEX or most != 1:
                     raise
-                # Another process is making the collection, and its indexes come next: a ledger with
+                # Another process is creating the collection, and then its indexes. A ledger with
                 # tasks has them when it is opened.
                 return 0
         number: int = answer["n"]
@@ -205,7 +204,7 @@ class MongoStore:
         return bucket(self.database, f"{self.name}.blobs", self.blob_files.write_concern)
 
     def parts(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections, each with the indexes it is to have; the tasks are the last."""
+        """Return the collections, each with the indexes that it needs; the tasks are the last."""
         blobs: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
@@ -224,7 +223,7 @@ class MongoStore:
     async def drop(self) -> None:
         """See `port.Store.drop`.
 
-        What belongs to the tasks goes before them: half of it must not be left behind.
+        The data of the tasks goes before them, so that no data remains without its task.
         """
         with mapped():
             for collection, _ in self.parts():
@@ -239,8 +238,8 @@ class MongoStore:
 
 async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     """Return everything a cursor has, at most *most* documents, in one reply."""
-    # The server's first reply is of 101 documents if it is not told, and one
-    # that is just full does not say whether there are more.
+    # By default the server's first reply has 101 documents, and a reply that is exactly full does
+    # not say whether there are more.
     found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
     return found
 
@@ -252,10 +251,10 @@ async def some(
     after: Any = None,
     only: Collection[Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
-    """Return the documents of one reply of the server, 16 MiB at most, and the last one's id.
+    """Return the documents of one server reply, 16 MiB at most, and the last one's id.
 
-    They are the first ones behind an id, of any type; None: nothing is left. With *only* all of
-    those ids are returned.
+    They are the first ones after an id, of any type; None: there are no more. With *only*, all
+    documents of those ids are returned.
     """
     chosen: dict[str, Any] = {} if only is None else {"_id": {"$in": list(only)}}
     if after is not None:
@@ -265,7 +264,7 @@ async def some(
         # A negative limit: the server closes the cursor after its first reply.
         cursor = cursor.limit(-_IN_REPLY)
     if after is not None:
-        # Unlike `$gt`, it goes on to ids of other types.
+        # Unlike `$gt`, it continues with ids of other types.
         cursor = cursor.min([("_id", after)])
     with mapped():
         found = await all_of(cursor, _IN_REPLY)

@@ -1,4 +1,4 @@
-"""The port's tables in MongoDB: each primitive as a command; and what MongoDB cannot hold."""
+"""The port's tables in MongoDB: each primitive as a command; and the limits of documents."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,15 +30,15 @@ from crawlcw.ledger.port import (
 )
 
 LARGEST_ITEM = 15 << 20
-#: BSONObjectTooLarge: the server's error for a document that the driver let pass.
+#: BSONObjectTooLarge: the server's error for a document that the driver accepted.
 TOO_LARGE = 10334
-#: What raises when a value cannot be encoded: bson's errors, and Python's own.
+#: Errors of values that cannot be encoded: bson's errors, and Python's own.
 UNENCODABLE = (BSONError, DocumentTooLarge, OverflowError, UnicodeError, ValueError, TypeError)
 _OPERATORS = {AtMost: "$lte", After: "$gt", Not: "$ne"}
 
 
 def encoding_error(document: Document) -> str | None:
-    """Return why a document cannot be stored, or None where it can."""
+    """Return why a document cannot be stored, or None if it can."""
     try:
         size = len(bson.encode(document))
     except UNENCODABLE as error:
@@ -47,11 +47,11 @@ def encoding_error(document: Document) -> str | None:
 
 
 class Index(NamedTuple):
-    """An index that documents are read by."""
+    """An index to read documents by."""
 
     name: str
     order: Sequence[tuple[str, int]]
-    condition: Document = {}  #: of the documents in it, with bounds that let it alone answer
+    condition: Document = {}  #: of the documents in it, with bounds so that the index alone answers
 
 
 _BY_KEY = Index("_id_", [("_id", 1)])
@@ -70,11 +70,11 @@ class Sent(NamedTuple):
 
     matched: int = 0
     inserted: int = 0
-    refused: Mapping[int, str] = {}  #: the places of those that cannot be stored, and why
+    refused: Mapping[int, str] = {}  #: indexes of those that cannot be stored, and why
 
 
 async def send(collection: Any, updates: Sequence[Update]) -> Sent:
-    """Send updates by one unordered bulk; of those that cannot be stored the others are written."""
+    """Send updates by one unordered bulk; if some cannot be stored, the others are written."""
     if not updates:
         return Sent()
     bulk = [
@@ -89,8 +89,8 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
     except (*UNENCODABLE, OperationFailure) as error:
         if isinstance(error, OperationFailure) and error.code != TOO_LARGE:
             raise
-        # The driver encodes a bulk as a whole, and the server refuses it as a whole: find out
-        # which it was.
+        # The driver encodes a bulk as a whole, and the server refuses it as a whole: find the
+        # updates that caused it.
         errors = [encoding_error({"update": update.change}) for update in updates]
         refused = {place: error for place, error in enumerate(errors) if error is not None}
         if not refused:
@@ -112,7 +112,7 @@ class Table:
         hidden: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Take the fields that are null, and not absent, and those that are not read unasked."""
+        """Take the fields that are null instead of absent, and those that `read` leaves out."""
         self.collection = collection
         self._key = key
         self._null = null
@@ -138,9 +138,9 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`: one stretch of an index."""
+        """See `port.Ordered.scan`: one range of an index."""
         shown = dict.fromkeys(fields, 1)
-        # A key of several fields is in them as well.
+        # A key of several fields is also stored in these fields.
         if "_id" not in (fields or self._key):
             shown["_id"] = 0
         index = self._indexes[by]
@@ -156,7 +156,7 @@ class Table:
     ) -> list[Document]:
         with mapped():
             cursor = self.collection.find(chosen, shown or None).sort(index.order).hint(index.name)
-            # The server's first reply is of 101 documents if it is not told.
+            # By default the server's first reply has 101 documents.
             cursor = cursor.limit(limit).batch_size(limit + 1)
             found: list[Document] = await cursor.to_list(None)
         return found
@@ -172,7 +172,7 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # The key of a new document may be there, and that one not be as it is to be.
+        # If a key exists, but its document does not pass, the upsert only fails as a duplicate.
         with mapped():
             sent = await send(self.collection, updates)
         for why in sent.refused.values():
@@ -207,10 +207,10 @@ class Table:
                 case Among(values):
                     found[name] = {"$in": list(values)}
                 case AsFound(value):
-                    # No value is taken for an operator; null equals an absent field.
+                    # No value becomes an operator; null equals an absent field.
                     found[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escaped: a person's text is no pattern. A pattern has no NUL.
+                    # Escaped, because a person's text is not a pattern. A pattern has no NUL.
                     pattern = re.escape(text).replace("\0", r"\x00")
                     found |= self.filter({name: within})
                     found[name] = {"$regex": pattern, **found[name]}
@@ -221,14 +221,14 @@ class Table:
         return found
 
     def _value(self, name: str, value: Any) -> Any:
-        """Return a field's value; of the fields of a key one text, which is ordered as they are."""
+        """Return a field's value; a key of several fields becomes one text of the same order."""
         if name != "_id" or len(self._key) == 1:
             return value
         moment = "%Y-%m-%dT%H:%M"
         return " ".join(f"{v:{moment}}" if isinstance(v, datetime) else f"{v}" for v in value)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return what makes a change, and of an unknown document the *new* one."""
+        """Return the operators of a change, and those that insert *new* if the key is unknown."""
         # A name has no dot, so it is one step of a path.
         given = {f"{name}.{m}": v for name, each in edit.merge.items() for m, v in each.items()}
         absent = {n for n, value in edit.set.items() if value is None and n not in self._null}

@@ -1,7 +1,7 @@
 """The tasks and results of the port in MongoDB, and documents as they are stored.
 
-Counts read an index in batches: on a slow server one command for a million tasks would exceed the
-driver's time limit, and be repeated for ever.
+Counts read an index in batches. On a slow server one command for a million tasks would exceed the
+driver's time limit, and would be repeated for ever.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
 from crawlcw.model.transitions import LOCK
 
-#: Order of results; with more fields the server would sort the tasks of one time.
+#: Order of results; with more fields the server would sort tasks of equal times.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
 _CURSOR = {"update_time": 1}
@@ -50,7 +50,7 @@ _INDEX = {
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
-#: Those of the tasks that are done alone.
+#: Indexes of done tasks only.
 _DONE = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
@@ -60,19 +60,19 @@ _OF_TASKS = {
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
-#: Tasks of one status in one command: a second on a slow server.
+#: Tasks of one status in one command, which takes a second on a slow server.
 COUNTED_AT_ONCE = 2_000_000
-#: Tasks in one read for counting items, and for reading items; and bytes of items, offloaded ones
-#: included, that end a batch.
+#: Tasks in one read for counting items, and for reading items; and bytes of items that end a
+#: batch, offloaded items included.
 _READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: Statuses with items first; at the end those that may only wait for another visit.
+#: Statuses with items first; last those that may only wait for another visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
-#: Of a task's items which of them are elsewhere; of its values the references to blobs.
+#: For each item, whether it is stored outside; for each value, its reference to a blob.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
@@ -127,8 +127,8 @@ class TaskTable(Table):
         stretch = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         rest = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
-        # Tasks with the cursor's time, and then earlier ones: each is one index range for
-        # every status; one filter for both would not be.
+        # Tasks with the cursor's time, and then earlier ones. Each filter is one index range for
+        # every status, which one filter for both would not be.
         for part, order in behind(stretch, after):
             missing = limit - len(cursors)
             size = scan_limit if rest else min(scan_limit, missing)
@@ -143,7 +143,7 @@ class TaskTable(Table):
             cursors += found
             if len(cursors) == limit or len(found) == size:
                 return Listed(cursors, cursors[-1])
-            # Without further tests all that were examined pass.
+            # Without further tests, all examined tasks pass.
             if rest and size < MOST and (last := await self._nth(part, order, size)):
                 return Listed(cursors, last)
         return Listed(cursors, None)
@@ -151,7 +151,7 @@ class TaskTable(Table):
     async def _nth(
         self, part: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of the nth task, by the index; None: there are fewer."""
+        """Return the cursor of the nth task, by the index; None: there are fewer tasks."""
         with mapped():
             cursor = self.collection.find(part, _CURSOR).sort(order).hint(BY_STATUS)
             found = await all_of(cursor.skip(number - 1).limit(1), 1)
@@ -179,7 +179,7 @@ class TaskTable(Table):
         return await self._store.count(self.filter(where), hint=_INDEX[by], most=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`: each is one index range."""
+        """See `port.Tasks.count_by_index`: each case is one index range."""
         statuses = {Status(each) for each in where["status"].values}
         tests = self.filter({name: test for name, test in where.items() if name != "status"})
         match sorted(tests):
@@ -197,8 +197,8 @@ class TaskTable(Table):
     async def _of_status(self, where: Document) -> int:
         """Return the number of tasks of one status, and of some times, in batches.
 
-        Counting an index range takes a quarter of the time of grouping it, and finding the
-        start of the next range about as long.
+        Counting an index range takes a quarter of the time of grouping it. Finding the start of
+        the next range takes about as long.
         """
         total, after = 0, None
         while True:
@@ -222,7 +222,7 @@ class TaskTable(Table):
         return int(result.matched_count)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the update of a change; one that makes a task due notifies the watchers."""
+        """Return the update of a change; it notifies the watchers if it makes a task due."""
         update = super().operators(edit, new)
         if edit.set.get("due") is not None:
             update["$set"] |= self._store.woken(self._store.now())
@@ -231,8 +231,7 @@ class TaskTable(Table):
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`: the tasks first, and then their data.
 
-        A crash in between leaves unreferenced data; after a lost reply, the next call deletes
-        it.
+        A crash in between leaves unreferenced data. After a lost reply, the next call deletes it.
         """
         await self._forget(list(self._half_deleted))
         try:
@@ -260,7 +259,7 @@ class TaskTable(Table):
         counts = {each: await self._of_status({"status": int(each)}) for each in Status}
         return Counts(
             by_status={each: number for each, number in counts.items() if number},
-            # Their index has no order in which a second command could go on.
+            # Their index has no order in which a second command could continue.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
@@ -306,8 +305,8 @@ class Results:
             found = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
             if len(found) == len(keys) or len(keys) <= 1:
                 break
-            # The reply was full, and has the first tasks by id instead of by the keys. A task
-            # deleted meanwhile looks the same, and costs a few reads.
+            # The reply was full, and has the first tasks by id, not by the order of the keys. A
+            # task that was deleted meanwhile looks the same, and costs a few reads.
             keys = keys[: max(1, min(len(found), len(keys) // 2))]
         by_key = {each["_id"]: each for each in found}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
@@ -331,7 +330,7 @@ class Results:
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, most: int
     ) -> Sequence[Document]:
-        """Return the first tasks by id, as many as fit into one reply of the server: 16 MiB."""
+        """Return the first tasks by id that fit into one server reply of 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
             # A negative limit: the server closes the cursor after its first reply, which has 101
@@ -343,7 +342,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks, and their number; offloaded items are large."""
+        """Return items of the first tasks, and the number of these: offloaded items are large."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -369,7 +368,7 @@ def behind(
     time = after.update_time
     earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
     if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
-        # No task has that time, and the server would sort the result.
+        # No task has that time, and with it the server would sort the result.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
@@ -380,7 +379,7 @@ def _cursors(found: Iterable[Mapping[str, Any]]) -> list[Cursor]:
 
 
 class Raw:
-    """Documents whose values may be of any types."""
+    """Documents whose values may have any type."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -400,7 +399,7 @@ class Raw:
                 return await some(self._store.blob_files, fields, after=after, only=only)
 
     async def _with_lost_items(self, task: Document) -> Document:
-        """Return a task with the number of its items, and those that are nowhere."""
+        """Return a task with the number of its items, and the numbers of the missing ones."""
         if "items" not in task:
             return task
         outside = [number for number, is_outside in enumerate(task["items"]) if is_outside]

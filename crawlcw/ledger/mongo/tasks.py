@@ -1,4 +1,4 @@
-"""Adding tasks, and reading them: those that are due, or one with all that is known of it."""
+"""Adding tasks, and reading them: due tasks, or the whole record of one."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
 
-#: A bulk has as long as any operation: a slow server is to be done with it in that time.
+#: Tasks in one bulk, which a slow server must complete within the time of any operation.
 _ADDED_AT_ONCE = 1_000
-#: Pipelines that are united by one: small clusters at Atlas take 50 stages.
+#: Pipelines in one union, because small clusters at Atlas accept only 50 stages.
 _UNITED = 40
-#: What grows with a task's results; `page` leaves it out.
+#: Fields that grow with a task's results; `page` leaves them out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
-#: Likewise for the payload of a tracked task.
+#: The same for the payload of a tracked task.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
@@ -32,7 +32,7 @@ class Tasks(Reopening):
         self._items = items
 
     async def add(self, tasks: Sequence[Task]) -> Added:
-        """Add tasks by unordered upserts that only insert, some of them by each bulk."""
+        """Add tasks by unordered upserts that only insert, some of them in each bulk."""
         added = Added()
         for start in range(0, len(tasks), _ADDED_AT_ONCE):
             added += await self._add_some(tasks[start : start + _ADDED_AT_ONCE])
@@ -50,28 +50,28 @@ class Tasks(Reopening):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""
         if limit < 1:
-            return []  # to the server, no limit
+            return []  # the server takes 0 as no limit
         due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}
             hint = BY_HOST
         with mapped():
-            # A projection of this call's own: a driver may add to it.
+            # Each call has its own projection, because a driver may add to it.
             cursor = self._store.tasks.find(due, {**self._left_out()})
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(found) for found in await all_of(cursor, limit)]
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
-        """Ask for all hosts by one command, each by a seek in one index.
+        """Ask for all hosts by one command, with one index seek for each host.
 
-        Each host has a pipeline of its own: finds would take three times the CPU, and `$lookup`
-        would ask every shard.
+        Each host has its own pipeline: finds would take three times the CPU, and `$lookup` would
+        ask every shard.
         """
         due = self._due()
         pages: list[list[dict[str, Any]]] = [
             [
                 {"$match": {**of_host(host, self._store.kind), **due}},
-                # The host is in the order so that no other index has it.
+                # The order includes the host, because then no other index has this order.
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
                 {"$limit": most},
             ]
@@ -105,7 +105,7 @@ class Tasks(Reopening):
 
 
 def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return a pipeline over a collection that has the results of some, one after the other."""
+    """Return a pipeline over a collection that has the results of all pipelines in sequence."""
     first, *others = pipelines
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
 

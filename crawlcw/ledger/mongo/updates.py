@@ -12,7 +12,7 @@ _MAY_BE_ABSENT = ("due", "quarantine_fence", "reason", "context", "revisit")
 
 
 def mine(lease: Lease) -> dict[str, Any]:
-    """Return the filter of a task that is still held by the lease."""
+    """Return the filter of a task that the lease still holds."""
     return {
         "_id": lease.task.id,
         "lock": lease.token,
@@ -27,26 +27,26 @@ def unmoved(task: Task) -> dict[str, Any]:
 
 
 def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
-    """Return the filter of those tasks that are held under one of the tokens."""
+    """Return the filter of those tasks that are leased under one of the tokens."""
     return {
         "_id": {"$in": list(ids)},
-        # Each once, and in the same order however strings are hashed.
+        # Each token once, in an order that does not depend on the hashes of strings.
         "lock": {"$in": list(dict.fromkeys(tokens))},
         "status": int(Status.PROCESSING),
     }
 
 
 def of_host(host: str, kind: LedgerKind) -> documents.Document:
-    """Return the filter of a host's tasks, by its range of ids as well.
+    """Return the filter of a host's tasks, with the host's range of ids.
 
-    A sharded collection is asked at the shard that has the range. A tracked task's id is the
-    digest of its key, and tells nothing of its stage.
+    The range lets a sharded collection ask one shard only. A tracked task's id is the digest of
+    its key, and does not depend on its stage.
     """
     return {"host": host} if kind.tracked else {"host": host, **_ids(host)}
 
 
 def of_hosts(hosts: Sequence[str], kind: LedgerKind) -> documents.Document:
-    """Return the filter of some hosts' tasks, by their ranges as well."""
+    """Return the filter of the tasks of some hosts, with their ranges of ids."""
     chosen: documents.Document = {"host": {"$in": hosts}}
     return chosen if kind.tracked else {**chosen, "$or": [_ids(host) for host in hosts]}
 
@@ -57,9 +57,9 @@ def _ids(host: str) -> documents.Document:
 
 
 def update_of(change: Change) -> dict[str, Any]:
-    """Return what sets a task's fields: None means absent for those of `_MAY_BE_ABSENT`."""
+    """Return the update that sets a task's fields; for `_MAY_BE_ABSENT` None means absent."""
     fields = documents.changed(change) | documents.progressed(change)
-    # Each result by its own path. A stage's name is an identifier, so it leads nowhere else.
+    # Set each result by its own path. A stage's name is an identifier, so it is one step of it.
     results = fields.pop("results", {})
     fields |= {f"results.{stage}": result for stage, result in results.items()}
     absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}

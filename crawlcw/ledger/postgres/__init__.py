@@ -1,7 +1,7 @@
 """The ledger in a PostgreSQL database, which any number of machines share.
 
-Its facets are those of `sql`. Each spider or use case has a schema of its own. A claim is not
-synced to the disk (`synchronous_commit`), for one that is lost in a crash is a repeated fetch.
+It has the facets of `sql`. Each spider or use case has a separate schema. A claim is not synced
+to the disk (`synchronous_commit`), because a claim that a crash loses only repeats a fetch.
 """
 
 from crawlcw.errors import LedgerConfigurationError

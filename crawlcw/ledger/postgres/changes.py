@@ -12,7 +12,7 @@ _FIRST_ANSWER = 5
 
 
 class Changes:
-    """Listens on a connection of its own; a trigger of the tasks' table notifies."""
+    """Listens on a separate connection; a trigger of the tasks' table notifies."""
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store

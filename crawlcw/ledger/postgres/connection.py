@@ -1,4 +1,4 @@
-"""Connections to the server: work on them is done on a thread, as `sql` does it."""
+"""Connections to the server: work runs on a thread, as `sql` expects it."""
 
 import asyncio
 import os
@@ -28,19 +28,20 @@ from crawlcw.ledger.sql.database import Values
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds until a server that does not answer is given up.
+#: Seconds after which a server that does not answer is given up.
 _FIRST_ANSWER = 5
 _ANSWER = 60.0
-#: Seconds until the server ends a transaction whose client is silent, and with it the locks on
-#: its rows. The network may have lost the client, which TCP finds out after hours.
+#: Seconds until the server ends a transaction whose client is silent, and releases its locks on
+#: rows. The network may have lost the client, which TCP detects only after hours.
 _SILENCE = 15.0
-#: Attempts at a transaction that the server ends for a deadlock; rows are locked in one order.
+#: Attempts at a transaction that the server ends because of a deadlock; rows are locked in one
+#: order.
 _TRIES = 5
 _SETTINGS = (
-    # Each look is made for an index, and a table that was never analysed has no statistics yet.
+    # Each search has an index, and a table that was never analysed has no statistics yet.
     "SET enable_seqscan = off",
     "SET jit = off",
-    # The statements are written for these, and a user or a database may have others.
+    # The statements rely on these values, and a user or a database may have others.
     "SET standard_conforming_strings = on",
     "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = 0",
@@ -61,14 +62,14 @@ _MISCONFIGURED = (
     errors.UndefinedTable,
 )
 _UNAVAILABLE = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
-#: A text of a URL, in which these characters are written as `%` and their number.
+#: A text of a URL, in which these characters are `%` and their number.
 _TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
 _HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
 _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Parts of the errors, all without a code, for a wrong URL, with what helps.
+#: Parts of the messages, all without a code, that a wrong URL causes, with advice.
 _WRONG = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -88,7 +89,7 @@ _HELP = {
 
 
 class Row(tuple[Any, ...]):
-    """A row, whose values have numbers and names."""
+    """A row; its values have numbers and names."""
 
     __slots__ = ()
     names: Mapping[str, int] = {}
@@ -113,7 +114,7 @@ def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
 
 
 class _BoolDumper(Int8Dumper):
-    """Numbers of yes and no, which columns have as in SQLite."""
+    """Booleans as numbers, as the columns have them in SQLite."""
 
     def dump(self, obj: Any) -> bytes:
         """Return the text of 0 or 1."""
@@ -121,20 +122,20 @@ class _BoolDumper(Int8Dumper):
 
 
 class _TextDumper(StrDumperUnknown):
-    r"""Text, in which NUL is \1\1, for PostgreSQL's texts have none, and \1 is \1\2.
+    r"""Text with NUL as \1\1, because PostgreSQL's texts cannot contain it, and \1 as \1\2.
 
     Texts keep their order and their prefixes. JSON escapes both characters itself.
     """
 
     def dump(self, obj: str) -> Any:
-        """Return the text as PostgreSQL takes it."""
+        """Return the text in the form that PostgreSQL accepts."""
         if "\0" in obj or "\1" in obj:
             obj = obj.replace("\1", "\1\2").replace("\0", "\1\1")
         return super().dump(obj)
 
 
 class _TextLoader(Loader):
-    """The text that `_TextDumper` was given."""
+    """The text that `_TextDumper` encoded."""
 
     format = Format.BINARY
 
@@ -149,7 +150,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 class Database:
-    """A connection that takes SQLite's statements, see `sql.database.Database`."""
+    """A connection that accepts SQLite's statements, see `sql.database.Database`."""
 
     def __init__(self, url: str) -> None:
         check(url)
@@ -167,7 +168,7 @@ class Database:
             client_encoding="utf8",
         )
         self._db.server_cursor_factory = psycopg.RawServerCursor
-        # One type for all numbers: a statement is planned once for each list of types.
+        # One type for all numbers, because a statement is planned once for each list of types.
         self._db.adapters.register_dumper(int, Int8Dumper)
         self._db.adapters.register_dumper(bool, _BoolDumper)
         self._db.adapters.register_dumper(str, _TextDumper)
@@ -180,15 +181,15 @@ class Database:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is under way."""
+        """Whether a transaction is open."""
         return bool(self._db.info.transaction_status != TransactionStatus.IDLE)
 
     @property
     def is_broken(self) -> bool:
-        """Whether the connection has ended, also while it was not used."""
+        """Whether the connection has ended, even while it was not used."""
         if self._db.closed:
             return True
-        # Between statements the server sends nothing but the end.
+        # Between statements the server sends nothing except the end.
         unasked = select.poll()
         unasked.register(self._db.fileno(), select.POLLIN)
         return bool(unasked.poll(0))
@@ -215,10 +216,11 @@ class Database:
                 for row in cursor:  # noqa: UP028  # the end of `yield from` closes the cursor
                     yield row
             finally:
-                # All that is wanted was read. If the connection breaks, the next statement fails.
+                # All necessary rows were read. If the connection breaks, the next statement
+                # fails.
                 with suppress(psycopg.Error):
                     cursor.close()
-                # After an error it is still open, and the driver warns of it.
+                # After an error the cursor is still open, and the driver would warn.
                 cursor.close()
 
     @contextmanager
@@ -257,14 +259,14 @@ class Database:
                 self._db.execute("COMMIT")
 
     def cut(self) -> None:
-        """End the connection from another thread: who waits for the server gets an error."""
+        """End the connection from another thread; one that waits for the server gets an error."""
         with suppress(OSError, psycopg.Error):
             ended = socket.socket(fileno=os.dup(self._db.fileno()))
             with ended:
                 ended.shutdown(socket.SHUT_RDWR)
 
     def refusal(self) -> str | None:
-        """Return why the settings of the database let no crawl write, if they do not."""
+        """Return why the settings of the database do not let a crawl write; None: they do."""
         encoding = self._db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             return (
@@ -291,7 +293,7 @@ class Connection(database.Connection):
         super().__init__()
         self._url = url
         self._begun = begun
-        #: The database of the operation under way, and its beginning.
+        #: The database of the running operation, and the time when it began.
         self._at_work: tuple[Database, float] | None = None
 
     async def run(
@@ -300,14 +302,14 @@ class Connection(database.Connection):
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """See `sql.database.Connection.run`: an operation that lasts for 60 s is ended."""
+        """See `sql.database.Connection.run`: it ends an operation that lasts 60 s."""
 
         def locked() -> _T:
             with self._lock:
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Only now: a server that does not answer is given up.
+                    # Only now, because from here on a server that does not answer is given up.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:
@@ -315,7 +317,7 @@ class Connection(database.Connection):
                     return _done(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
-                        # Unlike a standby, which takes writes after a failover.
+                        # A standby is different: it accepts writes after a failover.
                         raise LedgerConfigurationError(
                             f"PostgreSQL: {self._db.refusal()}"
                         ) from None
@@ -333,9 +335,9 @@ class Connection(database.Connection):
 
     @contextmanager
     def _cutting_late(self) -> Iterator[None]:
-        """For the block, end any operation that has lasted for 60 s.
+        """During the block, end any operation that has lasted 60 s.
 
-        It may be an earlier one, whose caller was cancelled while its thread went on.
+        It may be an earlier one, whose caller was cancelled while its thread continued.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -376,7 +378,7 @@ def _done(
         try:
             return work(db, *args, **kwargs)
         except (errors.DeadlockDetected, errors.SerializationFailure):
-            # It was undone, so it can be done again.
+            # The server has undone it, so it can be repeated.
             continue
     return work(db, *args, **kwargs)
 
@@ -384,8 +386,8 @@ def _done(
 def check(url: str) -> None:
     """Raise `LedgerConfigurationError` for a malformed URL.
 
-    Before libpq reads it: its messages cite a wrong host, port or option, and that may be a part
-    of the password.
+    It runs before libpq reads the URL: libpq's messages cite a wrong host, port or option, which
+    may be a part of the password.
     """
     if not _URL.fullmatch(url):
         raise LedgerConfigurationError(
@@ -395,7 +397,7 @@ def check(url: str) -> None:
 
 
 def translated_error(error: psycopg.Error) -> LedgerError:
-    """Return crawlcw's error for one of psycopg, in this one place, without a password."""
+    """Return crawlcw's error for one of psycopg, without a password; nothing else maps them."""
     said = f"PostgreSQL: {_sentence(error)}"
     if isinstance(error, _MISCONFIGURED):
         return LedgerConfigurationError(said)
@@ -411,9 +413,9 @@ def translated_error(error: psycopg.Error) -> LedgerError:
 
 
 def _sentence(error: psycopg.Error) -> str:
-    """Return the message of the server or the driver, and what helps, in one line."""
+    """Return the message of the server or the driver, and advice, in one line."""
     said = error.diag.message_primary or str(error) or type(error).__name__
-    # Beneath its message libpq guesses at the cause.
+    # In the lines below its message, libpq guesses the cause.
     lines = [line.strip() for line in said.splitlines() if not line.startswith("\t")]
     said = " ".join(lines).rstrip(".")
     advice = _advice(error)

@@ -12,16 +12,16 @@ from crawlcw.ledger.sql.schema import COLUMNS, Dialect
 
 _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
-#: A text in a statement, a name, or the place of a value.
+#: A text in a statement, a name, or the placeholder of a value.
 _PLACE = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
-#: The planner chooses the index itself, see `connection`.
+#: Without INDEXED BY, because the planner chooses the index, see `connection`.
 _WORDS = (
     (re.compile(r' INDEXED BY "(?:[^"]|"")*"| NOT INDEXED| WITHOUT ROWID'), ""),
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"(json_extract\(response, '\$\.status'\))"), r"(\1::bigint)"),
     (
         re.compile(r"json_extract\((\w+), '\$\.(\w+)'\)"),
-        # It reads no JSON with a NUL.
+        # PostgreSQL reads no JSON with a NUL.
         r"(replace(\1, '\\u0000', '\\u0001')::json ->> '\2')",
     ),
 )
@@ -42,8 +42,8 @@ class PostgresDialect(Dialect):
     def update_many(
         self, table: str, changes: str, rows: str, wanted: str, *, key: str, waits: bool
     ) -> str:
-        """See `Dialect.update_many`: rows are locked by their ids, in one order for all."""
-        # Otherwise two transactions each wait for a row of the other.
+        """See `Dialect.update_many`: all transactions lock rows in the order of their ids."""
+        # Otherwise two transactions could each wait for a row of the other.
         held = self.for_update if waits else self.skipping_held
         return (
             f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "
@@ -84,5 +84,5 @@ def in_order(names: tuple[str, ...] | None, values: Values) -> Sequence[Any]:
 
 
 def types(statement: str) -> str:
-    """Return a statement that makes a table, with PostgreSQL's types."""
+    """Return a statement that creates a table, with PostgreSQL's types."""
     return re.sub(rf"\b({'|'.join(_TYPES)})\b", lambda found: _TYPES[found[0]], statement)

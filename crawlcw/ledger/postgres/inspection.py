@@ -1,4 +1,4 @@
-"""Examining the ledger for `doctor`: the server, and its tables."""
+"""Examination of the server and its tables for `doctor`."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from crawlcw.ledger.postgres.store import PostgresStore
 
 
 class Inspection(examination.Inspection):
-    """The server as well."""
+    """The reads of `doctor`, the server included."""
 
     _store: PostgresStore
 

@@ -35,12 +35,12 @@ class PostgresLedger(Facets):
         kind: LedgerKind | None = None,
         create: bool = True,
     ) -> Self:
-        """Connect to *url* and make the tables of *name* where they are missing.
+        """Connect to *url* and create missing tables of *name*.
 
         *url* is libpq's, such as `postgresql://user@host/database`. *kind* is the kind of the
-        tasks; None: as recorded, or a spider's. Without *create* a missing name is an
-        `UnknownNameError`, and a complete ledger is not written. Raises `LedgerUnavailableError` or
-        `LedgerConfigurationError`.
+        tasks; None: as recorded, or a spider's. Without *create* it raises `UnknownNameError` for
+        a missing name, and does not write to a complete ledger. Raises `LedgerUnavailableError`
+        or `LedgerConfigurationError`.
         """
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
@@ -60,7 +60,7 @@ class PostgresLedger(Facets):
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* for inspection; nothing is made. The errors are those of `open`."""
+        """Connect to *url* for inspection; nothing is created. The errors are those of `open`."""
         store = PostgresStore(url, name, clock=clock)
         ledger = cls(store)
         try:
@@ -78,7 +78,7 @@ class PostgresLedger(Facets):
 
     @staticmethod
     async def discard(url: str, name: str) -> None:
-        """Delete all data of *name*, of whatever format."""
+        """Delete all data of *name*, whatever its format."""
         store = PostgresStore(url, name)
         try:
             await store.drop()

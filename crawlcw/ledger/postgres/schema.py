@@ -1,4 +1,4 @@
-"""The tables of each name in a schema of its own, and the notes about all of them."""
+"""The tables of each name in a separate schema, and the notes about all of them."""
 
 # ruff: noqa: S608  # the names are quoted; every value is a parameter
 
@@ -16,10 +16,10 @@ from crawlcw.model.task import WAITING
 
 _SCHEMA = "crawlcw"
 _MARKER = f"{quoted(_SCHEMA)}.ledgers"
-#: A name of PostgreSQL has at most 63 bytes, and a longer one is cut.
+#: PostgreSQL cuts a name after 63 bytes.
 _LONGEST = 63
 _RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
-#: Those who make tables do it one after the other; any number that no other program takes.
+#: Lock of processes that create tables; any number that no other program uses.
 _MAKERS = 0x6372_6177_6C63_77
 _MAKE_MARKER = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(_SCHEMA)}",
@@ -48,7 +48,7 @@ class Tables(schema.Tables):
             dialect=DIALECT,
         )
         self.create = [types(statement) for statement in self.create]
-        #: The channel of notifications of changed tasks, and what sends them.
+        #: Channel of notifications of changed tasks, and the statements that send them.
         self.channel = self.schema
         self.notify = (
             f"""CREATE OR REPLACE FUNCTION {quoted(self.schema)}.notify() RETURNS trigger
@@ -61,7 +61,7 @@ class Tables(schema.Tables):
         )
 
     def missing(self, db: Database) -> list[str]:
-        """Return which of the tables and indexes are not there."""
+        """Return the missing tables and indexes."""
         there = {
             row["relname"]
             for row in db.execute(
@@ -77,14 +77,14 @@ class Tables(schema.Tables):
 def prepare(
     db: Database, tables: Tables, name: str, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Make the tables of *name* where they are missing; return the kind of its tasks.
+    """Create the missing tables of *name*; return the kind of its tasks.
 
-    *kind* is the expected kind, None: any. Without *create* a name without tables is an
-    `UnknownNameError`. Raises `LedgerConfigurationError` as well.
+    *kind* is the expected kind; None: any. Without *create* it raises `UnknownNameError` for a
+    name without tables. Raises `LedgerConfigurationError` as well.
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # The marker is read last: another process may make it together with the tables.
+    # Read the marker last, because another process may create it together with the tables.
     missing, marker = tables.missing(db), marker_of(db, name)
     there = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
@@ -108,13 +108,14 @@ def prepare(
         )
         if missing := tables.missing(db):
             if "tasks" in missing:
-                # The tasks were dropped: the notes about them are void.
+                # The tasks were dropped, so the notes about them are void.
                 forget = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
                 db.execute(forget, (name,))
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)
-        # Another process may have made them meanwhile; if they are not as wanted, all is undone.
+        # Another process may have created them meanwhile; if they are not as expected, undo
+        # everything.
         found = check_marker(marker_of(db, name), name, kind=kind)
         if found.tracked:
             for statement in tables.notify:
@@ -125,7 +126,7 @@ def prepare(
 def check_marker(
     marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None
 ) -> LedgerKind:
-    """Return the kind of the tables of *name*; raise if it or their format is another one."""
+    """Return the kind of the tables of *name*; raise if the kind or the format differs."""
     if marker is None:
         return kind or LedgerKind.SPIDER
     check_format(marker["version"], name)
@@ -149,7 +150,7 @@ def _has_marker(db: Database) -> bool:
 
 
 def drop(db: Database, tables: Tables, name: str) -> None:
-    """Take away everything of a name, in one transaction."""
+    """Delete everything of a name, in one transaction."""
     with db.transaction(durable=True):
         db.execute(f"DROP SCHEMA IF EXISTS {quoted(tables.schema)} CASCADE")
         if _has_marker(db):

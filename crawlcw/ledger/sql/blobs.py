@@ -1,4 +1,4 @@
-"""Values that are too large for a task's row: each is a row of a table of its own."""
+"""Values that are too large for a task's row: each is a row of a separate table."""
 
 from collections.abc import Collection
 from typing import Any

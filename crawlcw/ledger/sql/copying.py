@@ -1,4 +1,4 @@
-"""Tasks with their results, and blobs, read and written as documents to copy them."""
+"""Tasks with their results, and blobs, read and written as documents for a copy."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
@@ -14,14 +14,14 @@ from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 from crawlcw.model.transitions import LOCK
 
-#: Fields of a task that are in other tables.
+#: Fields of a task that other tables store.
 _APART = ("items", "items_from", "versions")
-#: Columns that may be large, and are counted while rows are read.
+#: Columns that may be large, so their sizes are added up while rows are read.
 _LARGE = ("body", "context", "response", "errors", "data", "results", "content")
 
 
 class Contents:
-    """Reads whole tables, and fills those that are empty."""
+    """Reads whole tables, and fills empty ones."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -37,13 +37,13 @@ class Contents:
             yield documents
 
     def _some(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
-        """Return the next documents, and the number of the last one's row."""
+        """Return the position of the last row, and the next documents."""
         table, position = self._tables[part], self._store.tables.dialect.position
         behind, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])
         statement = f"SELECT {position} AS row, * FROM {table} {behind} ORDER BY 1"
         found: list[Document] = []
         size = 0
-        # All of one moment: a task's items are those of its outcome.
+        # Read at one moment, so that a task's items are those of its outcome.
         with db.snapshot():
             for row in db.stream(statement, values):
                 columns = dict(row)
@@ -75,7 +75,7 @@ class Contents:
         return found
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
-        """Return the visits of a task whose items are kept, each with its items."""
+        """Return the visits of a task with kept items, each with these items."""
         versions: dict[int, Document] = {}
         for each in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
             fence = each["fence"]
@@ -130,6 +130,6 @@ def _item_rows(
 
 
 def _source(row: Row, task: Document) -> Document:
-    """Return the visit that an item is from: its time, and its URL if it is not the task's."""
+    """Return the visit of an item: its time, and its URL if it is not the task's."""
     found: Document = {"time": moment(row["fetched_at"])}
     return found if row["url"] == task["url"] else {**found, "url": row["url"]}

@@ -1,6 +1,7 @@
-"""A connection to a database of SQL, as the facets use it on its thread.
+"""A connection to an SQL database, as the facets use it on its thread.
 
-The statements are SQLite's, with `?` or `:name` for each value; `postgres.dialect` translates them.
+The statements are in SQLite's SQL, with `?` or `:name` for each value; `postgres.dialect`
+translates them.
 """
 
 import threading
@@ -16,10 +17,10 @@ from crawlcw.ledger.shielding import run_shielded
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-Row = Any  #: the values of a row, by their column's name or number
+Row = Any  #: the values of a row, by the name or the number of the column
 Values = Sequence[Any] | Mapping[str, Any]
 
-#: Higher than every number of an index.
+#: Larger than every number in an index.
 _ABOVE_ALL = 1 << 62
 
 
@@ -32,29 +33,29 @@ class Cursor(Protocol):
 
     @property
     def description(self) -> Any:
-        """The columns, of each the name first."""
+        """The columns; the first value of each is its name."""
 
     def fetchone(self) -> Row | None:
         """Return the next row."""
 
     def fetchall(self) -> list[Row]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
 
     def __iter__(self) -> Iterator[Row]:
-        """Yield the rows that are left."""
+        """Yield the remaining rows."""
 
 
 class Database(Protocol):
     """A connection, used by one thread at a time."""
 
-    unsynced: bool  #: whether something durable was committed since the last sync
-    unit: Any  #: the tables of the port on it, made once
+    unsynced: bool  #: whether a durable change was committed since the last sync
+    unit: Any  #: the tables of the port on this connection, created once
 
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""
 
     def stream(self, statement: str, values: Values = ..., /) -> Iterable[Row]:
-        """Yield the rows of a SELECT, of which few may be wanted."""
+        """Yield the rows of a SELECT; the caller may need only a few."""
 
     def executemany(self, statement: str, rows: Iterable[Values], /) -> Cursor:
         """Run a statement for the values of each row."""
@@ -62,19 +63,19 @@ class Database(Protocol):
     def transaction(
         self, *, durable: bool = False, begun: bool = True
     ) -> AbstractContextManager[None]:
-        """Write all that is done inside, or nothing; *durable*: let it survive a power cut too.
+        """Write all changes of the block, or none; *durable*: they even survive a power cut.
 
-        Not *begun*, the first write begins it, see `begin`.
+        Without *begun* the first write begins the transaction, see `begin`.
         """
 
     def begin(self) -> None:
-        """Begin a transaction that writes, unless one is under way."""
+        """Begin a transaction that writes, unless one has begun already."""
 
     def begin_anew(self) -> None:
-        """Undo all that was done in a transaction, and go on in a new one."""
+        """Undo everything in the transaction, and continue in a new one."""
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Read all that is read inside as of one moment."""
+        """Read everything in the block as of one moment."""
 
 
 class Connection(ABC):
@@ -82,8 +83,8 @@ class Connection(ABC):
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
-        # The limiter makes calls wait without a thread. The lock is for a call
-        # that was cancelled: it leaves the limiter while its thread still works.
+        # The limiter makes calls wait without a thread. The lock is for a cancelled call, which
+        # leaves the limiter while its thread still works.
         self._lock = threading.Lock()
         self._db: Any = None
         self._closed = False
@@ -92,13 +93,13 @@ class Connection(ABC):
     async def run(
         self, work: Callable[Concatenate[Any, _P], _T], *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Return *work(database, ...)*, done on a worker thread; raises `LedgerError`.
+        """Return *work(database, ...)*, run on a worker thread; raises `LedgerError`.
 
         A durable write is on the disk when this returns.
         """
 
     async def close(self) -> None:
-        """Close it after the operation under way."""
+        """Close the connection after the running operation."""
 
         def locked() -> None:
             with self._lock:
@@ -111,7 +112,7 @@ class Connection(ABC):
 
 
 async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
-    """Return *work(database)*, done on a connection that is closed then."""
+    """Return *work(database)*, run on a connection that is closed afterwards."""
     try:
         return await connection.run(work)
     finally:
@@ -119,7 +120,7 @@ async def once(connection: Connection, work: Callable[[Any], _T]) -> _T:
 
 
 def number_of(db: Database, statement: str, values: Values = ()) -> int:
-    """Return the one number that a statement finds."""
+    """Return the one number that a statement selects."""
     row = db.execute(statement, values).fetchone()
     assert row is not None
     number: int = row[0]
@@ -127,7 +128,7 @@ def number_of(db: Database, statement: str, values: Values = ()) -> int:
 
 
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row of each number in an index, the highest number first, by a seek for each."""
+    """Yield a row for each number in an index, the highest number first, by one seek each."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
         above = row[0]

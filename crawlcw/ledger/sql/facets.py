@@ -1,4 +1,4 @@
-"""The facets that a ledger has on each database of SQL."""
+"""The facets that a ledger has on every SQL database."""
 
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
@@ -20,11 +20,11 @@ from crawlcw.ledger.workers import Rates, Workers
 
 
 class Facets:
-    """A ledger without what its server or file has of its own."""
+    """A ledger without the parts that only its server or its file has."""
 
     def __init__(self, store: SqlStore) -> None:
         self.store = store
-        self.now = store.now  # several times a page
+        self.now = store.now  # called several times a page
         self.tasks: protocol.Tasks = Tasks(store)
         self.leases: protocol.Leases = Leases(store)
         self.outcomes: protocol.Outcomes = Outcomes(store)
@@ -47,6 +47,7 @@ class Facets:
         return self.store.kind
 
     async def close(self) -> None:
-        """See `Ledger.close`: a caller that is cancelled waits for it, too."""
-        # A connection would be left behind, and on a server that does not answer its thread.
+        """See `Ledger.close`: a cancelled caller waits for it, too."""
+        # Otherwise a connection would stay open, and its thread too if the server does not
+        # answer.
         await run_shielded(self.store.close())

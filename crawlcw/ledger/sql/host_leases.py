@@ -1,4 +1,4 @@
-"""Leasing hosts in one transaction, which skips those that another one is about to lease."""
+"""Leasing hosts in one transaction, which skips hosts that another one is about to lease."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -13,7 +13,7 @@ from crawlcw.model.hosts import HostLease
 
 
 class SqlHostLeases(HostLeases):
-    """The leases of hosts in a database of SQL."""
+    """The leases of hosts in an SQL database."""
 
     _store: SqlStore
 
@@ -25,7 +25,7 @@ class SqlHostLeases(HostLeases):
         return await self._store.writer.run(self._lease, bounds)
 
     def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
-        # Most looks find nothing, and those must not take the writers' turn.
+        # Most searches find nothing, and these must not wait for other writers.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():

@@ -1,4 +1,4 @@
-"""The first due tasks of hosts: a seek for each priority of a host."""
+"""The first due tasks of hosts, by one index seek for each priority of a host."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -10,7 +10,7 @@ from crawlcw.ledger.sql.store import SqlStore
 
 
 class SqlHosts(Hosts):
-    """The hosts in a database of SQL."""
+    """The hosts in an SQL database."""
 
     _store: SqlStore
 

@@ -1,7 +1,7 @@
-"""Claims of tasks and renewal of leases in a database of SQL.
+"""Claims of tasks and renewal of leases in an SQL database.
 
-After a lost reply, or where the caller was cancelled, the worker may hold a task without knowing
-it: such leases are kept, and looked up when the claim is repeated.
+After a lost reply, or if the caller was cancelled, the worker may have the lease of a task
+without knowing it. Such leases are stored, and looked up when the claim is repeated.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ class Leases(HeldTasks):
     """Claims tasks, and renews their leases."""
 
     _store: SqlStore
-    at_once = 200  #: some 5 ms, for which other writers wait
+    at_once = 200  #: some 5 ms, during which other writers wait
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases of claims whose reply was lost, by task: they may or may not be ours.
+        #: Leases of claims whose reply was lost, by task: it is unknown whether they succeeded.
         self._unsure: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -80,8 +80,8 @@ class Leases(HeldTasks):
         for task, change in decided:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
-            # To give a task up is an outcome, with which the crawl may be at its end, and so is
-            # to put it off: no worker would count that crash again.
+            # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
+            # it, and then no worker would count that crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -98,14 +98,15 @@ class Leases(HeldTasks):
         return leases, others
 
     def _note_unsure(self, leases: Sequence[Lease]) -> None:
-        # Two may claim a task at once, and either of them may have got it.
+        # Two calls may claim a task at the same time, and either may have got it.
         for lease in leases:
             self._unsure.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unsure(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
-        """Return the leases of earlier claims of *tasks* that were committed, which go on to *end*.
+        """Return the leases of earlier claims of *tasks* that were committed, extended to *end*.
 
-        They may have run out while the ledger was away, and would cost the task a `lost`.
+        They may have expired while the ledger was unavailable, which would cost the task a
+        `lost`.
         """
         unsure = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
         if not unsure:
@@ -114,7 +115,7 @@ class Leases(HeldTasks):
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
-            # The next caller is to look.
+            # The next caller must look again.
             self._note_unsure(unsure)
             raise
 
@@ -122,7 +123,7 @@ class Leases(HeldTasks):
         held: list[Lease] = []
         with db.transaction():
             for each in sorted(leases, key=lambda lease: lease.task.id):
-                # A commit that is on its way is waited for.
+                # Wait for a claim that is still being committed.
                 db.execute(self._store.sql.lock_task, (each.task.id,))
                 renewed = {**mine(each), "due": milliseconds(each.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:

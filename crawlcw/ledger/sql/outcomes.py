@@ -1,7 +1,7 @@
-"""Recording the outcomes of tasks, and the guarded writes that claims and outcomes are.
+"""Recording the outcomes of tasks, and the guarded writes of claims and outcomes.
 
-A statement lets go of Python's lock at each step, and has to wait for it again while the event
-loop works. So rows that are alike are written by one statement, many at a time.
+A statement releases Python's lock at each step, and must wait for it again while the event loop
+works. So one statement writes many rows with the same columns.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted, columns are the schema's; values are parameters
@@ -32,37 +32,38 @@ from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
-#: Since 3.33 an UPDATE takes its values from rows; since 3.32 a statement has 32,766 parameters.
+#: Since 3.33 an UPDATE accepts values from rows; since 3.32 a statement accepts 32,766
+#: parameters.
 _IS_NEW = sqlite3.sqlite_version_info >= (3, 33)
 _PARAMETERS = 2_000 if _IS_NEW else 999
 _MOST_ROWS = 64
-#: Characters, or bytes.
+#: Characters, or bytes, above which a row is written alone.
 _LARGE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 
 _T = TypeVar("_T")
 Values = Mapping[str, Any]  #: by column
-#: The columns of rows that are alike: those that must have the values given, and those set.
+#: Columns of rows of one kind: those that a guard compares, and those that are set.
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Growth(NamedTuple):
-    """The part of a change that depends on what its task has already."""
+    """The part of a change that depends on the stored values of its task."""
 
-    error: str | None  #: JSON, to be added to those there
+    error: str | None  #: JSON, appended to the stored ones
     kept_errors: int
     values: Values  #: of a tracked task: stage, context, data
-    results: documents.Document  #: by stage, to be added to those there
-    trace: documents.Document | None  #: to be added to those there
+    results: documents.Document  #: by stage, added to the stored ones
+    trace: documents.Document | None  #: appended to the stored ones
 
 
 class Write(NamedTuple):
-    """A change of a task as its row takes it."""
+    """A change of a task in the form of its row."""
 
-    task: Task  #: as it was before
-    values: Values  #: of the columns that it sets, and of no others
-    items: list[dict[str, Any]] | None  #: rows; None keeps those there
-    version: int  #: the fence of the visit that the items are from
+    task: Task  #: before the change
+    values: Values  #: only of the columns that it sets
+    items: list[dict[str, Any]] | None  #: rows; None: the stored ones stay
+    version: int  #: the fence of the visit of the items
     kept_versions: int  #: number of visits whose items are kept
     growth: Growth | None
 
@@ -80,7 +81,7 @@ class Outcomes:
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
-        # Encoded before the transaction begins, for it keeps all others waiting.
+        # Encode before the transaction begins, because all others wait for it.
         writes: list[tuple[Write, Values]] = []
         refusals: list[str | None] = []
         for settlement in settlements:
@@ -96,7 +97,7 @@ class Outcomes:
             for settlement, refusal, held in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(held, Exception):
-                    # Only together with the results there it is too large.
+                    # It is too large only together with the stored results.
                     instead, refusal = _rejected(settlement, held)
                     (held,) = apply_each(db, self._store.sql, [(instead, mine(lease))])
                 if not held and not self._was_settled(db, lease):
@@ -106,7 +107,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _was_settled(self, db: Database, lease: Lease) -> bool:
-        """Return whether an earlier send of the same settlement was applied, its reply lost."""
+        """Return whether an earlier send of the same settlement was applied and its reply lost."""
         row = db.execute(self._store.sql.settled, (lease.task.id,)).fetchone()
         return row is not None and row["settled"] == lease.fence
 
@@ -124,7 +125,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Write the rows that have not changed since; return the leases of the others."""
+        """Write the rows that have not changed meanwhile; return the leases of the others."""
         guarded = []
         for _, write in writes:
             task = write.task
@@ -152,14 +153,14 @@ class Outcomes:
 
 
 def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
-    """Return what to write instead of an outcome that the store cannot hold, and the reason."""
+    """Return the write that replaces an outcome that the store cannot hold, and the reason."""
     why = describe_unholdable(error)
     instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
     return written(settlement.lease.task, instead.change), why
 
 
 def mine(lease: Lease) -> dict[str, Any]:
-    """Return the columns that a task's row must still have under the lease."""
+    """Return the columns that a task's row must have while the lease holds."""
     return {
         "id": lease.task.id,
         "lock": lease.token,
@@ -169,7 +170,7 @@ def mine(lease: Lease) -> dict[str, Any]:
 
 
 def written(task: Task, change: Change) -> Write:
-    """Return the change as its row takes it; raises one of `UNHOLDABLE` for what none holds."""
+    """Return the change in the form of its row; raises one of `UNHOLDABLE` if none can hold it."""
     items = None
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
@@ -201,7 +202,7 @@ def item_rows(
 def _growth(change: Change) -> Growth:
     values = documents.progressed(change)
     results = values.pop("results", {})
-    # What none holds is to be refused before the transaction begins.
+    # Refuse values that no row can hold before the transaction begins.
     to_json(results)
     return Growth(
         error=to_json(documents.error_document(change.error)) if change.error else None,
@@ -217,9 +218,9 @@ def apply_each(
 ) -> list[bool | Exception]:
     """Change the tasks that still match their guards; return for each whether it did.
 
-    The first call in a transaction, which it restarts if some tasks do not match. The result is
-    one of `UNHOLDABLE`, and the task is unchanged, if it cannot hold the added values together
-    with the stored ones.
+    It must be the first call in a transaction, which it restarts if some tasks do not match. If a
+    row cannot hold the added values together with the stored ones, the result is one of
+    `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
     growing: list[bytes] = []
@@ -227,7 +228,7 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing.append(write.task.id)
-    # Of several changes of one task the first one counts.
+    # Of several changes of one task only the first counts.
     alone = len(ids) < len(writes)
     stored = _stored(db, sql, growing) if growing and not alone else {}
     settings: list[Values | Exception] = []
@@ -239,7 +240,7 @@ def apply_each(
             whole.append((guard, values))
     number = 0 if alone else changed(db, sql, whole)
     if 0 < number < len(whole):
-        # Which ones they are is found out one by one: hardly ever.
+        # This is rare: find out one by one which tasks do not match.
         db.begin_anew()
         alone = True
     applied: list[bool | Exception] = []
@@ -251,7 +252,7 @@ def apply_each(
         else:
             applied.append(values if isinstance(values, Exception) else number > 0)
         if applied[-1] is True and write.items is not None:
-            if write.task.settled:  # else it has none yet
+            if write.task.settled:  # otherwise it has no items yet
                 db.execute(sql.forget_items, (write.task.id,))
             items += write.items
             if write.kept_versions:
@@ -283,7 +284,7 @@ def _stored(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, 
 
 
 def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
-    """Return the values of a write, with its errors, results and trace behind the stored ones.
+    """Return the values of a write, with its errors, results and trace after the stored ones.
 
     Return one of `UNHOLDABLE` if these are too large together.
     """
@@ -307,7 +308,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 
 
 def portions(values: Sequence[_T], most: int = _MOST_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
-    """Yield the values some at a time, and how many; of the numbers there are few."""
+    """Yield the values in portions, with their sizes; only a few sizes occur."""
     start = 0
     while left := len(values) - start:
         size = 1 << min(left, most).bit_length() - 1
@@ -316,7 +317,7 @@ def portions(values: Sequence[_T], most: int = _MOST_ROWS) -> Iterator[tuple[int
 
 
 def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Values]]) -> int:
-    """Set values of rows, each where it has those of its guard; return how many had them."""
+    """Set values of the rows that match their guards; return how many match."""
     total = 0
     tables = sql.tables
     for shape, number, parameters in _lots(changes, most=_MOST_ROWS if _IS_NEW else 1):
@@ -326,14 +327,14 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
 
 
 def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
-    """Add rows, of which those with a known key are left as they are; return how many are new."""
+    """Add rows, except those with a known key, which stay unchanged; return how many are new."""
     total, most = 0, _MOST_ROWS
     alike: list[tuple[Values, Values]] = []
     for row in rows:
         alike.append(({}, row))
         for name in _MAY_BE_LARGE:
             if len(row.get(name) or "") > _LARGE:
-                # A large row is alone: a cached statement keeps its last parameters.
+                # Write a large row alone, because a cached statement keeps its last parameters.
                 most = 1
     for (_, names), number, parameters in _lots(alike, most=most):
         total += db.execute(_insertion(table, names, number), parameters).rowcount
@@ -345,7 +346,7 @@ def _lots(
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
     """Yield rows of one shape, up to *most* together: their shape, number and parameters.
 
-    The numbers are few, for each has a statement of its own.
+    Only a few numbers occur, because each needs its own statement.
     """
     alike: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
@@ -369,8 +370,9 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     guard, names = shape
     # Values before the guard, as in the parameters of a row.
     columns = (*names, *guard)
-    # Who else claims one of them has it: a claim need not wait. If it did, two claims that go
-    # through the same tasks one by one, each in its own order, would wait for each other.
+    # If another process is claiming a task, this claim need not wait: it has lost the task. If it
+    # waited, two claims that lock the same tasks one by one, each in its own order, would
+    # deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     places = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

@@ -43,17 +43,17 @@ _JSON = frozenset(
         *("state", "control", "policy"),
     }
 )
-#: Small numbers, whatever a task was added with.
+#: Small numbers, whatever values a task was added with.
 _COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "quarantine_fence"})
 
-#: Errors for a value that has no place in a row.
+#: Errors of a value that a row cannot hold.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a document as its columns hold them.
+    """Return the fields of a document as the values of their columns.
 
-    Raises one of `UNHOLDABLE` for what none holds.
+    Raises one of `UNHOLDABLE` for a value that no column can hold.
     """
     row = dict(document)
     converted, plain = _kinds(tuple(document))
@@ -62,7 +62,7 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
             row[name] = convert(value)
     for name in plain:
         value = row[name]
-        # Nearly all is short ASCII, or a small number.
+        # Nearly all values are short ASCII texts, or small numbers.
         if type(value) is str:
             if len(value) > _SHORT or not value.isascii():
                 _check_size(value)
@@ -77,22 +77,22 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def column_value(name: str, value: Any) -> Any:
-    """Return one field as its column holds it; raises like `row_of`."""
+    """Return one field as the value of its column; raises like `row_of`."""
     (held,) = row_of({name: value}).values()
     return held
 
 
-@lru_cache(maxsize=256)  # most documents have the fields of one before
+@lru_cache(maxsize=256)  # most documents have the same fields as an earlier one
 def _kinds(
     names: tuple[str, ...],
 ) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
-    """Return which fields are converted, and which others may be too large for a column."""
+    """Return the fields to convert, and the others that may be too large for a column."""
     converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
     return converted, [name for name in names if name not in _TO_COLUMN and name not in _COUNTED]
 
 
 def _check_size(value: str | bytes) -> None:
-    # Nearly all is ASCII, which tells its size; the rest may not be UTF-8 at all.
+    # Nearly all text is ASCII, whose length is its size; the rest may not be UTF-8 at all.
     whole = isinstance(value, bytes) or value.isascii()
     size = len(value) if whole else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:
@@ -100,13 +100,13 @@ def _check_size(value: str | bytes) -> None:
 
 
 def describe_unholdable(error: Exception) -> str:
-    """Return why a value has no place in a row."""
+    """Return why a row cannot hold a value."""
     return str(error) or type(error).__name__
 
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Raise `LedgerError` where a value is encoded that has no place in a row."""
+    """Raise `LedgerError` if the block encodes a value that a row cannot hold."""
     try:
         yield
     except UNHOLDABLE as error:
@@ -114,7 +114,7 @@ def refusing() -> Iterator[None]:
 
 
 def document_of(row: Any) -> documents.Document:
-    """Return the document whose fields a row holds."""
+    """Return the document of a row."""
     (document,) = documents_of(tuple(row.keys()), [tuple(dict(row).values())])
     return document
 
@@ -122,7 +122,7 @@ def document_of(row: Any) -> documents.Document:
 def documents_of(
     columns: tuple[str, ...], rows: Iterable[Iterable[Any]]
 ) -> list[documents.Document]:
-    """Return the documents whose fields rows of these columns hold."""
+    """Return the documents of rows with these columns."""
     names, converted = _fields(columns)
     found: list[documents.Document] = []
     for row in rows:
@@ -138,20 +138,20 @@ def documents_of(
 def _fields(
     columns: tuple[str, ...],
 ) -> tuple[list[str], list[tuple[str, Callable[[Any], Any]]]]:
-    """Return the fields that columns hold, and which of them are converted."""
+    """Return the fields of the columns, and which of them to convert."""
     names = ["_id" if name == "id" else name for name in columns]
     return names, [(name, _FROM_COLUMN[name]) for name in names if name in _FROM_COLUMN]
 
 
-@lru_cache(maxsize=1024)  # tasks that come together have the same times
+@lru_cache(maxsize=1024)  # tasks that are added together have the same times
 def milliseconds(moment: datetime) -> int:
-    """Return a time as its column holds it."""
+    """Return a time as the value of its column."""
     return (moment - EPOCH) // _MILLISECOND
 
 
-@lru_cache(maxsize=1024)  # tasks of one page have the same times, and a task several of one
+@lru_cache(maxsize=1024)  # tasks of one page have the same times, and so do fields of one task
 def moment(milliseconds: int) -> datetime:
-    """Return the time that a column holds."""
+    """Return the time of a column's value."""
     return EPOCH + milliseconds * _MILLISECOND
 
 
@@ -175,7 +175,7 @@ def _tagged(value: object) -> dict[str, Any]:
 
 
 def from_json(text: str) -> Any:
-    """Return what `to_json` was given."""
+    """Return the value that `to_json` encoded."""
     return (_TAGGED_DECODER if '"$' in text else _DECODER).decode(text)
 
 
@@ -187,14 +187,14 @@ def _untagged(found: dict[str, Any]) -> Any:
     return found
 
 
-# Made once: a new one for each value takes longer than most values do.
+# Created once, because to create one takes longer than to encode most values.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
 )
 _DECODER = json.JSONDecoder()
 _TAGGED_DECODER = json.JSONDecoder(object_hook=_untagged)
 
-#: How a field that is no plain value becomes its column's, and that one the field's again.
+#: Conversions of fields to the values of their columns, and back.
 _TO_COLUMN: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TIMES, milliseconds),
     **dict.fromkeys(_JSON, to_json),

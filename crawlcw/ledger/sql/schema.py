@@ -1,6 +1,6 @@
-"""The tables of a spider or use case in a database of SQL, and their indexes.
+"""The tables of a spider or use case in an SQL database, and their indexes.
 
-The statements are SQLite's; `postgres.dialect` translates what differs.
+The statements are SQLite's; `postgres.dialect` translates the differences.
 """
 
 from collections.abc import Callable
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import REVISIT
 
-#: The condition of a task that may be visited again, as the index of those has it.
+#: Condition of a task that may be visited again, as in the index of these tasks.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
-#: The HTTP status of a task's last answer, and the condition that it is done and has one.
+#: HTTP status of a task's last response, and the condition of a done task with a response.
 ANSWERED = "json_extract(response, '$.status')"
 HAS_ANSWER = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
@@ -78,17 +78,17 @@ HOST_COLUMNS = {
 
 
 class Dialect:
-    """SQLite's SQL, which all statements are written in."""
+    """SQLite's SQL, in which all statements are written."""
 
-    position = "rowid"  #: the column of a walk through a whole table
-    #: Whether transactions write at the same time, and so lock their rows in one order.
+    position = "rowid"  #: the column of the order of a walk through a whole table
+    #: Whether transactions write at the same time, and so must lock their rows in one order.
     locks_rows = False
-    #: What follows a SELECT of rows that its transaction is to write.
+    #: End of a SELECT of rows that its transaction will write.
     for_update = ""
     skipping_held = ""
 
     def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
-        """Return what gives a parameter the type of a task's column."""
+        """Return the cast of a parameter to the type of a task's column."""
         return ""
 
     def update_many(
@@ -101,9 +101,9 @@ class Dialect:
         key: str,  # noqa: ARG002  # there is one writer at a time
         waits: bool,  # noqa: ARG002
     ) -> str:
-        """Return the UPDATE of the rows that `v` has values for, and their ids in its column *key*.
+        """Return the UPDATE of the rows whose values `v` has, with their ids in its column *key*.
 
-        A row that another transaction writes is waited for, or left as it is.
+        If another transaction writes a row, the UPDATE waits for it, or skips the row.
         """
         return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {wanted}"  # noqa: S608  # all parts are the statements' own
 
@@ -112,7 +112,7 @@ SQLITE = Dialect()
 
 
 class Tables:
-    """The tables and indexes of one name: their names, quoted, and what makes them."""
+    """The tables and indexes of one name: their quoted names, and how they are created."""
 
     def __init__(
         self,
@@ -141,24 +141,24 @@ class Tables:
         self.left = index("workers_left")
         self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
-        #: Their indexes go with them.
+        #: Indexes are dropped with their tables.
         self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *others)]
 
     def _of_tasks(self) -> list[str]:
         return [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
-            # Finished and ignored tasks have no place in these two.
+            # These two indexes have no finished or ignored tasks.
             f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
                 (priority DESC, due) WHERE due IS NOT NULL""",
             f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
                 (host, priority DESC, due) WHERE due IS NOT NULL""",
-            # Equal times are ordered as well: a walk goes on behind the last one it saw.
+            # Equal times are ordered by id, because a walk continues after the last task it saw.
             f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
-            # Those that may be visited again, and no others.
+            # Only tasks that may be visited again.
             f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            # For those who ask how many tasks have what in common.
+            # For counts of tasks with a common value.
             f"CREATE INDEX IF NOT EXISTS {self.by_host} ON {self.tasks} (host, status)",
             f"""CREATE INDEX IF NOT EXISTS {self.by_callback} ON {self.tasks}
                 (callback, depth, status)""",
@@ -169,7 +169,7 @@ class Tables:
         ]
 
     def _of_items(self) -> list[str]:
-        """Return the statements that make the tables of results: items and large values."""
+        """Return the statements that create the tables of results: items and large values."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.items} (
                 task_id BLOB NOT NULL, n INTEGER NOT NULL, item TEXT NOT NULL,
@@ -189,13 +189,13 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
-            # Of those that are held only: `leave` must not read all the others.
+            # Only of leased hosts, because `leave` must not read all the others.
             f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]
 
     def _of_workers(self) -> list[str]:
-        """Return what makes the tables of workers and of the sessions and state that they share."""
+        """Return the statements for the tables of workers, rates, sessions and the state."""
         return [
             f"""CREATE TABLE IF NOT EXISTS {self.workers} (
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
@@ -217,5 +217,5 @@ class Tables:
 
 
 def quoted(name: str) -> str:
-    """Return a name as SQL takes it."""
+    """Return a name in the quotes of SQL."""
     return '"' + name.replace('"', '""') + '"'

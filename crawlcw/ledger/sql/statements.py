@@ -14,11 +14,11 @@ from crawlcw.model.task import DONE, Status
 
 
 def among(statuses: Collection[Status]) -> str:
-    """Return the condition of a status that is one of those."""
+    """Return the condition that the status is one of those."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
 
 
-#: The columns that a task is read from.
+#: Columns that a task is read from.
 READ = ("id", *documents.TASK_FIELDS)
 _READ = ", ".join(READ)
 
@@ -36,21 +36,21 @@ class Statements:
         self._of_examination(tables)
 
     def _of_tasks(self, tables: Tables) -> None:
-        """Those that add tasks, and find the ones that are due."""
+        """Make the statements that read a task, and find due tasks."""
         tasks, items, due, host_due = tables.tasks, tables.items, tables.due, tables.host_due
         self.get = (
             f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
             "WHERE id = ? ORDER BY i.n"
         )
 
-        # `priority = ... AND due <= ...` is one stretch of the index; without
-        # the priority, all that is due later would be read as well.
+        # `priority = ... AND due <= ...` is one range of the index. Without the priority, all
+        # tasks that are due later would be read as well.
         stretch = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
         self.page = f"SELECT {_READ} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
         self.page_of_host = (
             f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
         )
-        # The first one of the next priority.
+        # The first task of the next priority.
         first = "SELECT priority, due FROM"
         lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
         self.next_due = f"{first} {tasks} INDEXED BY {due} WHERE {lower}"
@@ -59,7 +59,7 @@ class Statements:
         )
 
     def _of_leases(self, tables: Tables) -> None:
-        """Those of claims, of their outcomes, and of the tasks that are held."""
+        """Make the statements of claims, outcomes and leased tasks."""
         tasks = tables.tasks
         mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
         self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
@@ -67,7 +67,7 @@ class Statements:
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
 
     def added_to(self, number: int) -> str:
-        """Return the statement that reads what grows of *number* tasks."""
+        """Return the statement that reads the growing fields of *number* tasks."""
         return self._of_ids("errors, results, trace", number)
 
     def carried(self, number: int) -> str:
@@ -79,7 +79,7 @@ class Statements:
         return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({places})"
 
     def _of_results(self, tables: Tables) -> None:
-        """Those of items, and of blobs."""
+        """Make the statements of items and blobs."""
         items, blobs = tables.items, tables.blobs
         self.put_blob = f"INSERT INTO {blobs} VALUES (:id, :task_id, :content, :create_time)"
         self.read_blob = f"SELECT content FROM {blobs} WHERE id = ?"
@@ -112,11 +112,11 @@ class Statements:
             f"SELECT fence, item, url, fetched_at FROM {versions} WHERE task_id = ? "
             "ORDER BY fence, n"
         )
-        # Counted by the pages of the index of ids: 0.05 s a million.
+        # Counted by the pages of the index of ids, which takes 0.05 s a million.
         self.count_items = f"SELECT count(*) FROM {items}"
 
     def _of_host_leases(self, tables: Tables) -> None:
-        """Those of hosts that are leased."""
+        """Make the statements of leased hosts."""
         hosts, ready = tables.hosts, tables.ready
         self.ready_hosts = (
             f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
@@ -128,14 +128,14 @@ class Statements:
         )
 
     def _of_counts(self, tables: Tables) -> None:
-        """Those that count tasks."""
+        """Make the statements that count tasks."""
         tasks, changed_last = tables.tasks, tables.changed
         every = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
-        #: Each of a value, a status, and how many; a value may come several times.
+        #: Each row is a value, a status and a number; a value may occur several times.
         self.groups = {
             Dimension.HOST: f"SELECT host, status, {every} {tables.by_host} GROUP BY host, status",
-            # As the index is ordered, so that nothing is to be sorted.
+            # In the order of the index, so that nothing must be sorted.
             Dimension.CALLBACK: (
                 f"SELECT callback, status, {every} {tables.by_callback} "
                 "GROUP BY callback, depth, status"
@@ -161,11 +161,12 @@ class Statements:
         )
 
     def _of_examination(self, tables: Tables) -> None:
-        """Those of what `doctor` looks at."""
+        """Make the statements of the reads of `doctor`."""
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
         unchanging = "id, url, host, method, body, callback, depth, priority, options"
         examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
-        # What begins so stands for a value: in other keys and in text it is escaped.
+        # Only a reference to a blob begins like this, because it is escaped in other keys and in
+        # text.
         pointer = """'{"%blob":'"""
         pointing = ", ".join(
             f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"
@@ -173,7 +174,7 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: The columns of each part and their table, and the column of the order.
+        #: Columns and table of each part, and the column of its order.
         self.raw = {
             Part.TASKS: (f"{examined}, {pointing}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{of_host} FROM {tables.hosts}", position),

@@ -17,7 +17,7 @@ from crawlcw.ledger.sql.unit import unit_on
 class SqlStore(ABC):
     """The tables of one spider or use case."""
 
-    kind = LedgerKind.SPIDER  #: known once it is opened
+    kind = LedgerKind.SPIDER  #: set when it is opened
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class SqlStore(ABC):
         self.now = clock
         self.writer = writer
         self.reader = reader
-        #: Distinguishes the leases of a worker.
+        #: Numbers that distinguish the leases of a worker.
         self.numbers = count(1)
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.reading`: all is read as of one moment."""
+        """See `port.Store.reading`: everything is read as of one moment."""
 
         def read(db: Database) -> T:
             with db.snapshot():
@@ -53,7 +53,7 @@ class SqlStore(ABC):
         return await self.reader.run(read)
 
     async def writing(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """See `port.Store.writing`: one transaction, from its first write on."""
+        """See `port.Store.writing`: one transaction, which begins at its first write."""
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):

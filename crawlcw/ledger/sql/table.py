@@ -1,7 +1,7 @@
-"""The port's tables in a database of SQL: each primitive as a statement.
+"""The port's tables in an SQL database: each primitive as a statement.
 
-A unit of work is a coroutine that never waits, for each primitive is done at once: one
-`send` on the connection's thread is the whole of it, in one transaction.
+A unit of work is a coroutine that never waits, because each primitive completes immediately. One
+`send` on the connection's thread runs all of it, in one transaction.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
@@ -43,15 +43,15 @@ _COMPARISONS = {AtMost: "<=", After: ">"}
 
 
 class Index(NamedTuple):
-    """An index that rows are read by."""
+    """An index to read rows by."""
 
-    of: str  #: behind the table's name in a statement
+    of: str  #: follows the table's name in a statement
     order: str
-    condition: str = ""  #: of the rows in it, behind other tests
+    condition: str = ""  #: of the rows in it, follows other tests
 
 
 def driven(work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of a unit of work, which is done here and now."""
+    """Return the result of a unit of work, which runs immediately."""
     try:
         work.send(None)
     except StopIteration as end:
@@ -64,7 +64,8 @@ def driven(work: Coroutine[Any, Any, _T]) -> _T:
 class Table:
     """A table whose columns are the fields of its documents.
 
-    With *columns* those alone are, and all others are members of the column `content`.
+    Given *columns*, only these fields are columns; all others are members of the column
+    `content`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Table:
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
-        # Encoded before the transaction begins, which keeps all others waiting.
+        # Encode before the transaction begins, because all others wait for it.
         with refusing():
             rows = [*map(self._insertion, documents)]
         return sum(self._execute(f"{text} ON CONFLICT DO NOTHING", values) for text, values in rows)
@@ -109,7 +110,7 @@ class Table:
         (key,) = self._key
         shown = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
-        # One at a time: of several keys another index may be taken, of something else tested.
+        # One key at a time: for several keys the database might use an index of another test.
         statement = f"SELECT {shown} FROM {self._name} WHERE {key} = ? AND {tests}"
         found = (self._documents(statement, [each, *values]) for each in keys)
         return {each["_id"]: each for documents in found for each in documents}
@@ -121,7 +122,7 @@ class Table:
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """See `port.Ordered.scan`: one stretch of an index."""
+        """See `port.Ordered.scan`: one range of an index."""
         tests, values = self._tests(where)
         index = self._indexes[by]
         statement = f"SELECT {self._shown(fields)} FROM {self._name} {index.of} WHERE {tests}"
@@ -136,7 +137,7 @@ class Table:
         return [from_json(each.pop("content")) | each for each in found]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`: a statement each, and a read before one within JSON."""
+        """See `port.Documents.change`: one statement each, after a read if it is within JSON."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -149,9 +150,9 @@ class Table:
         )
 
     def _update(self, write: Write) -> tuple[str, list[Any]] | None:
-        """Return the statement of a write; None: it changes members of a column that is JSON."""
+        """Return the statement of a write; None: it changes members of a JSON column."""
         if self._is_within_json(write.edit):
-            # For what none holds is to be refused before the transaction begins.
+            # Refuse values that no row can hold before the transaction begins.
             to_json([dict(write.edit.set), dict(write.edit.merge)])
             return None
         changes, values = self._changes(write.edit)
@@ -163,7 +164,7 @@ class Table:
         return bool(edit.merge or edit.without) or not all(map(self._is_column, named))
 
     def _edit(self, write: Write) -> int:
-        """Read a document and write it as it is after the edit, in one transaction."""
+        """Read a document and write its edited form, in one transaction."""
         self._db.begin()
         tests, tested = self._tests({"_id": write.key, **write.where})
         held = self._dialect.for_update
@@ -178,7 +179,7 @@ class Table:
         return len(found)
 
     def _edited(self, edit: Edit, document: Document) -> dict[str, Any]:
-        """Return the columns that an edit changes, as they are then."""
+        """Return the columns that an edit changes, with their new values."""
         edited = edit.applied(document)
         named = {*edit.set, *edit.inc, *edit.raise_to, *edit.merge, *edit.without}
         row = row_of({name: edited[name] for name in named if self._is_column(name)})
@@ -201,7 +202,7 @@ class Table:
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (least, least)
-        # A key that is set has its index written, so it is where nothing else is.
+        # To set a key rewrites its index, so do it only if nothing else changes.
         return ", ".join(texts) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
@@ -228,7 +229,7 @@ class Table:
         return " AND ".join(texts) or "TRUE", values
 
     def _test(self, name: str, test: Any, values: list[Any]) -> str:
-        """Return a test of a field, and add the value that it compares with to the values."""
+        """Return a test of a field, and append the value that it compares with to *values*."""
         match test:
             case Within(first, end):
                 bounds = ((">=", first), ("<", end))
@@ -251,7 +252,8 @@ class Table:
                 if not some:
                     return "FALSE"
                 values += (each for each in some if not isinstance(each, int))
-                # Numbers are in the statement: it may have the condition of a partial index.
+                # Numbers are in the statement, so that it matches the condition of a partial
+                # index.
                 shown = (f"{each:d}" if isinstance(each, int) else "?" for each in some)
                 return f"{self._column(name)} IN ({', '.join(shown)})"
             case AsFound(value):
@@ -270,7 +272,7 @@ class Table:
         return self._compared(name, "=", test, values)
 
     def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
-        """Return the comparison of a field, or of the columns of a key or of its beginning."""
+        """Return the comparison of a field, or of all columns of a key or its first ones."""
         if name == "_id" and len(self._key) > 1:
             row = row_of(dict(zip(self._key, value, strict=False)))
             values += row.values()
@@ -288,5 +290,5 @@ class Table:
 
 
 def _quoted(name: str) -> str:
-    # `left` is a word of SQL.
+    # `left` is a keyword of SQL.
     return f'"{name}"'

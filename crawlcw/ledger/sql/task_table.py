@@ -1,4 +1,4 @@
-"""The tasks and results of the port in a database of SQL."""
+"""The tasks and results of the port in an SQL database."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model.task import Status
 
-#: The rows, and characters of JSON, of one read in a walk.
+#: Rows, and characters of JSON, of one read in a walk.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
@@ -42,7 +42,7 @@ class TaskTable(Table):
     async def listed(
         self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
     ) -> Listed:
-        """See `port.Tasks.listed`: each status is read only as far as it is examined."""
+        """See `port.Tasks.listed`: each status is read only up to the last examined task."""
         stretch, bounds = self._stretch(where, after)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         wanted, tested = self._tests(rest)
@@ -81,7 +81,7 @@ class TaskTable(Table):
         return number_of(self._db, f"SELECT count(*) FROM {some}", values)
 
     async def count_by_index(self, where: Where) -> int | None:
-        """See `port.Tasks.count_by_index`: other indexes than that of statuses have no times."""
+        """See `port.Tasks.count_by_index`: only the index of statuses has times."""
         match sorted(where.keys() - {"status"}):
             case [] | ["update_time"]:
                 return await self.count(where, by=Path.STATUS)
@@ -93,28 +93,28 @@ class TaskTable(Table):
         return f"{self._name} {self._indexes[by].of}"
 
     def _chosen(self, where: Where, by: Path, after: Cursor | None = None) -> tuple[str, list[Any]]:
-        """Return what chooses rows that pass behind a place, and its values."""
+        """Return the clause for rows that pass after a cursor, and its values."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
         stretch, bounds = self._stretch(where, after)
         return f"FROM {self._from(by)} WHERE {tests} AND {stretch}", [*values, *bounds]
 
     def _stretch(self, where: Where, after: Cursor | None) -> tuple[str, list[Any]]:
-        """Return the condition of the times behind a place, and its values."""
+        """Return the condition of the times after a cursor, and its values."""
         times = where.get("update_time", Within(None, None))
         if not isinstance(times, Within):
             return self._tests({"update_time": times})
         text, values = self._tests({"update_time": Within(times.first, None)})
-        # Before a time is before the first id there would be of that time.
+        # Before a time means before the smallest possible id of that time.
         ends = [] if times.end is None else [(times.end, b"")]
         ends += [] if after is None else [(after.update_time, after.id)]
         if not ends:
             return text, values
-        # Of two bounds the index takes one: the nearer.
+        # The index uses only one of two bounds: give it the nearer one.
         time, identity = min(ends)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
-        """See `port.Tasks.change_all`: by a statement for each."""
+        """See `port.Tasks.change_all`: one statement for each task."""
         changes, values = self._changes(edit)
         tests, tested = self._tests(where)
         self._db.begin()
@@ -177,7 +177,7 @@ class Results:
         return self._results(self._sql.versions, after)
 
     def _results(self, statement: str, after: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of the next tasks, of each of them all: they are of one commit."""
+        """Return the items of the next tasks; each task has all its items, from one commit."""
         rows: list[ItemRow] = []
         characters = 0
         for row in self._db.stream(statement, (after,)):

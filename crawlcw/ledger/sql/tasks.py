@@ -1,4 +1,4 @@
-"""Adding tasks, and reading them: those that are due, or one with all that is known of it."""
+"""Adding tasks, and reading them: due tasks, or the whole record of one."""
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -44,7 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Else in the order of their page, in which those that are due at once are asked for.
+        # Otherwise they stay in the order of their page, in which tasks that are due now are
+        # claimed.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
@@ -63,8 +64,8 @@ class Tasks(Reopening):
         if hosts is None:
             due = self._due(db, limit, now)
         else:
-            # Each host's tasks come in order and are read only as far as they
-            # are taken, so a page costs its length and not the hosts' backlog.
+            # Each host's tasks come in order and are read only as far as necessary, so a page
+            # costs its length and not the hosts' backlog.
             lines = [self._due_of_host(db, limit, now, host) for host in set(hosts)]
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [*map(documents.task, documents_of(READ, islice(due, limit)))]
@@ -98,7 +99,7 @@ class Tasks(Reopening):
         return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: Database, task_id: bytes) -> Record | None:
-        # One statement, so that the items are those of the status beside them.
+        # One statement, so that the items belong to the status beside them.
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None

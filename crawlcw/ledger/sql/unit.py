@@ -1,6 +1,6 @@
 """The unit of work: all tables of a ledger on one connection.
 
-Beside them numbers of tasks, from indexes alone, and rows as they are, for `doctor`.
+It also has counts of tasks, from indexes alone, and raw rows for `doctor`.
 """
 
 import json
@@ -40,7 +40,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
-        # A release that is lost in a power cut is a lease that runs out.
+        # A release that a power cut loses is only a lease that expires.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
@@ -53,7 +53,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
 
 
 class Groups:
-    """Reads an index that has the values and the statuses of all tasks, or of some."""
+    """Reads an index with the values and the statuses of all tasks, or of some."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -65,12 +65,12 @@ class Groups:
             return _added_up(self._db.execute(self._sql.groups[dimension]))
         groups = _added_up(
             (code, status, number)
-            # PostgreSQL would read the JSON of every answer for its status code.
+            # One seek for each code: PostgreSQL would read the JSON of every response for it.
             for (code,) in descending(self._db, self._sql.next_answer, {})
             for status, number in self._db.execute(self._sql.of_answer, {"code": code})
         )
         (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
-        # Done and without an answer: all but those that have one.
+        # Done tasks without a response: all except those with a response.
         without = Group(
             value=None,
             finished=every.finished - sum(group.finished for group in groups),
@@ -105,7 +105,7 @@ def _of_status(value: Any, status: Status, number: int) -> Group:
 
 
 class Raw:
-    """Rows whose values may be of any types."""
+    """Rows whose values may have any type."""
 
     def __init__(self, db: Database, sql: Statements) -> None:
         self._db = db
@@ -114,7 +114,7 @@ class Raw:
     async def read(
         self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
-        """See `port.Raw.read`; by the rows' numbers, for ids that are no bytes have one too."""
+        """See `port.Raw.read`; by positions, because rows whose ids are not bytes have one too."""
         columns, place = self._sql.raw[part]
         select, order = f"SELECT {place} AS row, {columns}", f"ORDER BY {place}"
         if only is not None:
@@ -134,7 +134,7 @@ class Raw:
 
 
 def _document(row: Row) -> Document:
-    """Return a row as a document without nulls; values of wrong types as they are."""
+    """Return a row as a document without nulls; values of wrong types are unchanged."""
     found = {name: value for name, value in dict(row).items() if value is not None}
     found["_id"] = found.pop("id")
     del found["row"]
@@ -142,7 +142,7 @@ def _document(row: Row) -> Document:
         if isinstance(found[name], int) and abs(found[name]) < _LATEST:
             found[name] = moment(found[name])
     for name in _JSON & found.keys():
-        # Else it is shown as it is.
+        # Otherwise the value is shown unchanged.
         with suppress(TypeError, ValueError):
             found[name] = json.loads(found[name])
     return found

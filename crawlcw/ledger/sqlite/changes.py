@@ -1,4 +1,4 @@
-"""Being told of tasks that are added or made due, by asking the file whether it was written."""
+"""Notifications of tasks that are added or made due, by polling whether the file was written."""
 
 from collections.abc import AsyncIterator
 
@@ -20,12 +20,12 @@ class Changes:
     async def watch(self) -> AsyncIterator[None]:
         """See `protocol.Changes.watch`.
 
-        SQLite sends no events, but it can be asked whether another connection has written
-        anything, which reads no table.
+        SQLite sends no events, but it can say whether another connection has written anything,
+        without reading a table.
         """
         version: int | None = None
         while True:
-            # The writer's own commits do not count, those of all other connections do.
+            # The writer's own commits do not change it; those of all other connections do.
             found = await self._store.writer.run(number_of, _VERSION)
             if found != version:
                 version = found

@@ -1,8 +1,8 @@
-"""Connections to the file: work on them is done on a thread, in transactions, and synced.
+"""Connections to the file: work runs on a thread, in transactions, and is synced.
 
-Every operation is one function on one worker thread and one transaction, for a
-hop to a thread costs more than a statement (a hundred claims take 0.2 ms this
-way, and 6-12 ms at a hop a statement).
+Every operation is one function on one worker thread and one transaction, because a switch to a
+thread costs more than a statement. A hundred claims take 0.2 ms this way, and 6-12 ms with a
+switch for each statement.
 """
 
 import os
@@ -63,14 +63,15 @@ class Database(sqlite3.Connection):
     unsynced = False
     unit: Any = None
 
-    #: Rows are found as they are read.
+    #: sqlite3 finds the rows as they are read.
     stream = sqlite3.Connection.execute
 
     @contextmanager
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""
         if begun:
-            # At once, for a transaction that begins by reading cannot always go on to write.
+            # Immediately, because a transaction that begins by reading cannot always continue to
+            # write.
             self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -96,7 +97,7 @@ class Database(sqlite3.Connection):
     def snapshot(self) -> AbstractContextManager[Any]:
         """See `sql.database.Database.snapshot`."""
         self.execute("BEGIN")
-        # At its end sqlite3 ends the transaction.
+        # At the end of the block sqlite3 ends the transaction.
         return self
 
 
@@ -106,13 +107,13 @@ class Connection(database.Connection):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        # A spider may go to another folder.
+        # A spider may change the current folder.
         self._file = path.absolute()
         self._identity: tuple[int, int] | None = None
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Durable transactions, numbered as they were committed, and which of them are synced.
+        #: Durable transactions, numbered in the order of their commits, and the last synced one.
         self._committed = 0
         self._synced = 0
 
@@ -124,15 +125,15 @@ class Connection(database.Connection):
     ) -> _T:
         """See `sql.database.Connection.run`.
 
-        A file that was removed or replaced is a `LedgerGoneError`.
+        Raises `LedgerGoneError` if the file was removed or replaced.
         """
 
         def locked() -> tuple[_T, int]:
             with self._lock:
                 try:
                     db = self._db or self._opened()
-                    # SQLite goes on with a file that has no name any more, and all that is
-                    # written there ends with the process.
+                    # SQLite continues with a file that has no name any more, and everything that
+                    # is written there ends with the process.
                     if _identity(self._file) != self._identity:
                         raise self._gone()
                     result = work(db, *args, **kwargs)
@@ -146,27 +147,27 @@ class Connection(database.Connection):
 
         result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
         if self._synced < committed:
-            # While some wait for their turn more is committed, and one sync is for all of it.
+            # Others commit while some wait for their turn, and one sync covers all of them.
             async with self._turn_to_sync:
                 if self._synced < committed:
                     await to_thread.run_sync(self._sync, limiter=self._syncing)
         return result
 
     def _sync(self) -> None:
-        """Let everything that is committed survive a power cut.
+        """Make everything that is committed survive a power cut.
 
-        That is what `synchronous = FULL` does at each commit, but it keeps the
-        file's one write lock meanwhile, and this keeps no other process waiting.
+        `synchronous = FULL` does that at each commit, but holds the file's one write lock
+        meanwhile. This sync makes no other process wait.
         """
-        # Before the sync begins: it may miss commits that come while it works.
+        # Read before the sync begins, because it may miss commits that come while it works.
         committed = self._committed
         try:
             if self._wal is None:
-                # SQLite knows where a link leads to.
+                # SQLite knows the target of a link.
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
-                # It may be a new file, and then its name is to survive as well.
+                # The file may be new, and then its name must survive as well.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)
@@ -180,8 +181,8 @@ class Connection(database.Connection):
         if self._closed:
             raise LedgerUnavailableError(f"The ledger {self._path} was closed.")
         make_private(self._path)
-        # Otherwise SQLite would make a `-wal` and a `-shm`: in vain in a read-only folder, and
-        # as read-only as the file, which would stay so when that has become writable.
+        # Otherwise SQLite would create a `-wal` and a `-shm`. In a read-only folder that fails.
+        # Beside a read-only file they are read-only too, and stay so when it becomes writable.
         still = is_still(self._path)
         name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
         db = sqlite3.connect(
@@ -219,7 +220,7 @@ class Connection(database.Connection):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from every other, or None where none of this name is there."""
+    """Return the identity of a file; None: there is no file of this name."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -236,7 +237,7 @@ def _sync_folder(path: Path) -> None:
 
 
 def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
-    """Return crawlcw's error for an error of `sqlite3`, in this one place."""
+    """Return crawlcw's error for an error of `sqlite3`; only this function maps them."""
     if isinstance(error, OSError):
         return LedgerConfigurationError(
             f"The folder of the ledger {path} cannot be made: {error.strerror}."
@@ -251,15 +252,15 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
 
 
 def enter_wal_mode(db: sqlite3.Connection) -> None:
-    """Switch the file to WAL, where several processes may be about to."""
+    """Switch the file to WAL, even if several processes are about to do it."""
     deadline = time.monotonic() + _BUSY_TIMEOUT
     while True:
         try:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            # Two that have read the old mode would wait for each other to go on, so
-            # SQLite turns one of them away at once, without its busy timeout.
+            # Two processes that have read the old mode would wait for each other, so SQLite
+            # rejects one of them immediately, without its busy timeout.
             busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
             if not busy or time.monotonic() > deadline:
                 raise
@@ -267,5 +268,5 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
 
 
 def restrict_to_reading(db: sqlite3.Connection) -> None:
-    """Let the connection write nothing."""
+    """Make the connection unable to write."""
     db.execute("PRAGMA query_only = ON")

@@ -1,7 +1,7 @@
-"""Access to the file: its user only, for requests and their secrets are in it.
+"""Access to the file: only for its user, because it contains requests and their secrets.
 
-What crawlcw makes, it makes so: folders 0700, the file 0600. SQLite gives the
-`-wal` and the `-shm` the file's mode. A folder that was there already is left alone.
+crawlcw creates folders with mode 0700, and the file with 0600. SQLite gives the `-wal` and the
+`-shm` the file's mode. A folder that exists already does not change.
 """
 
 import logging
@@ -17,25 +17,25 @@ _FILE = 0o600
 
 
 def make_private(path: Path) -> None:
-    """Make the file at *path* and its folders where they are missing, for their user alone.
+    """Create the file at *path* and its missing folders, only for their user.
 
-    Raises `OSError` for a folder that cannot be made. A file that cannot be
-    made is left to SQLite, which says why.
+    Raises `OSError` for a folder that cannot be created. If the file cannot be created, SQLite
+    reports why.
     """
-    # `mkdir(parents=True)` gives its mode to the last folder only.
+    # `mkdir(parents=True)` gives its mode only to the last folder.
     for folder in reversed((path.parent, *path.parent.parents)):
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
         path.parent.mkdir(exist_ok=True)  # names the obstacle
     with suppress(OSError):
-        # A file that is there is not opened: closing it would end the locks
-        # that another connection of this process has on it. A link is followed.
+        # Do not open an existing file, because closing it would end the locks of another
+        # connection of this process. A link is followed.
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL, _FILE))
 
 
 def is_read_only(path: Path) -> bool:
-    """Return whether this user may change nothing of the file at *path*, which is there."""
+    """Return whether this user may not change the existing file at *path*."""
     # SQLite keeps its `-wal` and `-shm` in the file's folder, behind a link.
     file = path.resolve()
     return not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
@@ -44,7 +44,7 @@ def is_read_only(path: Path) -> bool:
 def is_still(path: Path) -> bool:
     """Return whether the file at *path* can be read as an immutable one.
 
-    It is read-only, and no process has it open: SQLite takes the `-wal` away with the last one.
+    It is read-only, and no process has it open: SQLite removes the `-wal` with the last one.
     """
     file = path.resolve()
     return (
@@ -55,9 +55,9 @@ def is_still(path: Path) -> bool:
 
 
 def shut_out_others(path: Path) -> None:
-    """Take the file from every other user who may read it.
+    """Remove the access of all other users who may read the file.
 
-    A file that is open to its group only is left as it is: its owner wanted that.
+    A file that is open only to its group does not change, because its owner wanted that.
     """
     for each in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

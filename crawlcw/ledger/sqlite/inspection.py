@@ -1,4 +1,4 @@
-"""Examining the ledger for `doctor`: how the file is."""
+"""Examination of the file for `doctor`."""
 
 import os
 import sqlite3
@@ -13,12 +13,12 @@ from crawlcw.ledger.sqlite.file_modes import is_still
 from crawlcw.ledger.sqlite.marker import MARKER, Tables, has_tasks, marker_of, names_in
 from crawlcw.ledger.sqlite.store import SqliteStore
 
-#: How much of a damaged file is told.
+#: Number of damages of a file that are reported.
 _DAMAGES = 10
 
 
 class Inspection(examination.Inspection):
-    """The file as well."""
+    """The reads of `doctor`, the file included."""
 
     _store: SqliteStore
 
@@ -37,10 +37,10 @@ class Inspection(examination.Inspection):
     def _journal_mode(self, db: sqlite3.Connection) -> str:
         if is_still(self._store.path):
             # Such a connection knows of no journal. The header says WAL by a 2
-            # (https://www.sqlite.org/fileformat.html, section 1.3).
+            # Such a connection knows no journal. In the header, 2 means WAL
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # After a read: until then a connection has the mode that was before.
+        # After a read, because until then a connection has the earlier mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:
@@ -48,7 +48,8 @@ class Inspection(examination.Inspection):
         mode = self._journal_mode(db)
         if mode != "wal":
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
-        # What SQLite has made beside a read-only file stays so when that is writable again.
+        # Files that SQLite created beside a read-only file stay read-only when it is writable
+        # again.
         beside = [
             self._store.path.with_name(f"{self._store.path.name}{end}") for end in ("-wal", "-shm")
         ]
@@ -60,7 +61,7 @@ class Inspection(examination.Inspection):
         violations += [
             Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
             for row in db.execute(f"PRAGMA quick_check({_DAMAGES})")
-            # A status that does not exist is told of with its task.
+            # A status that does not exist is reported with its task.
             if row[0] != "ok" and not row[0].startswith("CHECK constraint")
         ]
         return Health(
@@ -83,12 +84,12 @@ def _write_refusal(db: Database, path: Path) -> str | None:
 
 
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
-    """Yield which tables and indexes are not as `create` makes them."""
+    """Yield the tables and indexes that differ from those that `create` makes."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
         yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
     there = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
-        # SQLite keeps the text of a statement, without this.
+        # SQLite stores the text of a statement without this.
         made = statement.replace("IF NOT EXISTS ", "")
         name = made.split('"')[1]
         if name not in there:

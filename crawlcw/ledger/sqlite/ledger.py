@@ -44,10 +44,10 @@ class SqliteLedger(Facets):
         kind: LedgerKind | None = None,
         create: bool = True,
     ) -> Self:
-        """Return the ledger of *name* in the file at *path*, both made where they do not exist.
+        """Return the ledger of *name* in the file at *path*; creates both if they do not exist.
 
         *kind* says whether the tasks are a use case's or a spider's; None: as recorded, or a
-        spider's. Without *create* a missing name is an `UnknownNameError`. Raises
+        spider's. Without *create* it raises `UnknownNameError` for a missing name. Raises
         `LedgerConfigurationError` for a file that is not such a ledger.
         """
         async with cls._opening(path, name, clock) as ledger:
@@ -58,8 +58,8 @@ class SqliteLedger(Facets):
     async def open_passing(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
         """Return a new temporary ledger of *name*, deleted when it is closed.
 
-        It is a file in the system's temporary folder: a database in memory could not be read
-        by one connection while another one writes.
+        It is a file in the system's temporary folder, because one connection could not read a
+        database in memory while another one writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -91,14 +91,14 @@ class SqliteLedger(Facets):
     async def _opening(
         cls, path: str | Path, name: str, clock: Callable[[], datetime] | None
     ) -> AsyncIterator[Self]:
-        """Yield the ledger, and let its clock go on from the latest time; close it on an error."""
+        """Yield the ledger, whose clock continues from the latest time; close it on an error."""
         machine = LedgerClock(time_of_day=partial(datetime.now, UTC))
         store = SqliteStore(Path(path), name, clock=clock or machine.now)
         ledger = cls(store)
         try:
             yield ledger
             await store.reader.run(restrict_to_reading)
-            # If the machine's clock was set back since, due tasks would wait.
+            # If the machine's clock was set back meanwhile, due tasks would wait.
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():
@@ -109,7 +109,7 @@ class SqliteLedger(Facets):
 
     @staticmethod
     async def discard(path: str | Path, name: str) -> None:
-        """Delete all data of *name* in the file at *path*, of whatever format."""
+        """Delete all data of *name* in the file at *path*, whatever its format."""
         store = SqliteStore(Path(path), name, clock=partial(datetime.now, UTC))
         try:
             await store.drop()

@@ -1,8 +1,7 @@
 """Notes about the tables of each name: their format, their kind, their policy.
 
-One row for each spider or use case that the file holds. Until a process opens a
-name as the one or the other, a row says neither: a look at a name that is
-misspelt, or not used yet, decides nothing.
+There is one row for each spider or use case in the file. A row has no kind until a process opens
+the name as a spider or a use case: a read of a misspelt or unused name decides nothing.
 """
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
@@ -26,7 +25,7 @@ _TABLE = quoted(MARKER)
 
 
 class Tables(schema.Tables):
-    """The tables of one name, all of which bear it."""
+    """The tables of one name, which contain the name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -34,32 +33,32 @@ class Tables(schema.Tables):
             index=lambda part: quoted(f"{name}.{part}"),
             marker=quoted(MARKER),
         )
-        #: Of the tables and indexes.
+        #: Names of the tables and indexes.
         self.names = {statement.split('"')[1] for statement in self.create}
 
 
 def prepare(
     db: Database, tables: Tables, name: str, path: Path, *, kind: LedgerKind | None, create: bool
 ) -> LedgerKind:
-    """Make the tables of *name*, or find out that the file is not one of ours.
+    """Create the tables of *name*; raise if the file is not a ledger.
 
-    *kind* is the expected kind of the tasks, None: any. Return the kind found. Without *create*
-    a name without tables is an `UnknownNameError`.
+    *kind* is the expected kind of the tasks; None: any. Return the recorded kind. Without
+    *create* it raises `UnknownNameError` for a name without tables.
     """
     if path.exists() and not os.access(path, os.W_OK):
         raise LedgerConfigurationError(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
-    # Before anything is changed, for the mode is written into the file.
+    # Check before any change, because the mode is written into the file.
     found = check_marker(db, name, path, kind=kind)
     names = names_in(db)
     if not create and name not in names:
         raise UnknownNameError(name)
     enter_wal_mode(db)
-    # Synced when the WAL is folded into the file; otherwise by the connection itself.
+    # SQLite syncs when it copies the WAL into the file; otherwise the connection itself does.
     db.execute("PRAGMA synchronous = NORMAL")
-    # A statement on many rows may have to be undone alone: its undo log is written to a
-    # file of its own otherwise.
+    # A statement on many rows may have to be undone alone, and by default SQLite writes its undo
+    # log to a separate file.
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
@@ -81,13 +80,14 @@ def prepare(
             written,
         )
         if name not in names_in(db):
-            # The tasks were dropped: the notes about them are void.
+            # The tasks were dropped, so the notes about them are void.
             db.execute(
                 f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", written
             )
         for statement in tables.create:
             db.execute(statement)
-        # Another process may have made them meanwhile; if they are not as wanted, all is undone.
+        # Another process may have created them meanwhile; if they are not as expected, undo
+        # everything.
         return check_marker(db, name, path, kind=kind)
 
 
@@ -98,9 +98,9 @@ def check_marker(
     *,
     kind: LedgerKind | None,
 ) -> LedgerKind:
-    """Raise where the file is another program's, or the tables of *name* are not as wanted.
+    """Raise if the file is another program's, or the tables of *name* have another format or kind.
 
-    That is of another format or kind. Return which kind they are.
+    Return the kind of the tables.
     """
     names = names_in(db)
     if names and MARKER not in names:
@@ -124,7 +124,7 @@ def check_marker(
 
 
 def names_in(db: sqlite3.Connection) -> set[str]:
-    """Return what tables and indexes the file has, of all names."""
+    """Return the tables and indexes in the file, of all names."""
     return {row["name"] for row in db.execute("SELECT name FROM sqlite_master")}
 
 
@@ -135,12 +135,12 @@ def marker_of(db: sqlite3.Connection, name: str) -> Mapping[str, Any] | None:
 
 
 def forget(db: Database, name: str) -> None:
-    """Delete the notes about the tables of *name*, which are gone."""
+    """Delete the notes about the dropped tables of *name*."""
     db.execute(f"DELETE FROM {_TABLE} WHERE spider = ?", (name,))
 
 
 async def recorded_names(path: Path) -> list[str]:
-    """Return the names in order; raises `LedgerConfigurationError` for a file that is none."""
+    """Return the names in order; raises `LedgerConfigurationError` for a file that is no ledger."""
     return await once(Connection(path), _recorded)
 
 
@@ -152,7 +152,7 @@ def _recorded(db: sqlite3.Connection) -> list[str]:
 
 
 def has_tasks(db: sqlite3.Connection, name: str) -> bool:
-    """Return whether the tables of *name* are there, and have any task."""
+    """Return whether the tables of *name* exist, and contain a task."""
     if name not in names_in(db):
         return False
     return db.execute(f"SELECT 1 FROM {quoted(name)} LIMIT 1").fetchone() is not None

@@ -43,11 +43,11 @@ class SqliteStore(SqlStore):
         self.kind = await self.writer.run(
             prepare, self.tables, self.name, self.path, kind=kind, create=create
         )
-        # Not before: until then it may be another program's.
+        # Only after the check: until then it may be another program's.
         shut_out_others(self.path)
 
     async def drop(self) -> None:
-        """See `port.Store.drop`: in one transaction, so that all tables are gone, or none."""
+        """See `port.Store.drop`: in one transaction, so that it deletes all tables, or none."""
 
         def drop(db: Database) -> None:
             with db.transaction(durable=True):
