@@ -1,4 +1,4 @@
-"""The arguments of a request that need a look: those it is stored with, and those it has not."""
+"""Checks of a request's arguments: those that the ledger stores, and unknown ones."""
 
 import difflib
 import re
@@ -18,14 +18,14 @@ Statuses = int | str | Iterable[int | str]
 
 #: A token of RFC 9110, section 5.6.2: the name of a header, or of a cookie.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-#: RFC 9110, section 5.5: no control character but the tab, and what UTF-8 can say.
+#: RFC 9110, section 5.5: no control character except the tab, and only characters of UTF-8.
 _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
-#: RFC 6265, section 4.1.1; a value with a space or a comma is sent as browsers send it.
+#: RFC 6265, section 4.1.1; spaces and commas are also allowed, as in browsers.
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 
 
 def options(given: Iterable[Any]) -> RequestOptions:
-    """Return the options of a request from the arguments in the order of `OPTIONS`.
+    """Return the options of a request from arguments in the order of `OPTIONS`.
 
     Raises `SpiderError`.
     """
@@ -43,7 +43,7 @@ def headers(given: object, *, of: str = "Request(headers=...)") -> tuple[tuple[s
     """Return header fields as pairs of text; a number becomes text. Raises `SpiderError`."""
     pairs = _pairs("headers", given)
     for name, value in pairs:
-        # Without the value, which may be a secret.
+        # The message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
             raise SpiderError(
                 f"{of}: {name!r} is {_kind(value)}: make both text, or leave the header out"
@@ -56,7 +56,7 @@ def headers(given: object, *, of: str = "Request(headers=...)") -> tuple[tuple[s
 
 
 def form(data: Any) -> bytes:
-    """Return form fields as they are sent; raises `SpiderError`."""
+    """Return form fields encoded as a body; raises `SpiderError`."""
     pairs = _pairs("data", data)
     for name, value in pairs:
         if value is None or (isinstance(value, list | tuple) and None in value):
@@ -69,7 +69,7 @@ def form(data: Any) -> bytes:
 
 
 def check_context(context: object) -> None:
-    """Raise `SpiderError` for a context that would not come back from the ledger as it is."""
+    """Raise `SpiderError` for a context that the ledger would not return unchanged."""
     if not isinstance(context, Mapping):
         raise SpiderError(f"Request(context=...) takes a mapping, not a value {_kind(context)}")
     _check_values("context", context)
@@ -111,7 +111,7 @@ def _proxy(proxy: str) -> str:
     try:
         return proxy if proxy == proxies.DIRECT else proxies.parse(proxy).url
     except SettingsError as error:
-        # Without the text, which may have a password.
+        # The message omits the URL, which may have a password.
         raise SettingsError(f"{error}; or `direct`") from None
 
 
@@ -151,12 +151,12 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
         raise SpiderError(f"Request(cookies=...) takes a mapping, not a value {_kind(cookies)}")
     for name, value in cookies.items():
         if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
-            # Without the value, which may be a secret.
+            # The message omits the value, which may be a secret.
             raise SpiderError(f"Request(cookies=...): {name!r} cannot be a cookie of that value")
     return tuple(cookies.items())
 
 
-#: The options of a request, and the readers of their values.
+#: The options of a request, and the functions that read their values.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "max_retry": _whole("max_retry", least=1),
     "browser": _unchanged,

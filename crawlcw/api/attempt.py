@@ -1,11 +1,11 @@
 """One attempt at a request, and the layers that the request passes on its way to the server.
 
-An attempt holds all that its layers have to know of one another: the purpose, the session,
-the proxy, the deadline, the memory, and the resources to close at its end.
+An attempt holds the data that its layers share: the purpose, the session, the proxy, the
+deadline, the memory, and the resources to close at its end.
 
-The user's own layers are those of the spider, and those that the settings name: a name is
-`package.module:Layer`, or that of an entry point of the group `crawlcw.layers`. An installed
-package only offers its layers: a crawl has none that neither names.
+Users add layers in two places: the spider's `layers` and the setting `layers`. The setting
+names each as `package.module:Layer`, or by its entry point in the group `crawlcw.layers`. A
+crawl uses no layer of an installed package unless the spider or the setting names it.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ LAYER_GROUP = "crawlcw.layers"
 class Purpose(StrEnum):
     """The reason for a request."""
 
-    PAGE = "page"  #: for a page, as a task of the spider or to see whether a session is logged in
+    PAGE = "page"  #: for a page: a task of the spider, or a check whether a session is logged in
     ROBOTS = "robots"  #: for the robots.txt of an origin
-    LOGIN = "login"  #: of the spider's `login`
-    PROBE = "probe"  #: to see whether a server answers at all
+    LOGIN = "login"  #: from the spider's `login`
+    PROBE = "probe"  #: to test whether a server answers at all
 
 
 @dataclass(slots=True, eq=False)
 class Deadline:
-    """The end of an attempt; the time that is not a server's does not bring it nearer.
+    """The end of an attempt; only the time of the servers counts.
 
-    As a context manager it stands still until the end of the block; blocks may overlap.
+    As a context manager it is paused until the end of the block; blocks may overlap.
     """
 
-    timeout: asyncio.Timeout | None = None  #: what cancels the attempt; None: nothing
+    timeout: asyncio.Timeout | None = None  #: cancels the attempt; None: nothing cancels it
     _pauses: int = field(default=0, init=False)
     _paused: float = field(default=0.0, init=False)
     _end: float | None = field(default=None, init=False)
 
     def pause(self) -> None:
-        """Stand still until as many calls of `resume` have come."""
+        """Pause until `resume` was called as often as `pause`."""
         self._pauses += 1
         if self._pauses == 1 and self.timeout is not None and not self.timeout.expired():
             self._end = self.timeout.when()
@@ -61,14 +61,14 @@ class Deadline:
                 self.timeout.reschedule(None)
 
     def resume(self) -> None:
-        """Go on."""
+        """End one pause; after the last one the time counts again."""
         self._pauses -= 1
         if not self._pauses and self._end is not None and self.timeout is not None:
             self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
             self._end = None
 
     def begin_again(self, seconds: float) -> None:
-        """Have the attempt end in *seconds* from now, if it has an end and is not paused."""
+        """Let the attempt end in *seconds* from now, if it has an end and is not paused."""
         if self.timeout is not None and self.timeout.when() is not None:
             self.timeout.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -90,23 +90,23 @@ class Jar(Protocol):
 
 
 class Share(Protocol):
-    """Memory that a body takes, see `body.Share`."""
+    """The memory that a body uses, see `body.Share`."""
 
     def shrink(self, size: int) -> None:
-        """Keep *size* bytes at most."""
+        """Keep at most *size* bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A session as one attempt uses it: as the ledger had it, and its cookies here."""
+    """A session as one attempt uses it: its state in the ledger, and its cookies in memory."""
 
     identity: Identity
-    jar: Jar | None  #: None: no cookie is kept
-    proxy: Proxy | None = None  #: the only one that its requests go through
+    jar: Jar | None  #: None: cookies are ignored
+    proxy: Proxy | None = None  #: the only proxy for its requests; None: it has no own proxy
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a ban retires the session: it is a pool's, or has a proxy of its own."""
+        """Whether a ban retires the session: it belongs to a pool, or has its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
@@ -115,7 +115,7 @@ class Session:
 
 
 class LoggedOutError(Exception):
-    """An answer says that its session is logged out."""
+    """A response says that its session is logged out."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -126,45 +126,46 @@ class LoggedOutError(Exception):
 class Attempt:
     """One attempt at a request; as a context manager it closes its resources.
 
-    A layer reads `request`, `purpose`, `session` and `proxy`. All else is the crawl's own.
+    A layer may read `request`, `purpose`, `session` and `proxy`. The rest is internal.
     """
 
-    request: Request  #: the first one, before redirects and layers have changed it
+    request: Request  #: the original one, before redirects and layers changed it
     purpose: Purpose = Purpose.PAGE
     session: Session | None = None
-    proxy: Proxy | None = None  #: of the last exchange; None: none was needed
-    kept_proxy: Proxy | None = None  #: the one that was chosen for all exchanges
+    proxy: Proxy | None = None  #: of the last exchange; None: it used no proxy
+    kept_proxy: Proxy | None = None  #: the proxy chosen for all exchanges
     deadline: Deadline = field(default_factory=Deadline)
-    redirects: list[Response] = field(default_factory=list)  #: that were followed, in order
-    url: str = ""  #: of the hop that is under way, without what hooks and layers add to it
-    #: Says whether a redirect is followed within the attempt; None: each is.
+    redirects: list[Response] = field(default_factory=list)  #: followed ones, in order
+    url: str = ""  #: of the current hop, without changes by hooks and layers
+    #: Whether to follow a redirect within the attempt; None: follow all.
     follows: Callable[[str], bool] | None = None
-    is_conditional: bool = False  #: whether a 304 says that the page is as it was
-    #: Says of the beginning of a file whether it is saved at all.
+    is_conditional: bool = False  #: whether a 304 means that the page is unchanged
+    #: Decides whether to save a file, from a response with the first bytes of its body.
     accepts_file: Callable[[Response], bool] | None = None
-    exchanges: list[Any] | None = None  #: for the WARC files; None: none are kept
+    exchanges: list[Any] | None = None  #: for the WARC files; None: do not record them
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
-    #: Whether its first body may wait for memory; False where a page that holds some waits for it.
+    #: Whether its first body may wait for memory. False if a page that already holds memory waits
+    #: for this attempt: both could wait for ever.
     may_wait: bool = True
-    #: The memory of bodies until the end; None: no body is kept beyond its exchange.
+    #: The memory of bodies until the end; None: bodies are freed after their exchange.
     memory: list[Share] | None = None
-    slot: Callable[[], None] | None = None  #: frees its slot; None: it has none
+    slot: Callable[[], None] | None = None  #: frees its slot; None: it holds no slot
     slot_host: str = ""  #: the host of that slot
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether its next body may wait for memory: one that holds some never waits for more."""
+        """Whether its next body may wait for memory: not if the attempt already holds some."""
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
-        """Hold memory until the end of the attempt; one that has ended gives it back at once."""
+        """Hold memory until the end of the attempt; after its end, free the memory at once."""
         if self.memory is None:
             share.shrink(0)
         else:
             self.memory.append(share)
 
     def free(self) -> None:
-        """Free its slot, if it has one: the next request to that host may begin."""
+        """Free its slot, if it holds one, so that the next request to that host may begin."""
         if (slot := self.slot) is not None:
             self.slot = None
             slot()
@@ -175,7 +176,7 @@ class Attempt:
 
     async def __aexit__(self, *raised: Any) -> None:
         shares, self.memory = self.memory or (), None
-        # Bound to this attempt: the cycle would keep both until the next garbage collection.
+        # Bound to this attempt: the cycle would stay in memory until the next garbage collection.
         self.follows = None
         try:
             if self.cleanup is not None:
@@ -193,13 +194,16 @@ class Downloader(Protocol):
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response to *request* sent to *url*, its body decoded and bounded.
 
-        *url* is the request's own, or where a redirect has led. Redirects are
-        returned, not followed (their `location` header comes from its raw
-        bytes). A body over the limit is cut, and `truncated` says so. Every
-        status is a response. The body of a request with `options.save_to` may
-        be streamed to `Response.file`; one that is returned in memory is saved by
-        the crawl. Raises `FetchError`, and nothing else, for
-        whatever goes wrong; cancellation passes through.
+        - *url* is the request's own URL, or the target of a redirect.
+        - Redirects are returned, not followed; their `location` header comes from
+          its raw bytes.
+        - A body over the limit is cut, and `truncated` says so.
+        - Every status is a response.
+        - The body of a request with `options.save_to` may be streamed to
+          `Response.file`; the crawl saves a body that is returned in memory.
+
+        Raises `FetchError` for every failure, and no other error; cancellation
+        passes through.
         """
 
     async def close(self) -> None:
@@ -210,29 +214,31 @@ class Next(Protocol):
     """The layers below, and the server behind them."""
 
     def __call__(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
-        """Return the answer to *request*; raises `FetchError`."""
+        """Return the response to *request*; raises `FetchError`."""
 
 
 class Layer(Protocol):
-    """One step on the way of a request, and of its answer back.
+    """One step on the way of a request to the server, and of its response back.
 
-    A layer of the user's own is an object with `async def __call__`, or an `async` function.
-    With the attribute `wire = True` it is asked for robots.txt and logins too, and sees the
-    secrets that are sent; else it sees the requests of pages. Its own time is no part of the
-    page's `timeout`, and is at most `callback_timeout`. `FetchError` ends the attempt, `Defer`
-    puts the page back; what else it raises fails the page as `parse-error`.
+    A user's layer is an object with `async def __call__`, or an `async` function.
+
+    - By default it is called for the requests of pages. With the attribute `wire = True`
+      it is also called for robots.txt and logins, and it sees the secrets that are sent.
+    - Its own time does not count for the page's `timeout`; it may take `callback_timeout`.
+    - `FetchError` ends the attempt, and `Defer` defers the page. Any other error fails the
+      page as `parse-error`.
     """
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the answer to *request*, as a rule what *call_next* returns for it.
+        """Return the response to *request*, usually the one that *call_next* returns.
 
-        *call_next* takes the attempt and a request to the same origin. It may be called
-        again, and then waits for the end of the call before, and for the host's turn.
+        *call_next* takes the attempt and a request to the same origin. A layer may call it
+        again: a repeated call waits for the previous one to end, and for the host's delay.
         """
 
 
 def asked_at(request: Request, url: str) -> Request:
-    """Return *request* for *url*, where a redirect has led, with all of its options."""
+    """Return *request* for *url*, the target of a redirect, with all of its options."""
     return request if request.url == url else copied(request, url=url)
 
 
@@ -244,8 +250,8 @@ def copied(
 ) -> Request:
     """Return a copy of *request* for one exchange, with all of its options.
 
-    *url* is the address of the exchange, as a rule the request's own; *more_headers* are sent
-    behind the request's own.
+    *url* is the address of the exchange, by default the request's own; *more_headers* are sent
+    after the request's own.
     """
     copy = request.elsewhere(
         request.url if url is None else url,
@@ -258,19 +264,19 @@ def copied(
 
 
 def replaced(response: Response, **changes: Any) -> Response:
-    """Return a copy of *response* with *changes*: the crawl never changes one that was made."""
+    """Return a copy of *response* with *changes*: the crawl never changes a response in place."""
     copy = object.__new__(type(response))
     vars(copy).update(vars(response), **changes)
     return copy
 
 
 def layer_name(layer: Any) -> str:
-    """Return the name of a layer: of its class, or of a function."""
+    """Return the name of a layer: the name of its class or function."""
     return str(getattr(layer, "__name__", type(layer).__name__))
 
 
 def check_layers(layers: object, kind: str) -> None:
-    """Raise `SpiderError` where the layers of a spider of *kind* are no list of layers."""
+    """Raise `SpiderError` if the layers of a spider of *kind* are not a list of layers."""
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
     for layer in layers:
@@ -279,7 +285,7 @@ def check_layers(layers: object, kind: str) -> None:
 
 
 def loaded_layers(names: Iterable[str]) -> list[Layer]:
-    """Return the layers of the setting `layers`; raises `SettingsError` where one cannot be had."""
+    """Return the layers of the setting `layers`; raises `SettingsError` if one cannot be loaded."""
     return [_loaded_layer(name) for name in names]
 
 
@@ -291,7 +297,8 @@ def _loaded_layer(name: str) -> Layer:
             for part in attribute.split("."):
                 found = getattr(found, part)
         else:
-            from importlib.metadata import entry_points  # 8 ms, for the crawls that name one
+            # Imported late: it takes 8 ms, and few crawls name an entry point.
+            from importlib.metadata import entry_points
 
             offered = {each.name: each for each in entry_points(group=LAYER_GROUP)}
             if name not in offered:
@@ -313,7 +320,7 @@ def _loaded_layer(name: str) -> Layer:
 
 
 def _layer_refusal(layer: Any) -> str | None:
-    """Return why *layer* is no layer; None where it may be one."""
+    """Return why *layer* is not a layer; None if it may be one."""
     wanted = "`async def __call__(self, attempt, request, call_next)`"
     if isinstance(layer, type):
         return f"{layer.__name__} is a class: write {layer.__name__}()"

@@ -5,10 +5,10 @@ Content-Type, the first <meta> that names an encoding, then UTF-8 if the bytes a
 UTF-8, else windows-1252. Only HTML has a <meta> that counts, and only HTML and XML have an
 XML declaration. JSON is UTF-8 whenever its bytes are (RFC 8259, section 8.1).
 
-An encoding is called by the standard's name, in lower case, and decoded by the standard's
-tables. Python's codecs are others: its `euc_jp` lacks the characters of NEC and IBM, which
-most Japanese pages have, and an encoding of its own (`punycode`, `unicode_escape`) may be slow
-enough to stop the crawl. `python_name` has the nearest codec, for users.
+An encoding has the standard's name, in lower case, and is decoded by the standard's tables.
+Python's codecs differ: its `euc_jp` lacks the characters of NEC and IBM, which most Japanese
+pages have. Encodings that only Python knows (`punycode`, `unicode_escape`) may be slow enough
+to block the crawl. `python_name` returns the nearest codec, for users.
 """
 
 import codecs
@@ -21,9 +21,9 @@ import webencodings
 
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 
-#: So many bytes a browser waits for before it begins to read, and looks for a <meta> in.
+#: Bytes that a browser waits for before it parses, and searches for a <meta>.
 _PREFIX = 1024
-#: A browser begins anew where it comes upon a <meta> later; behind this it is not looked for.
+#: If a browser finds a <meta> later, it parses the page again. Bytes that are searched for it.
 _LATEST = 1 << 20
 
 _BOMS = (
@@ -31,35 +31,38 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16le"),
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
-#: In all others a byte below 128 is that character of ASCII, or the end of another but no `<`.
+#: In all other encodings the byte of `<` always is this character. Any other byte below 128 is its
+#: ASCII character, or the end of a longer one.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
-#: In all others each byte is a character.
+#: In all other encodings each byte is a character.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
-#: A longer text without the end of a tag or line is cut anywhere: it could fill the memory.
+#: Cut a longer text without the end of a tag or line anywhere: it could fill the memory.
 _LONGEST_RUN = 1 << 20
-#: The standard decodes GBK as GB 18030, which has more characters; for two Python has no codec.
+#: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for the
+#: other two.
 _NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
-#: What these labels mean in a <meta> or an XML declaration: a page read as ASCII is not UTF-16.
+#: These labels mean other encodings in a <meta> or an XML declaration: as the label was readable
+#: as ASCII, the page cannot be UTF-16.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
-#: ISO-2022-JP has this byte; all of its bytes are below 128, so that it looks like UTF-8.
+#: ISO-2022-JP contains this byte; all of its bytes are below 128, so it is also valid UTF-8.
 _ESCAPE = b"\x1b"
 _LONGEST_LABEL = 40
-#: A parameter of a Content-Type; a quoted one may hold what looks like others.
+#: A parameter of a Content-Type; a quoted value may contain text that looks like parameters.
 _PARAMETER = re.compile(
     r";[ \t\r\n]*+([^;=]*+)(?:=(?:\"((?:[^\"\\]|\\.)*+)\"?+[^;,]*+|([^;,]*+)))?+"
 )
-#: A value of a Content-Type that was sent more than once, and its type.
+#: One value of a Content-Type that was sent more than once: its type, and its parameters.
 _VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
 #: A body of one of these types, or of none, may be a page.
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
-#: "Prescan a byte stream to determine its encoding": no text is told from tags.
+#: "Prescan a byte stream to determine its encoding": it reads tags also in the text of scripts.
 _PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
-#: The same, as a parser reads it that comes upon a <meta>.
+#: The same for a parser, which skips elements with text.
 _SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
@@ -70,7 +73,7 @@ _XML = re.compile(rb"\s*+<\?xml(?=\s)[^>]*?\sencoding\s*=\s*[\"']([^\"'>]*)", re
 
 
 def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> str:
-    """Return the name of the encoding of *body*; *is_xml* if it is XML whatever its type says."""
+    """Return the name of the encoding of *body*; with *is_xml* it is XML despite its type."""
     for mark, name in _BOMS:
         if body.startswith(mark):
             return name
@@ -92,21 +95,21 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
         is_utf8 = cut and not body[: error.start].isascii()
     if is_utf8 and kind == "json":
         return "utf-8"
-    # One that is UTF-8 is UTF-8, whatever is said far below.
+    # Valid UTF-8 is UTF-8, whatever a later <meta> declares; ISO-2022-JP is the exception.
     if kind in ("html", "xml") and (not is_utf8 or _ESCAPE in body):
         declared = _of_metas(_SCAN, body[:_LATEST])
     return declared or ("utf-8" if is_utf8 else "windows-1252")
 
 
-#: Longer attributes of a <meta> are not kept in memory.
+#: Longer attributes of a <meta> are not cached.
 _SHORT_META = 200
 
 
 @lru_cache(256)
 def named(label: str) -> str | None:
-    """Return the name of the encoding that the web means by *label*, None where it knows none.
+    """Return the name of the encoding that browsers mean by *label*, or None if it is unknown.
 
-    Beside the labels of the web, the names of `python_name` are known.
+    The labels of the web are known, and also the names of `python_name`.
     """
     if not label.isascii() or len(label) > _LONGEST_LABEL:
         return None
@@ -126,7 +129,7 @@ def _names() -> dict[str, str]:
 
 
 def decode(body: bytes, encoding: str) -> str:
-    """Return *body* as text, with U+FFFD for bytes that are not of *encoding*."""
+    """Return *body* as text, with U+FFFD for bytes that are invalid in *encoding*."""
     if encoding == "utf-8":
         return body.decode("utf-8", "replace").removeprefix("\ufeff")
     if (table := _table(encoding)) is not None:
@@ -141,7 +144,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
         yield from map(decoder.decode, pieces)
         yield decoder.decode(b"", final=True)
         return
-    # endec keeps no state between two calls, so each piece ends behind the end of a character.
+    # endec keeps no state between calls, so each piece must end with a complete character.
     marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
     waiting = bytearray()
     for piece in pieces:
@@ -156,17 +159,17 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return the characters of the 256 bytes, for what Python decodes several times as fast."""
+    """Return the characters of the 256 bytes: Python decodes by a table several times as fast."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")
 
 
 def content_type(header: str) -> str:
-    """Return the one type of a Content-Type that has several, as browsers choose it.
+    """Return the type that browsers choose from a Content-Type with several values.
 
-    The last valid one counts (Fetch, "extract a MIME type"), and the charset of one before it
-    if that has the same type.
+    The last valid one counts (Fetch, "extract a MIME type"). If it has no charset, it gets that of
+    an earlier value of the same type.
     """
     chosen = essence = charset = ""
     for found in _VALUE.finditer(header):
@@ -189,9 +192,9 @@ def _charset(parameters: str) -> str:
     return ""
 
 
-@lru_cache(64)  # the pages of a site have the same one
+@lru_cache(64)  # the pages of a site have the same header
 def _of_header(header: str | None) -> tuple[str, str | None]:
-    """Return "html", "xml", "json" or "" for the type of a body, and the encoding that it names."""
+    """Return the kind of a body ("html", "xml", "json" or "") and the encoding of its header."""
     header = content_type(header) if header and "," in header else header or ""
     kind, mark, parameters = header.partition(";")
     kind = kind.strip().lower()
@@ -203,12 +206,12 @@ def _of_header(header: str | None) -> tuple[str, str | None]:
 
 
 def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
-    """Return the encoding that the first <meta> names that names one."""
+    """Return the encoding of the first <meta> that names an encoding."""
     for found in tags.finditer(source):
         attributes = found["meta"]
         if not attributes:
             continue
-        # The pages of a site have the same one.
+        # The pages of a site have the same <meta>.
         of_meta = _of_meta if len(attributes) <= _SHORT_META else _of_meta.__wrapped__
         if (name := of_meta(attributes)) is not None:
             return name

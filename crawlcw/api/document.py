@@ -1,4 +1,4 @@
-"""The content of a page: its bytes as text, as JSON, and as trees to select from."""
+"""The content of a page: its bytes as text, as JSON, and as trees for selectors."""
 
 import json
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _JSONLD = "application/ld+json"
-#: Beginning and end of a script that is hidden from XML, or from old browsers.
+#: Marks around a script that hide it from XML parsers or from old browsers.
 _OPENING = re.compile(r"(?:[\s\ufeff]|(?:(?://|/\*)\s*+)?+(?:<!--|<!\[CDATA\[)(?:\s*+\*/)?+)*+")
 _CLOSING = re.compile(r"(?:\s|;|(?:(?://|/\*)\s*+)?(?:-->|\]\]>)(?:\s*+\*/)?+)++\Z")
 _LONGEST_CLOSING = 60
@@ -28,7 +28,7 @@ _COMMA_OR_TEXT = re.compile(_TEXT + r"|,(?=\s*+[}\]])", re.DOTALL)
 
 
 class Metas(dict[str, str]):
-    """The content of a page's <meta>s by name; one that is not there is named in the error."""
+    """The content of a page's <meta>s by name; the error for a missing one names it."""
 
     def __missing__(self, name: str) -> str:
         raise KeyError(
@@ -38,25 +38,25 @@ class Metas(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """The trees of one page, as far as a crawl has looked at them before the callback."""
+    """The trees of one page that a crawl has made or refused before the callback."""
 
-    tree: LexborHTMLParser | None = None  #: None: it is made where it is asked for
-    refusal: ParseRefusedError | None = None  #: why there is none
+    tree: LexborHTMLParser | None = None  #: None: made at the first access
+    refusal: ParseRefusedError | None = None  #: why the page has no tree
     selector: "Selector | None" = None
     selector_refusal: ParseRefusedError | None = None
 
 
 class Document:
-    """The content of a page, and what can be selected from it."""
+    """The content of a page, and methods that select parts of it."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
 
-    #: The trees, as far as the crawl has looked at them; None: it has not.
+    #: The trees that the crawl has made; None: it has not checked the page.
     trees: Trees | None = None
     _chosen_charset: str | None = None
-    _plain_body: bytes | None = None  #: the body, once it is known that the parser is given it
+    _plain_body: bytes | None = None  #: the body, once `source` has found that it is unchanged
 
     @property
     def size(self) -> int:
@@ -68,8 +68,8 @@ class Document:
         """The encoding of the body, as a browser would choose it, by the name of Python's codec.
 
         `text` and links use the tables of browsers, which have more characters than the codec.
-        May be set where the page is wrong about it: text, trees and links are made anew.
-        Raises `ValueError` for an encoding that is not one of the web's.
+        Set it if the page declares a wrong one: text, trees and links are then made again.
+        Setting it raises `ValueError` for an encoding that browsers do not know.
         """
         return charset.python_name(self._charset)
 
@@ -84,7 +84,7 @@ class Document:
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
-        # The page's trees are those of other text.
+        # The crawl made these trees from text in the old encoding.
         self.trees = None
 
     @property
@@ -96,13 +96,14 @@ class Document:
 
     @cached_property
     def text(self) -> str:
-        """The body as text, with U+FFFD for bytes that are not of its encoding."""
+        """The body as text, with U+FFFD for bytes that are invalid in its encoding."""
         return charset.decode(self.body, self._charset)
 
     def json(self) -> Any:
-        """Return the body as JSON; raises `ValueError` where it is none."""
+        """Return the body as JSON; raises `ValueError` if it is not JSON."""
         try:
-            # A server may call it HTML: a <meta charset> in its texts is not its own.
+            # UTF-8 first, since a server may call JSON HTML: a <meta charset> in a string of it
+            # does not name its encoding.
             text = self.body.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = self.text
@@ -112,10 +113,10 @@ class Document:
             raise ValueError("the JSON is nested too deeply") from None
 
     def source(self) -> bytes:
-        """Return the body as the parser is given it: in UTF-8, see `markup.prepared`."""
+        """Return the body for the parser: in UTF-8, see `markup.prepared`."""
         body = self.body
         if body is self._plain_body:
-            return body  # it was looked through when the memory for its tree was taken
+            return body  # an earlier call has checked it
         source = body
         if self._charset != "utf-8":
             # Not `text`, which would stay in memory.
@@ -132,9 +133,9 @@ class Document:
     def tree(self) -> LexborHTMLParser:
         """The page's tree.
 
-        Raises `ParseRefusedError` for a page that would hang the parser. A crawl finds
-        that out by parsing large and odd pages in another process, before their callback;
-        without one, odd pages are refused by the look of them.
+        Raises `ParseRefusedError` for a page that would hang the parser. A crawl tests
+        this before the callback: it parses large and suspicious pages in another process.
+        Outside of a crawl, suspicious pages are refused without a test.
         """
         trees = self.trees
         if trees is None:
@@ -162,8 +163,8 @@ class Document:
     def selector(self) -> "Selector":
         """The page as a parsel selector, as Scrapy has it: `.xpath()`, `.css("a::text")`, `.re()`.
 
-        One of XML where the server says that the page is. Raises `ParseRefusedError` as
-        `tree` does, and for XML that declares entities; `SpiderError` without parsel.
+        It parses XML if the server says that the page is XML. Raises `ParseRefusedError` as
+        `tree` does, and for XML that declares entities. Raises `SpiderError` without parsel.
         """
         trees = self.trees or Trees()
         check(trees.refusal)
@@ -177,18 +178,18 @@ class Document:
 
     @property
     def selector_kind(self) -> markup.Kind:
-        """Which of parsel's parsers is for the page."""
+        """The parser of parsel for this page: for HTML or for XML."""
         return markup.kind_of(self.headers.get("content-type"))
 
     def xpath(self, query: str, **variables: Any) -> "SelectorList[Selector]":
-        """Return what an XPath expression finds; *variables* are its `$name`s."""
+        """Return the matches of an XPath expression; *variables* are the values of its `$name`s."""
         return self.selector.xpath(query, **variables)
 
     @cached_property
     def meta(self) -> Metas:
         """The content of each <meta> by its name or property (`og:title`), in lower case.
 
-        The first counts where several have a name.
+        If several have the same name, the first counts.
         """
         found = Metas()
         for node in self.css("meta[content]"):
@@ -202,8 +203,8 @@ class Document:
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the page's JSON-LD objects: all, or those whose `@type` is *kind*.
 
-        Those in lists and in a `@graph` are taken out of them. Comments, last commas and
-        CDATA marks are forgiven. Scripts that are no JSON are left out.
+        Objects in lists and in a `@graph` are returned separately. Comments, last commas and
+        CDATA marks are accepted. Scripts that are not JSON are ignored.
         """
         objects = [
             each
@@ -223,13 +224,13 @@ class Document:
 def check(refusal: ParseRefusedError | None) -> None:
     """Raise a refusal, if there is one."""
     if refusal is not None:
-        # Another one: its traceback would keep the response, and all its bytes, until the
-        # next collection of garbage.
+        # Raise a copy: the traceback of a stored error would keep the response, and all its
+        # bytes, in memory until the next garbage collection.
         raise ParseRefusedError(refusal.message, reason=refusal.reason)
 
 
 def not_css(query: str, error: SelectolaxError) -> ValueError:
-    """Return the error for a query that is no CSS selector to lexbor."""
+    """Return the error for a query that lexbor does not accept as a CSS selector."""
     plain, pseudo, _ = query.partition("::")
     if plain and pseudo:
         return ValueError(
@@ -240,11 +241,11 @@ def not_css(query: str, error: SelectolaxError) -> ValueError:
 
 
 def _json_of(script: str) -> Any:
-    # One HTML comment may hide all of it, or stand beside it.
+    # An HTML comment may surround the whole script, or stand next to it.
     loose = (_loosely_json, lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)))
     for read in (str.strip, *loose):
         try:
-            # Line ends within texts are common, and no harm.
+            # Line ends within strings are common and harmless, hence not strict.
             return json.loads(read(script), strict=False)
         except (ValueError, RecursionError):
             pass
@@ -256,9 +257,9 @@ def _text_alone(found: re.Match[str]) -> str:
 
 
 def _loosely_json(script: str) -> str:
-    """Return a script as JSON that has what JavaScript may have: comments, a last comma, a `;`.
+    """Return JSON without the extras of JavaScript: comments, a last comma, a `;`.
 
-    It comes without the marks that hide it from XML and from old browsers.
+    The marks that hide a script from XML parsers and old browsers are removed, too.
     """
     opened = _OPENING.match(script)
     text = script[opened.end() if opened else 0 :]

@@ -1,8 +1,8 @@
-"""A form of a page, and the request that a browser would send when it is submitted.
+"""A form of a page, and the request that a browser would send for it.
 
-Fields, hidden ones among them, have the values that the page gives them. The HTML
-standard says which are sent ("constructing the entry list") and how ("form
-submission algorithm"). Files and dialogs are left to the spider.
+Fields, including hidden ones, have the values from the page. The HTML standard defines
+which fields are sent ("constructing the entry list") and how ("form submission
+algorithm"). Spiders must make the requests of forms with files, and of dialogs, themselves.
 """
 
 import re
@@ -22,20 +22,20 @@ from crawlcw.api.request import Callback, Request
 from crawlcw.errors import FetchError
 from crawlcw.model import urls
 
-#: Value for a field: a text, several where the field may have several, or none at all.
+#: The value of a field: a text, several texts for a field with several values, or None.
 FieldValue = str | int | float | Iterable[str] | None
-#: A name and its value, as they are sent.
+#: A name and its value, as a form sends them.
 _Entry = tuple[str, str]
 
 _CONTROLS = frozenset({"button", "input", "select", "textarea"})
 _NO_SUBMIT_BUTTONS = frozenset({"button", "reset"})
 _BUTTONS = _NO_SUBMIT_BUTTONS | {"submit", "image"}
-#: Kinds of input whose value has any number of lines, or is none of a line of text.
+#: Kinds of input whose value is not a single line of text.
 _NOT_ONE_LINE = frozenset({"hidden", "checkbox", "radio", "submit", "image"})
 _DIRECTIONS = {"L": "ltr", "R": "rtl", "AL": "rtl"}
 _SPACE = " \t\n\f\r"
 _LINE_END = re.compile(r"\r\n?|\n")
-#: A word of a text with the spaces behind it; a line may end behind a hyphen or a slash, too.
+#: A word of a text with the spaces after it; a line may also break after a hyphen or a slash.
 _WORD = re.compile(r"\S+?(?:[-/](?=[^\W\d_])|(?!\S))\s*|\s+")
 _INTEGER = re.compile(r"[ \t\n\f\r]*\+?(\d{1,9})", re.ASCII)
 _NUMBER = re.compile(r"-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
@@ -51,30 +51,30 @@ _DATES = {
     "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
 }
 _TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
-#: Kinds of input that send no direction.
+#: Kinds of input that do not send their text direction.
 _WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
-#: Encodings of a form that only the spider itself can make.
+#: Encodings of a form that this module does not support.
 _UNSENT = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Form:
-    """A form that can be submitted, with the values that its page gives it."""
+    """A form that can be submitted, with the values from its page."""
 
     node: LexborNode  #: in the tree of a page `with_form_owners`
     page_url: str
-    base_url: str  #: that of the page's links
-    encoding: str  #: that of the page, by the standard's name
+    base_url: str  #: the base URL of the page's links
+    encoding: str  #: the page's encoding, by the standard's name
     callback: Callback | None
     click: str | Literal[False] | None  #: see `Response.form`
-    options: dict[str, Any]  #: those of the `Request`
+    options: dict[str, Any]  #: options of the `Request`
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields with the values that the page gives them, by name.
+        """The values of the fields from the page, by name.
 
-        None for one that is not selected, and a list for a name with several values.
+        The value is None if nothing is selected, and a list if a name has several values.
         """
         controls = [control for control in _controls_of(self.node) if not control.is_button]
         values: dict[str, list[str]] = {control.name: [] for control in controls if control.name}
@@ -89,10 +89,10 @@ class Form:
     ) -> Request:
         """Return the request of the form, filled in with *fields* and those *named*.
 
-        None leaves a field out. A button that is clicked sends its own name and value,
-        unless that name is given another. Text is sent in the encoding of the page.
-        A form that leads nowhere becomes a request that the crawl drops and counts.
-        Raises `ValueError` for a form that sends files, and for a button that is not there.
+        None leaves a field out. The clicked button sends its own name and value, unless
+        the arguments have another value for that name. Text is sent in the encoding of
+        the page. If the form's URL cannot be fetched, the crawl drops and counts the
+        request. Raises `ValueError` for a form that sends files, and for a missing button.
         """
         of_form = self.node.attributes
         controls = _controls_of(self.node)
@@ -117,12 +117,12 @@ class Form:
             options = {"headers": [("Content-Type", _ENCODED)], **options}
             options |= {"method": "POST", "body": sent}
         try:
-            # Without an action it leads to its page, whatever a <base> says.
+            # A form without an action goes to its page, even if the page has a <base>.
             url = urls.resolve(self.base_url if action else self.page_url, action)
         except FetchError as refusal:
             return Request.refused(action, refusal, self.callback, **options)
         if method != "post":
-            # An empty query is one (HTML, "mutate action URL").
+            # Even an empty query has its `?` (HTML, "mutate action URL").
             url = f"{url.partition('?')[0]}?{sent.decode()}"
         return Request(url, self.callback, **options)
 
@@ -136,7 +136,7 @@ class Form:
                 if is_submit and not control.is_disabled:
                     return control
             return None
-        # A button elsewhere in the page may be of the form.
+        # Search the whole page, because a button outside of the form may belong to it.
         chosen = {node.mem_id for node in self.node.parser.css(self.click)}
         for control in controls:
             if control.node.mem_id in chosen:
@@ -152,7 +152,7 @@ class _Control:
     ) -> None:
         self.node, self.attributes = node, attributes
         self.is_disabled = is_off or "disabled" in attributes
-        self.direction = direction  #: of its text, "auto" for that of its first letter
+        self.direction = direction  #: of its text; "auto": the first letter decides
         self.tag = node.tag
         self.name = attributes.get("name") or ""
         self.kind = (attributes.get("type") or "").lower()
@@ -164,7 +164,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     of_form, root, controls = form.attributes, form.parser.root, list[_Control]()
     assert root is not None, "it is the element above the form"
     number, form_id = of_form.get(OWNER), of_form.get("id")
-    # An id leads to its first element.
+    # If several elements have the same id, it means the first.
     bearer = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and bearer is not None and bearer.mem_id == form.mem_id
     waiting = [(root, False, False, "ltr")]
@@ -184,14 +184,14 @@ def _controls_of(form: LexborNode) -> list[_Control]:
             if is_ours:
                 controls.append(_Control(node, attributes, is_off=is_off, direction=direction))
         elif tag == "noscript" and is_inside:
-            continue  # to a browser it is text
+            continue  # a browser reads its content as text
         elif tag == "form":
             is_inside = node.mem_id == form.mem_id
         elif tag == "shadow-root":
             is_inside = False
         is_disabled = tag == "fieldset" and "disabled" in node.attributes
         children = [child for child in node.iter() if child.is_element_node]
-        # Fields in the first legend of a fieldset can be used all the same.
+        # Fields in the first legend of a disabled fieldset remain enabled.
         legends = (child for child in children if is_disabled and child.tag == "legend")
         legend = next(legends, None)
         below = is_off or is_disabled or tag == "datalist"
@@ -209,8 +209,8 @@ def _entries(
     given: Mapping[str, FieldValue],
     encoding: str,
 ) -> list[_Entry]:
-    """Return the entries of a form: values that are *given* take the place of the page's."""
-    # A radio button that is checked unchecks the others of its name.
+    """Return the entries of a form: values in *given* replace those of the page."""
+    # A checked radio button unchecks the others of its name.
     radio = {
         control.name: control
         for control in controls
@@ -267,7 +267,7 @@ def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
     elif kind == "hidden" and name.lower() == "_charset_":
         value = _title(encoding)
     elif kind == "file":
-        value = ""  # whatever the page says, it is the user who chooses
+        value = ""  # only a user can choose a file, so the page's value does not count
     else:
         value = attributes.get("value") or ""
         if kind in ("checkbox", "radio"):
@@ -278,7 +278,7 @@ def _entries_of(control: _Control, *, encoding: str) -> Iterator[_Entry]:
 
 
 def _title(encoding: str) -> str:
-    """Return the name of an encoding as forms have it, which is sent in UTF-8 if it is UTF-16."""
+    """Return the name of an encoding for `_charset_`; forms send UTF-16 pages in UTF-8."""
     if encoding.startswith("utf-"):
         return "UTF-8"
     is_lower = encoding.startswith(("windows-", "mac", "x-", "gb18030"))
@@ -303,7 +303,7 @@ def _is_off(option: LexborNode) -> bool:
 
 
 def _text_of(option: LexborNode) -> str:
-    """Return the text of an option, its blanks collapsed, but for those of other kinds."""
+    """Return the text of an option; runs of HTML's white space become single spaces."""
     pieces = option.traverse(include_text=True)
     text = "".join(
         node.text(deep=False) or ""
@@ -314,7 +314,7 @@ def _text_of(option: LexborNode) -> str:
 
 
 def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> str:
-    """Return the value of an input as HTML's "value sanitization algorithm" leaves it."""
+    """Return the value of an input after HTML's "value sanitization algorithm"."""
     if kind in _NOT_ONE_LINE:
         return value
     if pattern := _DATES.get(kind):
@@ -332,12 +332,12 @@ def _sanitized(value: str, kind: str, attributes: Mapping[str, str | None]) -> s
 
 
 def _dated(moment: re.Match[str] | None) -> str:
-    """Return a date or a time, "" for one that no calendar has."""
+    """Return a date or a time, or "" if it does not exist in the calendar."""
     if moment is None:
         return ""
     parts = moment.groupdict()
     year = int(parts.get("year", "1"))
-    calendar = 2000 + year % 400  # Python's own ends in 9999; it begins again in 400 years
+    calendar = 2000 + year % 400  # Python's calendar ends in 9999, and repeats every 400 years
     try:
         if "day" in parts:
             date(calendar, int(parts["month"]), int(parts["day"]))
@@ -361,7 +361,7 @@ def _decimal(value: str | None) -> Decimal | None:
 
 
 def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
-    """Return the value of a slider: the middle by default, within its bounds, on a step."""
+    """Return the value of a slider: by default the middle, within its bounds and on a step."""
     number = _decimal(value)
     low, high, step = (_decimal(attributes.get(name)) for name in ("min", "max", "step"))
     base = next((bound for bound in (low, number) if bound is not None), Decimal(0))
@@ -378,7 +378,7 @@ def _in_range(value: str, attributes: Mapping[str, str | None]) -> str:
 
 
 def _simple_color(value: str) -> str:
-    """Return a color as `#rrggbb`; of CSS's many ways to write one only those are read."""
+    """Return a color as `#rrggbb`; other ways of CSS to write a color are not supported."""
     digits = value[1:].lower() if _COLOR.fullmatch(value) else "000000"
     if len(digits) < 6:
         digits = "".join(2 * digit for digit in digits)
@@ -386,9 +386,9 @@ def _simple_color(value: str) -> str:
 
 
 def _wrapped(text: str, *, columns: int) -> str:
-    """Return a text with the line ends that Chromium adds to one of `wrap=hard`.
+    """Return a text with the line ends that Chromium adds for `wrap=hard`.
 
-    Its lines have room for one character more than *columns*, and for any blanks behind that.
+    A line holds one character more than *columns*, and any number of spaces after that.
     """
     room, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):
@@ -405,7 +405,7 @@ def _wrapped(text: str, *, columns: int) -> str:
 
 
 def _direction(control: _Control, value: str) -> Iterator[_Entry]:
-    """Yield the entry with the direction of a control's text, if it asks for one (`dirname`)."""
+    """Yield the entry with the direction of a control's text, if it has `dirname`."""
     name = control.attributes.get("dirname")
     if not name or (control.tag == "input" and control.kind in _WITHOUT_DIRECTION):
         return
@@ -428,7 +428,7 @@ def _internet_lines(text: str) -> str:
 
 
 def _encoded(entries: list[_Entry], encoding: str) -> bytes:
-    """Return entries as application/x-www-form-urlencoded, of the URL standard."""
+    """Return entries as application/x-www-form-urlencoded, see the URL standard."""
 
     def escaped(text: str) -> str:
         return quote_plus(urls.encoded(text, encoding), "*").replace("~", "%7E")

@@ -1,8 +1,8 @@
-"""Hosts by their names in a spider: the limits of single ones, and those that links may lead to.
+"""The hosts that a spider names: for its limits, and as the hosts that links may lead to.
 
-A name that no task's host can ever be is refused: a limit would never count, and every link
-would be dropped without a word. Which of a spider's limits is a host's is found here; the host
-queues keep to it.
+A name that no host of a task can have raises an error. Otherwise a limit would never apply, or
+every link would be dropped silently. This module finds the limit of a host; the host queues
+obey it.
 """
 
 import re
@@ -15,7 +15,7 @@ from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import durations, urls
 from crawlcw.model.sanitize import redacted
 
-#: No task's host is written with these, see `urls.Location`.
+#: The host of a task never has these ports, see `urls.Location`.
 _DEFAULT_PORTS = (":80", ":443")
 #: Parts of a URL around its host, and the empty port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
@@ -23,13 +23,13 @@ _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """How a host is to be treated; None: as the settings say.
+    """The limits of a host; None: as the settings say.
 
-    Raises `SettingsError` where a value makes no sense.
+    Raises `SettingsError` if a value is invalid.
     """
 
-    concurrency: int | None  #: requests under way at once; 0: no limit
-    delay: timedelta | None  #: the least time between two requests
+    concurrency: int | None  #: requests at the same time; 0: no limit
+    delay: timedelta | None  #: the minimum time between two requests
 
     def __init__(
         self, *, concurrency: int | None = None, delay: timedelta | float | str | None = None
@@ -49,22 +49,22 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLimit:
-    """What holds for one host."""
+    """The effective limits of one host."""
 
-    concurrency: int  #: requests under way at once; 0: no limit
+    concurrency: int  #: requests at the same time; 0: no limit
     delay: float  #: seconds between the starts of two requests
 
 
 class Limits:
-    """A spider's limits, ready to be asked for those of a host.
+    """A spider's limits, ready for the search by host.
 
     The keys are `shop.example.com:8080`, `shop.example.com` (on every port),
-    `*.example.com` (the hosts below it and not itself, on every port), and `*`.
-    Of those that fit, the first in this order counts; of two `*.`, the longer.
+    `*.example.com` (its subdomains without itself, on every port), and `*`. If
+    several keys match, the first in this order counts, and the longest of `*.` keys.
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
-        """Raise `SettingsError` unless it is a mapping of such keys to `Limit`."""
+        """Raise `SettingsError` unless *limits* maps such keys to `Limit`s."""
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: make it a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
@@ -83,7 +83,7 @@ class Limits:
             same[host] = limit
 
     def of(self, host: str) -> Limit | None:
-        """Return the most specific limit of *host*, which is a task's, or None."""
+        """Return the most specific limit of *host*, the host of a task, or None."""
         name = urls.name_of(host)
         limit = self._hosts.get(host) or self._hosts.get(name)
         parent = name if self._below else ""
@@ -94,7 +94,7 @@ class Limits:
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
-    """Return what holds for *host*: its limit, and the settings where that says nothing."""
+    """Return the effective limits of *host*: from its `Limit`, and else from the settings."""
     limit = limits.of(host)
     concurrency = limit.concurrency if limit else None
     delay = limit.delay if limit else None
@@ -105,7 +105,7 @@ def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
 
 
 def _host(key: str) -> str:
-    """Return the host that *key* names, or whose subdomains it names, as tasks have it."""
+    """Return the host in *key*, without `*.`, in the form of `task.host`."""
     mistake = SettingsError(
         f"limits[{key!r}] is neither a host nor a pattern: write shop.example.com, "
         "shop.example.com:8080, *.example.com or *"
@@ -114,7 +114,8 @@ def _host(key: str) -> str:
         raise mistake
     name = key.removeprefix("*.")
     host = _named(name)
-    if host is None or (name != key and ":" in host):  # names below an address, or at one port
+    # `*.` fits only a name without a port: an IPv6 address has no subdomains.
+    if host is None or (name != key and ":" in host):
         raise mistake
     if name.endswith(_DEFAULT_PORTS):
         raise SettingsError(
@@ -124,7 +125,7 @@ def _host(key: str) -> str:
 
 
 def _named(name: str) -> str | None:
-    """Return the host of this name, as tasks have it; None where there can be none."""
+    """Return the host of this name in the form of `task.host`; None if it is not a host."""
     if not name or _NOT_IN_HOSTS.search(name):
         return None
     try:
@@ -135,13 +136,13 @@ def _named(name: str) -> str | None:
 
 
 def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
-    """Return the hosts that *allowed* names, which `kind.allowed_hosts` is.
+    """Return the hosts in *allowed*, the value of `kind.allowed_hosts`.
 
-    Raises `SpiderError` for a value that is no list, and for a member that names no host.
+    Raises `SpiderError` if the value is not a list, or if a member is not a host.
     """
     if isinstance(allowed, str) and allowed != "*":
         raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
-    # It is read more than once, and an iterator would be empty the second time.
+    # The crawl reads it more than once, and an iterator would be empty the second time.
     if not isinstance(allowed, Iterable) or isinstance(allowed, Iterator):
         raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: make it a list")
     return frozenset(_allowed_host(each, kind) for each in allowed)

@@ -1,9 +1,9 @@
-"""Filter of the links of a page: by URL, extension and position, and against crawler traps.
+"""Filters of a page's links: by URL, extension and position, and against crawler traps.
 
-A trap is a relative link that grows its own path, or a search with forty filters: every page of
-such a site links to new ones, for ever. Only the URL is checked. An endless site with ordinary
-URLs, such as a calendar, is limited by `max_depth`, which has no default, and
-`max_pages_per_host`.
+A trap is, for example, a relative link that makes its path longer on each page, or a search with
+forty filters: every page of such a site links to new pages, for ever. The filters see only the
+URL. `max_depth`, which has no default, and `max_pages_per_host` limit an endless site with
+ordinary URLs, such as a calendar.
 """
 
 import re
@@ -18,7 +18,7 @@ from crawlcw.errors import Reason
 Patterns = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
 Extensions = str | Iterable[str]
 
-#: Extensions of files that no spider parses as a page, as Scrapy has them, and some younger ones.
+#: Extensions of files that are not pages: the list of Scrapy, and some newer ones.
 SKIPPED_EXTENSIONS = frozenset(
     """
     7z 7zip apk bz2 dmg gz iso jar rar tar tar.gz tgz xz zip zst
@@ -33,11 +33,11 @@ SKIPPED_EXTENSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFilter:
-    """Which addresses are followed: those that pass all that is given."""
+    """Decides which addresses are followed: those that meet all given conditions."""
 
-    allow: tuple[re.Pattern[str], ...] = ()  #: one of these is found in it
-    deny: tuple[re.Pattern[str], ...] = ()  #: none of these is
-    extensions: frozenset[str] | None = None  #: its path ends with one of these; `""`: with none
+    allow: tuple[re.Pattern[str], ...] = ()  #: one of these must be found in the address
+    deny: tuple[re.Pattern[str], ...] = ()  #: none of these may be found in it
+    extensions: frozenset[str] | None = None  #: its path must have one of these; `""`: no extension
     deny_extensions: frozenset[str] = frozenset()
 
     @staticmethod
@@ -48,7 +48,7 @@ class LinkFilter:
         extensions: Extensions | None = None,
         deny_extensions: Extensions | bool = False,
     ) -> "LinkFilter":
-        """Return what `follow_all` is given as a filter; raises `ValueError` for a bad pattern."""
+        """Return a filter from the arguments of `follow_all`; raises `ValueError` for a bad one."""
         if deny_extensions is True:
             denied = SKIPPED_EXTENSIONS
         else:
@@ -74,12 +74,12 @@ class LinkFilter:
         return not found & self.deny_extensions
 
 
-#: What most spiders follow.
+#: The filter of most spiders.
 EVERYTHING = LinkFilter()
 
 
 def extensions_of(url: str) -> frozenset[str]:
-    """Return the ends of a URL's path, in lower case: `gz` and `tar.gz`; `""` for none."""
+    """Return the extensions of a URL's path in lower case: `gz` and `tar.gz`; `""` for none."""
     path = url.partition("#")[0].partition("?")[0].partition("://")[2].partition("/")[2]
     parts = path.rpartition("/")[2].lower().split(".")
     if len(parts) == 1:
@@ -88,8 +88,8 @@ def extensions_of(url: str) -> frozenset[str]:
 
 
 def within(nodes: Iterable[LexborNode], regions: Iterable[LexborNode]) -> Iterator[LexborNode]:
-    """Yield those of *nodes* that are one of *regions*, or inside of one."""
-    # Whether a node is inside, by its address in memory; linear, however deep the page is.
+    """Yield the nodes that are one of *regions*, or inside of one."""
+    # Whether a node is inside, by its address in memory: this takes linear time on deep pages, too.
     inside = {region.mem_id: True for region in regions}
     for node in nodes:
         above: LexborNode | None = node
@@ -118,17 +118,17 @@ def _extensions(given: Extensions) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrapPolicy:
-    """The settings about traps; None: no limit."""
+    """The limits that detect crawler traps; None: no limit."""
 
     max_length: int | None = 2000  #: characters
     max_path_segments: int | None = 20  #: one for each slash, so empty ones count
-    max_segment_repeats: int | None = 3  #: of one segment in a path, but for empty ones
+    max_segment_repeats: int | None = 3  #: of one segment in a path; empty ones do not count
     max_query_parameters: int | None = 20  #: between `&` or `;`
 
     def why(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
-        # This runs for most links of every page: nothing is split before its
-        # separators were counted.
+        # This runs for most links of every page: split nothing before its separators are
+        # counted, because counting is faster.
         if self.max_length is not None and len(url) > self.max_length:
             return Reason.URL_TOO_LONG
         address, _, query = url.partition("?")
@@ -146,7 +146,7 @@ class TrapPolicy:
 
 
 def _repeats(segments: list[str], most: int) -> bool:
-    """Return whether a segment that is not empty is there more than *most* times."""
+    """Return whether a segment that is not empty occurs more than *most* times."""
     if len(segments) - len(set(segments)) < most:
         return False
     counts = Counter(segments)

@@ -1,18 +1,17 @@
-"""Check of a page's markup before parsing, in linear time, and its trees: lexbor's and parsel's.
+"""Checks of a page's markup before parsing, in linear time, and its trees by lexbor and parsel.
 
-A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag
-with thousands of attributes), a dense page makes a tree of seventy times its
-size, and a thread that parses cannot be stopped. A *suspicious* page is
-parsed in a process that can be stopped, see `crawl.parsing`; without such a process it is
-refused. So a false alarm costs a crawl some milliseconds; a page with few tags
-costs one count.
+A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag with thousands of
+attributes). A dense page makes a tree of seventy times its size. A thread that parses cannot be
+stopped. So the crawl parses a *suspicious* page in a process that it can stop, see
+`crawl.parsing`; without such a process the page is refused. A false alarm costs some milliseconds,
+and a page with few tags one count.
 
-The memory that a page takes in the parser does not always show in its text, and the parser has no
-limit. The system keeps the bound of a tree: RLIMIT_DATA of setrlimit(2).
+The text of a page does not always show how much memory its tree needs, and the parser has no
+limit. So the operating system limits the memory: RLIMIT_DATA of setrlimit(2).
 
-libxml2, for XPath, `::text` and regular expressions, is slower than lexbor at odd pages, cuts
-deeply nested elements without a word, and knows entities. A page is refused where any of that
-would matter. parsel is an extra, imported where such a tree is asked for.
+libxml2, for XPath, `::text` and regular expressions, is slower than lexbor on unusual pages, drops
+deeply nested elements silently, and resolves entities. A page is refused if any of that would
+matter. parsel is an optional dependency, imported when a callback needs such a tree.
 """
 
 import codecs
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Kind = Literal["html", "xml"]
 
-#: The limits keep the worst known shape under half a second.
+#: With these limits the worst known shape takes less than half a second.
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
@@ -46,72 +45,73 @@ MAX_OPTIONS = 5_000
 MAX_ROOTS = 2_000
 #: The sum of the squares of the numbers of attributes: 10,000 in one tag, or 1,000 in a hundred.
 MAX_ATTRIBUTE_WORK = 10_000**2
-#: A tree that is made without a look at the memory it takes.
+#: The largest tree, estimated from the text of its page.
 MAX_TREE = 128 << 20
-#: The most memory of a tree that is made in this process. By its look none takes more than
-#: MAX_TREE, but a few formatting tags that are left open are opened again in every block.
+#: The memory limit of a tree in this process. It is above MAX_TREE, because the estimate may be
+#: too low: the parser opens unclosed formatting tags again in every block.
 MOST_HEAP = 2 * MAX_TREE
-#: Fewer attributes than fit into a tag of this size may be in any number of tags.
+#: The attributes of shorter tags are harmless in any number of tags.
 _LONG_TAG = 2048
 _CHUNK = 4096
-#: A body, or a tree, from which on it is parsed in another process: it takes 0.2 s, at most.
+#: Sizes of a body and of a tree from which another process parses it: below them it takes at most
+#: 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
-#: No shape of this many bytes takes longer than half a second.
+#: No page of this size in bytes takes longer than half a second.
 HARMLESS = 8 * 1024
-#: Fewer tags than this left open take under half a second, whatever they are.
+#: Fewer unclosed tags than this take less than half a second, whatever the tags are.
 _SUSPICIOUS = 1_500
-#: So many NULs take 1 MiB of errors.
+#: For this many NULs the parser stores errors of 1 MiB.
 _MOST_NULS = 1 << 16
-#: A page of up to 4,000 tags takes at most half a second, with a limit for its memory [measured].
+#: A page of up to 4,000 tags takes at most half a second, if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
-#: The tags, times those that may be open at once: the parser looks through these for many tags.
-#: 20,000 tags, all of them open, are 4 * 10**8 and take 0.4 s [measured].
+#: Limit of tags times tags that may be open together, because for many tags the parser searches
+#: the open ones. 20,000 tags, all open, are 4 * 10**8 and take 0.4 s [measured].
 _MOST_STEPS = 250_000_000
-#: The tags, times the unlike formatting tags that are left open, which are opened again for each
-#: and for which each end tag may go through all of the page: 20 in 15,800.
+#: Limit of tags times different unclosed formatting tags: the parser opens these again for each
+#: tag, and each end tag of theirs may search the whole page. It allows 20 in 15,800 tags.
 _MOST_REOPENED = 316_000
-#: Options, <html> and <body>: each costs more than the one before, wherever it is.
+#: Options, <html> and <body>: each costs more than the one before, at any position.
 _MOST_REPEATED = 2_000
-#: In these many attributes were found not to be over MAX_ATTRIBUTE_WORK: each takes two bytes.
+#: A body of this many bytes cannot exceed MAX_ATTRIBUTE_WORK: an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
-#: Bytes that a tag adds to a tree, at most: an element with its text, [measured] 30 to 230.
+#: Bytes that a tag adds to a tree at most: an element with its text, [measured] 30 to 230.
 _TREE_PER_TAG = 256
 #: Bytes that a byte of text or attributes adds, on most pages.
 _TREE_PER_BYTE = 2
 
-#: Tags that are always closed: nothing but these nests deeply on a page that
-#: means well. `p` and `li` need no end tag, `br` has none.
+#: Tags that harmless pages always close, so unclosed ones count as nesting. Only these nest deeply
+#: on harmless pages. `p` and `li` need no end tag, and `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
     rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
     rb"sub|sup|q|cite|var|kbd|samp|mark|abbr)(?=[\s>/])",
     re.IGNORECASE,
 )
-#: Tags that the parser opens again in every block until they are closed.
+#: Formatting tags: until they are closed, the parser opens them again in every block.
 _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
-#: Without a flag for their case: so the search begins at each `<` alone, three times as fast.
+#: Both cases instead of IGNORECASE: the search then starts only at each `<`, three times as fast.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
-#: By a stricter grammar than the standard's, so that its end is where a parser has it. The usual
-#: ones, as ` class="name"`, are passed first, with fewer steps.
+#: Attributes by a stricter grammar than the standard's, so that they end at the same position as
+#: in a parser. The first part reads usual ones, such as ` class="name"`, with fewer steps.
 _ATTRIBUTES = (
     rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
     rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
 )
-#: Where a quote may hide the rest of a tag, it may be like no other.
+#: A tag that may equal another: if a quote may hide the rest of a tag, it counts as different.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
-#: An element with nothing but text in it: its end tag closes it, whatever is around it.
+#: An element that contains only text: its end tag always closes it.
 _CLOSED = (
     rb"<(?!option|html|body)(?P<closed>[a-z][a-z0-9]*+)" + _ATTRIBUTES + rb">[^<]*+</(?P=closed)>"
 )
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
-#: Formatting that the parser opens again in each block, options, <html> and <body>. It keeps one
-#: <a> for that, and of the others three that are alike, so those without attributes are few.
-#: Those that hold nothing but text and elements that are closed at once are closed as well.
-#: The first lookaheads leave out most tags at their first letters.
+#: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
+#: For that it keeps only one <a>, and three of other equal tags, so tags without attributes are
+#: few and do not match. Neither do elements that contain only text and closed elements, because
+#: they are closed. The first lookaheads skip most tags at their first letters.
 _COSTLY = re.compile(
     rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
     rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
@@ -126,9 +126,9 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: On Linux: the sixth number counts the pages that the limit is about.
+#: On Linux: its sixth number is the memory that RLIMIT_DATA limits, in pages.
 _STATM = "/proc/self/statm"
-#: To ask is to open, read and close a file: each gives other threads the interpreter.
+#: Seconds between reads of that file: opening, reading and closing each release the interpreter.
 _ASKED_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
@@ -151,7 +151,7 @@ _XHTML = "application/xhtml+xml"
 _CDATA = rb"<!\[CDATA\[(?P<%b>(?:[^\]]++|\](?!\]>))*+)(?:\]\]>)?+"
 #: Attributes of XML: each value is quoted.
 _OF_XML = rb"(?:[^<>\"'/=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')|/(?!>))*+"
-#: What HTML reads otherwise than XML. A mark without an end is one until the end of the page.
+#: Syntax that HTML reads differently from XML. A mark without an end extends to the page's end.
 _XML_ALONE = re.compile(
     rb"<!--(?:[^-]++|-(?!->))*+|<\?(?:[^?]++|\?(?!>))*+|" + _CDATA % b"text" + rb""
     rb"|(?P<start><(?P<code>script|style)(?=[\s>])" + _OF_XML + rb">)"
@@ -159,13 +159,13 @@ _XML_ALONE = re.compile(
     rb"|<(?P<empty>[a-z_][^\s<>\"'/=]*+)(?P<attributes>(?![^\s/])" + _OF_XML + rb")/>",
     re.IGNORECASE,
 )
-#: Elements that HTML has without an end tag.
+#: Elements that have no end tag in HTML.
 _VOID = frozenset(b"area base br col embed hr img input link meta param source track wbr".split())
 _ESCAPED = {b"&lt;": b"<", b"&gt;": b">", b"&quot;": b'"', b"&apos;": b"'", b"&amp;": b"&"}
 _ESCAPE = re.compile(b"|".join(_ESCAPED))
-#: No entity may be declared: where libxml2 resolves one, a page of 1 KiB has a text of 1 GiB.
+#: Declared entities are refused: when libxml2 resolves them, 1 KiB may become a text of 1 GiB.
 _ENTITY = b"<!ENTITY"
-#: libxml2 cuts a page of HTML at 2,048 levels, and XML at 256.
+#: libxml2 drops elements of HTML below 2,048 levels, and of XML below 256.
 _HUGE = {"html": True, "xml": False}
 _START_TAG = re.compile(rb"<[A-Za-z]")
 _END_OF_PAGE = re.compile(rb"</[hH][tT][mM][lL][\s/>]")
@@ -175,7 +175,7 @@ _END_OR_TEXT = re.compile(
 
 
 def is_markup(content_type: str | None, body: bytes) -> bool:
-    """Return whether a body is to be parsed as markup, by its type and its first character."""
+    """Return whether a body is markup, by its type and its first character."""
     start = body[:_START].removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     if start in (b"{", b"["):
         return False  # JSON, which is often sent as text/html
@@ -184,15 +184,15 @@ def is_markup(content_type: str | None, body: bytes) -> bool:
 
 
 def is_xhtml(content_type: str | None) -> bool:
-    """Return whether a page is XHTML: that is XML to a browser (HTML standard, 14.2)."""
+    """Return whether a page is XHTML, which browsers parse as XML (HTML standard, 14.2)."""
     return (content_type or "").partition(";")[0].strip().lower() == _XHTML
 
 
 def xhtml_as_html(body: bytes) -> bytes:
-    """Return a page of XHTML, in UTF-8, such that a parser of HTML reads it as XML.
+    """Return a page of XHTML, in UTF-8, that an HTML parser reads with the meaning of XML.
 
-    To HTML an empty `<script/>` has no end, and CDATA is a comment. A page with a fault of XML
-    is changed as well, since HTML forgives the fault.
+    In HTML an empty `<script/>` has no end, and CDATA is a comment. A page that is not
+    well-formed XML is changed as well, since HTML tolerates the mistake.
     """
 
     def as_html(found: re.Match[bytes]) -> bytes:
@@ -205,18 +205,18 @@ def xhtml_as_html(body: bytes) -> bytes:
             return found[0]
         if found["data"] is None:
             content = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], content)
-        # To JSON and JavaScript the same text; to HTML it would be the end of the script.
+        # `<\/` is the same text in JSON and JavaScript, but `</` could end the script in HTML.
         return found["start"] + content.replace(b"</", b"<\\/")
 
     return _XML_ALONE.sub(as_html, body)
 
 
 def prepared(body: bytes) -> bytes:
-    """Return a page, in UTF-8, as the parser is given it.
+    """Return a page, in UTF-8, prepared for the parser.
 
-    It has no NULs where there were very many: each is an error to lexbor, which keeps a list of
-    those; ten million take 160 MB, and minutes where there is less. A browser leaves them out
-    of a page's text as well. Its shadow roots are open.
+    - Very many NULs are removed: lexbor stores an error for each. Ten million take 160 MB, or
+      minutes if there is less memory. Browsers also drop them from a page's text.
+    - Shadow roots become part of the page.
     """
     if b"\0" in body and body.count(b"\0") > _MOST_NULS:
         body = body.translate(None, b"\0")
@@ -227,9 +227,9 @@ def with_open_shadow_roots(body: bytes) -> bytes:
     """Return a page, in UTF-8, with a <shadow-root> for each <template shadowrootmode>.
 
     A browser shows its content as a part of the page. The parser keeps the content of a
-    template out of the page, and its links are not found.
+    template outside of the page, so selectors would not find its links.
     """
-    roots: list[bool] = []  # of the templates that are open: whether each is one
+    roots: list[bool] = []  # for each open template: whether it is a shadow root
 
     def renamed(found: re.Match[bytes]) -> bytes:
         attributes = found["opened"]
@@ -246,9 +246,10 @@ def with_open_shadow_roots(body: bytes) -> bytes:
 def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     """Return a page, in UTF-8, whose controls name the form that they belong to.
 
-    A parser notes it where it makes a control: `</div>` may close a form whose fields go on,
-    and a form in a form is none (HTML standard, 13.2.6.4.7, "form element pointer"). In a
-    template the tree alone tells. If they are not *named*, only the forms in forms go.
+    In browsers this does not depend on the tree only: after a `</div>` has closed a form, later
+    fields still belong to it, and a form inside of a form does not count (HTML standard,
+    13.2.6.4.7, "form element pointer"). In a template only the tree counts. If not *are_named*,
+    this only removes forms inside of forms.
     """
     count = pointer = templates = 0
 
@@ -273,15 +274,15 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
 
 
 def tree_size(body: bytes) -> int:
-    """Return about how many bytes the tree of a body takes; of odd ones it may be more."""
+    """Return the estimated bytes of the tree of a body; a suspicious one may take more."""
     return _TREE_PER_TAG * body.count(b"<") + _TREE_PER_BYTE * len(body)
 
 
 def ordinary_tree_size(body: bytes) -> int | None:
-    """Return about how many bytes the tree of an ordinary body takes.
+    """Return the estimated bytes of the tree of an ordinary body.
 
-    None for one that is to be parsed where that can be stopped: large or suspicious. Most
-    pages are read once for it, which costs a twelfth of what parsing them does.
+    None for a large or suspicious body, which another process must parse. For most pages this
+    reads the body once, which takes a twelfth of the time of parsing it.
     """
     if len(body) > LARGE:
         return None
@@ -297,10 +298,10 @@ def ordinary_tree_size(body: bytes) -> int | None:
 
 
 def _is_ordinary(body: bytes, tags: int) -> bool:
-    """Return whether a body of many tags is surely parsed in less than half a second.
+    """Return whether parsing a body of many tags certainly takes less than half a second.
 
-    Elements that are closed at once are taken out, round by round: one that holds only such
-    elements is closed as well.
+    Each round removes closed elements that contain only text; then elements that contained
+    only those are next.
     """
     costly = _is_costly(body, tags)
     opened = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
@@ -314,9 +315,9 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
 
 
 def _is_costly(body: bytes, tags: int) -> bool:
-    """Return whether there are too many of the tags that are costly wherever they are.
+    """Return whether there are too many tags that are costly at any position.
 
-    The *tags* are those of the whole page: formatting is opened again for each of them.
+    *tags* is the number of tags of the whole page: the parser opens formatting again for each.
     """
     found = [tag[0] for tag in _COSTLY.finditer(body)]
     if len(found) * tags <= _MOST_REOPENED and len(found) <= _MOST_REPEATED:
@@ -330,13 +331,14 @@ def _is_costly(body: bytes, tags: int) -> bool:
 def screen(body: bytes, kind: Kind = "html") -> None:
     """Raise `ParseRefusedError` for a body that may take the parser minutes, or much memory.
 
-    Tags in the scripts of HTML are no tags; XML has them as such, and may declare no entities.
+    In HTML, tags inside of scripts do not count. In XML they do, and declared entities are
+    refused.
     """
     if kind == "xml" and _ENTITY in body:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
     found = suspicion(body)
     if found is not None and kind == "html":
-        # Only now, for it takes several times as long.
+        # Only for suspicious bodies, because this takes several times as long.
         found = suspicion(without_raw_text(body))
     if found is None and tree_size(body) > MAX_TREE:
         found = f"a tree of over {MAX_TREE >> 20} MiB"
@@ -345,7 +347,7 @@ def screen(body: bytes, kind: Kind = "html") -> None:
 
 
 def suspicion(body: bytes) -> str | None:
-    """Return what of a body may keep the parser busy for minutes, or None."""
+    """Return the shape in a body that may keep the parser busy for minutes, or None."""
     if len(body) <= HARMLESS:
         return None
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
@@ -358,8 +360,8 @@ def suspicion(body: bytes) -> str | None:
 
 
 def _most_left_open(body: bytes) -> int:
-    """Return how many start tags were open at the end of a chunk, at most."""
-    # One byte more of end tags: one that lies across the end of its chunk counts as well.
+    """Return the maximum number of open start tags at the end of a chunk."""
+    # Count end tags one byte further, because one may lie across the end of the chunk.
     left = accumulate(
         body.count(b"<", at, at + _CHUNK) - 2 * body.count(b"</", at, at + _CHUNK + 1)
         for at in range(0, len(body), _CHUNK)
@@ -368,7 +370,7 @@ def _most_left_open(body: bytes) -> int:
 
 
 def _repeated(body: bytes, opened: int) -> str | None:
-    """Return which tag there are too many of, wherever they are, among *opened* start tags."""
+    """Return the tag that occurs too often, at any position, among *opened* start tags."""
     if opened <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
     lowered = body.lower()
@@ -388,7 +390,7 @@ def _depth(body: bytes) -> str | None:
 
 
 def _attribute_work(body: bytes) -> int:
-    """Return the sum of the squares of the numbers of attributes in long tags, at most."""
+    """Return an upper bound of the sum of squared numbers of attributes of long tags."""
     at = 0
     while at < len(body) - _LONG_TAG and (end := body.rfind(b">", at, at + _LONG_TAG)) >= 0:
         at = end + 1
@@ -400,7 +402,7 @@ def _attribute_work(body: bytes) -> int:
             start = _TAG.search(part)
             if start is not None and len(part) - start.start() > _LONG_TAG:
                 tag = part[start.start() :]
-                # Not its length: a picture written into an attribute is long and harmless.
+                # Count separators, not the length: an image inside of an attribute is harmless.
                 attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
                 work += attributes**2
     return work
@@ -411,25 +413,27 @@ def _deepest(tags: re.Pattern[bytes], body: bytes) -> int:
 
 
 def parse_bounded(source: bytes | str) -> LexborHTMLParser:
-    """Return the tree of a page; raises `ParseRefusedError` where it takes too much memory."""
+    """Return the tree of a page; raises `ParseRefusedError` if it takes too much memory."""
     if len(source) <= HARMLESS:
         return LexborHTMLParser(source)
     for exactly in (False, True):
         try:
             return within(MOST_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
-        except (SelectolaxError, MemoryError):  # for want of memory: any bytes can be parsed
+        except (SelectolaxError, MemoryError):  # lack of memory: any bytes can be parsed
             pass
     raise ParseRefusedError(f"its tree takes over {MOST_HEAP >> 20} MiB")
 
 
 def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
-    """Return what *make* returns; the process gets no more than *room* bytes meanwhile.
+    """Return the result of *make*, which may allocate at most *room* bytes.
 
-    What *make* does without them is its own: it raises. If not *exactly*, the process may
-    have grown or shrunk for half a second since it was asked how much it has. The limit is
-    that of all threads, for as long as this takes. Nothing is limited in other threads than
-    the main one, two of which would take each other's limit for that of before, and nothing
-    if the system does not tell the memory of the process, or has a lower limit itself.
+    *make* must handle the lack of memory itself, for example by raising. If not *exactly*, the
+    memory of the process may have been read half a second ago. The limit applies to all threads
+    while this runs. There is no limit in these cases:
+
+    - outside of the main thread: two threads would each restore the other's limit
+    - if the system does not report the memory of the process
+    - if the process already has a lower limit
     """
     if threading.current_thread() is not threading.main_thread():
         return make()
@@ -449,9 +453,9 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
 
 @lru_cache(maxsize=1)
 def _taken(_: int) -> int:
-    """Return the bytes that count by the limit, 0 where the system does not tell."""
+    """Return the bytes that count for the limit, or 0 if the system does not report them."""
     try:
-        # Opened anew: a forked process would read its parent's.
+        # Open it each time: with an inherited file a forked process would read its parent's memory.
         statm = os.open(_STATM, os.O_RDONLY)
     except OSError:
         return 0
@@ -462,17 +466,17 @@ def _taken(_: int) -> int:
 
 
 def kind_of(content_type: str | None) -> Kind:
-    """Return which of its two parsers parsel is to use, by the type that the server names."""
+    """Return which of its two parsers parsel must use, by the server's content type."""
     kind = (content_type or "").partition(";")[0].strip().lower()
     is_xml = kind in _XML_TYPES or (kind.endswith("+xml") and kind != _XHTML)
     return "xml" if is_xml else "html"
 
 
 def whole(source: bytes, kind: Kind) -> bytes:
-    """Return a page, in UTF-8, such that libxml2 reads it to its end.
+    """Return a page, in UTF-8, changed so that libxml2 reads it to its end.
 
-    It stops at the first `</html>`, behind which HTML only goes on with the body. To libxml2
-    a form in a form is one.
+    libxml2 stops at the first `</html>`, after which HTML continues the body. It also accepts
+    a form inside of a form.
     """
     if kind == "html" and (b"", b"") in pairwise(_FORM.findall(source)):
         source = with_form_owners(source, are_named=False)
@@ -483,7 +487,7 @@ def whole(source: bytes, kind: Kind) -> bytes:
 
 
 def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
-    """Return the selector of a page in UTF-8; raises `SpiderError` where parsel is missing."""
+    """Return the selector of a page in UTF-8; raises `SpiderError` if parsel is missing."""
     try:
         from parsel import Selector
     except ImportError:
@@ -491,6 +495,6 @@ def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
             "response.xpath() and response.selector need parsel: "
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
-    # parsel takes no body for a missing argument; to it a blank one is an empty page.
+    # parsel reads an empty body as a missing argument, and a single space as an empty page.
     body = whole(source, kind) or b" "
     return Selector(body=body, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

@@ -1,7 +1,7 @@
 """Directives in the head of a page: a refresh to another page, and the rules for robots.
 
-Both are said by a header (Refresh, X-Robots-Tag) or by a <meta> of the page's head. Nothing
-here fails on anything that a page holds: what makes no sense says nothing.
+A page gives both by a header (Refresh, X-Robots-Tag) or by a <meta> in its head. No content of
+a page makes this module fail: it ignores invalid directives.
 """
 
 import re
@@ -17,23 +17,23 @@ from crawlcw.api import charset, markup
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 from crawlcw.errors import ParseRefusedError
 
-#: No head is longer than this; what stands behind it is not looked at.
+#: Bytes of a page that are searched: no head is longer than this.
 LONGEST_HEAD = 1 << 20
-#: A page until its `</head`, except one in a script, in a comment, or in a <meta>.
+#: A page up to its `</head`; one in a script, in a comment or in a <meta> does not count.
 _TO_ITS_END = re.compile(
     rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<meta(?=[\s/])" + ATTRIBUTES + rb""
     rb"|<(?!/head))*+",
     re.IGNORECASE,
 )
 _NOSCRIPT = re.compile(rb"<noscript(?:[^<]++|<(?!/noscript))*+")
-#: Many more seconds than a reader waits for a page.
+#: Digits of a delay that are read: more seconds than any reader waits.
 _DIGITS = 9
-#: The HTML standard's "shared declarative refresh steps". It never looks back: no text is slow.
+#: The HTML standard's "shared declarative refresh steps". It never backtracks: no text is slow.
 _REFRESH = re.compile(
     r"\s*(\d+|(?=\.))[\d.]*(?:(?=[\s;,])\s*[;,]?\s*(?:url\s*=\s*)?(.*))?",
     re.IGNORECASE | re.DOTALL,
 )
-#: Directives that have a value themselves: what stands before their colon names no robot.
+#: Directives with a value: the text before their colon is not the name of a robot.
 _WITH_A_VALUE = frozenset(
     {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
 )
@@ -42,7 +42,7 @@ _EVERY_ROBOT = "robots"
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """Where a page sends its reader by itself."""
+    """A page's Refresh: the URL that it sends its reader to, and the delay."""
 
     after: timedelta
     url: str  #: absolute
@@ -52,24 +52,24 @@ class Refresh:
 class RobotsDirectives:
     """The rules of a page for robots, by X-Robots-Tag or <meta name="robots">."""
 
-    noindex: bool = False  #: it is not to be shown in search results
-    nofollow: bool = False  #: its links are not to be followed
+    noindex: bool = False  #: search results must not show it
+    nofollow: bool = False  #: robots must not follow its links
 
     @classmethod
     def of(cls, words: Iterable[str]) -> Self:
-        """Return the rules that *words* ask for."""
+        """Return the rules in *words*."""
         asked = {word.strip().lower() for word in words}
         is_none = "none" in asked
         return cls(is_none or "noindex" in asked, is_none or "nofollow" in asked)
 
 
 def product_token(user_agent: str) -> str:
-    """Return what sites call a crawler: the first word of its name, without the version."""
+    """Return the name of a crawler in robots rules: its first word, without the version."""
     return user_agent.split()[0].partition("/")[0]
 
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
-    """Return the seconds and the link of a Refresh; None where it has no link."""
+    """Return the delay and the link of a Refresh; None if it has no link."""
     found = _REFRESH.match(value)
     seconds, link = found.groups() if found else ("", None)
     if not link:
@@ -81,9 +81,9 @@ def refresh(value: str) -> tuple[timedelta, str] | None:
 
 
 def directives(header: str, *, robot: str) -> list[str]:
-    """Return the directives of an X-Robots-Tag for the crawler that is called *robot*.
+    """Return the directives of an X-Robots-Tag for the crawler with the name *robot*.
 
-    What stands behind the name of a robot (`otherbot: noindex, nofollow`) is for that one.
+    Directives after the name of a robot (`otherbot: noindex, nofollow`) are only for that robot.
     """
     robot, ours, words = robot.lower(), True, list[str]()
     for part in header.lower().split(","):
@@ -97,7 +97,7 @@ def directives(header: str, *, robot: str) -> list[str]:
 
 
 class Head:
-    """The head of a page; of a body that is no HTML it knows only if there may be a <base>."""
+    """The head of a page; if the body is not HTML, it only knows whether there may be a <base>."""
 
     def __init__(self, body: bytes, *, encoding: str, is_html: bool = True) -> None:
         if encoding in charset.WITHOUT_PLAIN_TAGS:
@@ -107,9 +107,9 @@ class Head:
         self._source = body[: end.end() if end else 0]
         self._encoding = encoding
         lower = self._source.lower()
-        #: Whether there may be a <base>; the parser takes it out of a <noscript> in the head.
+        #: Whether there may be a <base> that counts: one in a <noscript> does not.
         self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
-        # Most heads have none of the words that are looked for, and need not be parsed.
+        # Searched before parsing, because most heads have no refresh and no robots rules.
         self._lower = lower if is_html else b""
 
     @cached_property
@@ -130,7 +130,7 @@ class Head:
 
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
-        """The event, name and content of each <meta>; no event of one in a <noscript>."""
+        """The event, name and content of each <meta>; in a <noscript> its event is empty."""
         source = charset.decode(self._source, self._encoding).encode(errors="replace")
         try:
             markup.screen(source)
@@ -152,7 +152,7 @@ def _stripped(node: LexborNode, attribute: str) -> str:
 
 
 def is_without_scripts(node: LexborNode) -> bool:
-    """Return whether only browsers without scripts read a node: most send them to an apology."""
+    """Return whether only browsers without scripts read a node: it often leads to an apology."""
     above = node.parent
     while above is not None and above.tag != "noscript":
         above = above.parent

@@ -1,20 +1,20 @@
 """Raw text of a page: scripts, styles and comments, which every HTML parser reads as text.
 
-A hostile page imitates them: it opens a script in an attribute, or in SVG, where a script
-may contain tags. So a page is scanned from its start, tag by tag, as long as lexbor and
-libxml2 (its HTML 5 tokenizer, and the one before 2.14) agree on it: by a grammar that is
-stricter than theirs. The scan ends at the first oddity.
+A hostile page imitates them: it opens a script in an attribute, or in SVG, in which a script may
+contain tags. So the scan goes tag by tag from the start of the page, with a grammar that is
+stricter than that of lexbor and libxml2 (both its HTML 5 tokenizer and the one before 2.14). It
+stops at the first text on which these parsers could disagree.
 
 Every repetition is possessive, so that no part is read twice and the time is linear.
-`COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses where a mistake does no harm.
+`COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
 """
 
 import re
 
-#: The attributes of a tag as the HTML standard has them: a quoted value may hold a `>`.
+#: The attributes of a tag by the HTML standard: a quoted value may contain a `>`.
 ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-#: A comment, and an element whose content is text, without its end tag. Every repetition is
-#: possessive, and one that is not closed is so until the end of the page: the time is linear.
+#: A comment, and an element whose content is text, without its end tag. If one is not closed, it
+#: extends to the end of the page. With possessive repetitions the time is linear.
 COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
 TEXT_ELEMENT = b"|".join(
     rb"<%b(?=[\s/>])" % name + ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
@@ -25,27 +25,28 @@ TEXT_ELEMENT = b"|".join(
 )
 
 _SPACE = rb"[ \t\r\n]"
-#: As libxml2 had them: at other names (`@click`) it goes on where the next space is, quoted or not.
+#: The attributes of old libxml2. After other names (`@click`) it continues at the next space, even
+#: inside of quotes, so they do not match.
 _ATTRIBUTES = (
     rb"(?:" + _SPACE + rb"++[a-z_:][a-z0-9_:.-]{0,60}+(?:" + _SPACE + rb"*+=" + _SPACE + rb"*+"
     rb"(?:\"[^\"]*+\"|'[^']*+'|[^ \t\r\n\f\"'`<>=]++))?+)*+" + _SPACE + rb"*+"
 )
 _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
-#: Not closed as `<script/>` is, which some parsers take for its end.
+#: A start tag that is not self-closing: some parsers read `<script/>` as a complete element.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: Their content is text to some parser or in some place, and tags to others: it may be either.
+#: Some parsers read their content as text, others as tags, so it must not contain a `<`.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),
 )
-#: Tags after which the next ones are read in another way, each of which has its own rule, or none.
-#: (After <template><col> every tag is ignored, that of a script as well.)
+#: Tags that change how the tags after them are read. Each has its own rule in `_FOLLOWED`, or
+#: stops the scan. (After <template><col> parsers ignore every tag, even that of a script.)
 _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_TEXT) + rb")"
-#: It ends at the first `-->`, and has none of the ends that only some parsers know.
+#: A comment up to the first `-->`, without the other ends that only some parsers accept.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: Shapes alone: an HTML tag among them would end the picture, and `desc` may hold a page.
+#: Only shapes: an HTML tag between them would end the SVG, and `desc` may contain HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"
@@ -56,7 +57,7 @@ def _holding_text(*names: bytes) -> bytes:
     return b"|".join(b"<%b%b[^<]*+</%b%b" % (name, _OPEN, name, _END) for name in names)
 
 
-#: Patterns; compiled at their first use, by few crawls: that takes 3 ms.
+#: Patterns, compiled only when needed: this takes 3 ms, and few crawls need them.
 _FOLLOWED = (
     rb"(?:[^<]++"
     rb"|</"
@@ -77,8 +78,9 @@ _FOLLOWED = (
     rb"|<!doctype(?:[^<>\"'\[]++|\"[^\"<>]*+\"|'[^'<>]*+')*+>"
     rb"|<\?xml[^<>]*+>)*+"
 )
-#: One that begins with a tag, or a comment, has that in libxml2 before 2.14; and a script that
-#: has both `<!--` and `<script` ends at its second `</script>`, or later.
+#: Elements with raw text. Their content must not begin with `<`, because libxml2 before 2.14 reads
+#: a tag or a comment there. A script must not contain both `<!--` and `<script`, because it then
+#: ends at its second `</script>`, or later.
 _RAW_TEXT = (
     rb"(?P<script><script" + _OPEN + rb")(?!<)(?:"
     rb"(?:[^<]++|<(?!/script|!--))*+</script" + _END + rb""
@@ -89,12 +91,12 @@ _RAW_TEXT = (
 
 
 def without_raw_text(body: bytes) -> bytes:
-    """Return a page, in UTF-8, without the text that is text to every HTML parser.
+    """Return a page, in UTF-8, without the text that every HTML parser reads as text.
 
-    Not all of it is left out, and nothing else is. Takes linear time.
+    It may miss some of this text, but it removes nothing else. Takes linear time.
     """
     if b"\0" in body:
-        return body  # parsel drops it, so that it may lie within a name
+        return body  # parsel drops NULs, so one may be inside of a tag's name
     kept = []
     at = start = 0
     following, raw_text = (re.compile(each, re.IGNORECASE) for each in (_FOLLOWED, _RAW_TEXT))
@@ -104,7 +106,7 @@ def without_raw_text(body: bytes) -> bytes:
         found = raw_text.match(body, at)
         if found is None:
             break
-        # With the start tag, for its attributes count.
+        # Keep the start tag, because its attributes count.
         kept.append(body[start : max(found.end("script"), found.end("style"), at)])
         at = start = found.end()
     return b"".join((*kept, body[start:])) if kept else body

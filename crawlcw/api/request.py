@@ -1,4 +1,4 @@
-"""Request of a spider, and the task that it becomes."""
+"""A request of a spider, and the task that the crawl makes from it."""
 
 import inspect
 import os
@@ -22,44 +22,48 @@ from crawlcw.model.visits import NEVER
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
 _NOTHING = (None,) * len(arguments.OPTIONS)
-#: Later than any run has begun.
+#: Later than the start of any run.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
 class Request:
-    """A URL to fetch, and the spider's method that is to parse it.
+    """A URL to fetch, and the spider's method that parses its page.
 
-    - *callback*, *errback*: a method of the spider, or its name. They are stored
-      by name, so that any process can go on with the task.
+    - *callback*, *errback*: a method of the spider, or its name. The ledger stores
+      the name, so that any process can continue the task.
     - *body*: bytes or text; or *json*: anything JSON can hold; or *data*: form
-      fields. The two last set the Content-Type and make the method POST.
-    - *context*: a mapping handed on to the response as it is. It is stored, so
+      fields. The last two set the Content-Type and make the method POST.
+    - *context*: a mapping that the response has unchanged. The ledger stores it, so
       it holds plain values (text, numbers, dates, bytes, lists, mappings).
     - *priority*: -100 to 100, higher first.
-    - *browser*: render the page in a browser, or not; None: as the settings say.
-    - *save_to*: a folder, or a place as `s3://bucket/films`: the body is streamed to a
-      file there (`Response.file`), of any type and size up to the setting `max_file`.
-    - *truncate*: whether a body over `max_body` is cut, or fails as `body-too-large`;
-      None: as the settings say.
-    - *revisit*: after which time it is visited again (`"7d"`, seconds, a timedelta),
+    - *browser*: whether to render the page in a browser; None: as the settings say.
+    - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl
+      streams the body to a file there (`Response.file`); any type is allowed, and
+      any size up to the setting `max_file`.
+    - *truncate*: True cuts a body over `max_body`; with False the page fails as
+      `body-too-large`; None: as the settings say.
+    - *revisit*: the time until the next visit (`"7d"`, seconds, a timedelta),
       `"adaptive"` or `"never"`; None: as the settings say.
-    - *max_body*: bytes of its body, the rest is cut off; None: as the settings say.
-    - *session*: the name of the session that asks for it; None: the spider's.
-    - *proxy*: the URL of the proxy that it goes through, or `"direct"`; None: as the
-      settings say. It is stored with the request, its password included.
-    - *cookies*: sent with this request besides, to its own origin; stored with it.
-    - *dont_filter*: make a task of its own even if the URL is known already.
-    - *changed*: when the page last changed, as far as is known: a page that was
-      done before that is done once more, but once in a run. *each_run*: always.
+    - *max_body*: the limit of its body in bytes; None: as the settings say.
+    - *session*: the name of the session for this request; None: the spider's
+      `default_session`.
+    - *proxy*: the URL of the proxy for this request, or `"direct"`; None: as the
+      settings say. It is stored with the request, including its password.
+    - *cookies*: additional cookies for this request, sent only to its own origin;
+      stored with it.
+    - *dont_filter*: make a separate task even if the URL is already known.
+    - *changed*: when the page last changed, as far as is known. A page whose last
+      visit was earlier is fetched again, but only once in a run. *each_run*: fetch
+      it again in each run.
     - *max_retry*, *retry_statuses*, *accept_statuses*, *timeout*: the setting of
-      that name, for this request only. A *timeout* that is longer than
-      `read_timeout` stands for that as well.
-    - *max_depth*: the setting, for this request and all that its page
-      leads to; 0 for a start URL whose links are not followed.
+      that name, for this request only. A *timeout* longer than `read_timeout`
+      also replaces `read_timeout`.
+    - *max_depth*: the setting, for this request and everything that its page
+      leads to; with 0 the links of a start URL are not followed.
 
-    Any text will do as a URL: a link that cannot be fetched is dropped by the
-    crawl, and counted. Raises `SpiderError` where the arguments contradict each
-    other, or one is of a kind that cannot be sent or stored.
+    Any text is accepted as a URL: the crawl drops and counts a link that cannot
+    be fetched. Raises `SpiderError` if the arguments contradict each other, or if
+    a value cannot be sent or stored.
     """
 
     __slots__ = (
@@ -136,18 +140,18 @@ class Request:
             changed = _in_utc(changed)
         self.changed = EACH_RUN if each_run else changed
         if each_run and revisit is None:
-            revisit = NEVER  # it would be asked whether it has changed, and may not be read
+            revisit = NEVER  # a revisit is conditional: a 304 would leave the page unread
         if save_to is not None:
             save_to = self._checked_place(save_to)
         own = (
             *(max_retry, browser, save_to, truncate, timeout, retry_statuses, accept_statuses),
             *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
-        # Most have none: each link of a page is a request.
+        # Most requests have no options, and each link of a page is a request.
         self.options = NO_OPTIONS if own == _NOTHING else arguments.options(own)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
-        """Make a body of *json* or *data*; *posts*: no method was given."""
+        """Encode *json* or *data* as the body; *posts*: make the method POST."""
         if self.body is not None or (json is not None and data is not None):
             raise SpiderError("Request takes one of body, json and data")
         if data is not None:
@@ -181,7 +185,7 @@ class Request:
         callback: Callback | None = None,
         **options: Any,
     ) -> Self:
-        """Return a request for a link that leads nowhere: its `identity` raises *refusal*."""
+        """Return a request for a link that cannot be fetched: its `identity` raises *refusal*."""
         request = cls(link, callback, **options)
         request._refusal = Refusal(refusal.reason, refusal.message)
         return request
@@ -190,7 +194,7 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request of *task*."""
         assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
-        # All of it was looked at when the task was made.
+        # No checks: the values were checked when the task was made.
         request = object.__new__(cls)
         request._refusal = None
         request._location = None
@@ -215,7 +219,7 @@ class Request:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes | None = None,
     ) -> Self:
-        """Return a request for *url* that takes this one's place, with the same ends in view."""
+        """Return a request for *url* in place of this one, with the same callback and options."""
         request = type(self)(
             url,
             self.callback,
@@ -251,7 +255,7 @@ class Request:
 
     @property
     def plain_url(self) -> str | None:
-        """The address of a link that two requests with it share their task by, if it is one."""
+        """The URL, if two requests with this URL are certainly the same task; else None."""
         location = self._location
         if (
             location is None
@@ -265,17 +269,17 @@ class Request:
         return location.url
 
     def set_header(self, name: str, value: str) -> None:
-        """Set a header in the place of those that have this name."""
-        # They may have been set to a mapping meanwhile.
+        """Set a header, and remove all others with this name."""
+        # A spider may have assigned a mapping.
         given = arguments.headers(self.headers)
         others = (pair for pair in given if pair[0].lower() != name.lower())
         self.headers = (*others, *arguments.headers([(name, value)]))
 
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
-        """Return where the request leads and the id of its task; raises `FetchError`.
+        """Return the location of the request and the id of its task; raises `FetchError`.
 
-        *salt* tells one `dont_filter` request from another; it must be the
-        same when the page that yields it is parsed again.
+        *salt* distinguishes `dont_filter` requests for one URL. It must be the
+        same when the page that yields the request is parsed again.
         """
         found = self.place(salt)
         if isinstance(found, Refusal):
@@ -283,7 +287,7 @@ class Request:
         return found
 
     def place(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
-        """Return what `identity` does, or why the request leads nowhere."""
+        """Return the result of `identity`, or why the URL cannot be fetched."""
         if self._refusal is not None:
             return self._refusal
         location = self._location
@@ -310,8 +314,8 @@ class Request:
     ) -> Task:
         """Return the task of this request, new and due at *now*.
 
-        *salt* is that of `identity`, whose result may be given as well. Raises `FetchError`
-        for a URL that cannot be fetched.
+        *salt* is that of `identity`; *identity* is its result, if the caller has it already.
+        Raises `FetchError` for a URL that cannot be fetched.
         """
         location, identifier = identity or self.identity(salt)
         made = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
@@ -320,7 +324,7 @@ class Request:
             url=location.url,
             host=location.host,
             method=self.method,
-            # They may have been assigned.
+            # A spider may have assigned a mapping.
             headers=arguments.headers(self.headers) if self.headers else (),
             body=self.body,
             callback=self.callback,
@@ -337,7 +341,7 @@ class Request:
         )
 
     def __repr__(self) -> str:
-        # It may be logged, and a start URL may have a password.
+        # Logs may show it, and a start URL may have a password.
         return f"<Request {self.method} {redacted(self.url)!r} callback={self.callback}>"
 
 

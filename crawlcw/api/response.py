@@ -1,4 +1,4 @@
-"""The response that a callback is given: the page, and the way to further requests."""
+"""The response that a callback gets: the page, and methods that make further requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,11 +29,11 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import FrozenDict
 
-#: The reason under which links of a page are counted that asks for none to be followed.
+#: The reason that counts the links of a page that asks robots not to follow its links.
 NOFOLLOW = "nofollow"
-#: The usual type of pages.
+#: The content type of a page without Content-Type.
 _HTML = "text/html"
-#: A link that was dropped for the number of links, beside the reasons of `Reason`.
+#: The reason that counts links over the limit; the other reasons are those of `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False, repr=False)
 class PageSession:
-    """A session, by its `name` and the `data` that its login has left; "" where there is none.
+    """A session: its `name` ("" if there is no session), and the `data` that its login stored.
 
-    The data is read-only: what pages learn is kept in `Spider.state`.
+    The data is read-only: pages keep their own values in `Spider.state`.
     """
 
     name: str = ""
     data: Mapping[str, Any] = field(default_factory=FrozenDict)
-    retired: str | None = None  #: why the callback has retired it; None: it has not
+    retired: str | None = None  #: why the callback has retired it; None: it is not retired
 
     def retire(self, reason: str = "the callback retired it") -> None:
-        """Say that the session is of no use any more: it is logged in anew.
+        """Retire the session: the crawl logs in again, or replaces it if there is no login.
 
-        Nothing of this page is recorded; it is fetched again with the new session.
+        Nothing of this page is recorded; the crawl fetches it again with the new session.
         """
         self.retired = reason
 
@@ -69,7 +69,7 @@ class PageSession:
 class SavedFile:
     """The result of a request with `save_to`; plain values, so it can be part of an item."""
 
-    path: str  #: `save_to` and the file's name in it; files of one content have one path
+    path: str  #: `save_to` and the file's name; files with equal content have the same path
     sha256: str  #: of its bytes, in hexadecimal
     size: int  #: bytes
 
@@ -78,23 +78,24 @@ class SavedFile:
 class Following:
     """How a crawl follows the links of one page."""
 
-    robot: str = ""  #: what pages call the crawler that ask something of it alone
-    obey_robots: bool = True  #: the links of a page that says `nofollow` are left alone
-    is_over: bool = False  #: no more links are followed: `follow_all` only counts them
+    robot: str = ""  #: the name of the crawler in pages with rules for it alone
+    obey_robots: bool = True  #: do not follow the links of a page that says `nofollow`
+    is_over: bool = False  #: follow no more links: `follow_all` only counts them
 
 
 class Response(Document):
     """A response to *request*, read to its end.
 
-    - `url`: where the page really was, after redirects
-    - `headers`: by lower-case name; several of one name are joined by `, `
+    - `url`: the final address of the page, after redirects
+    - `headers`: by lower-case name; values of the same name are joined by `, `
     - `body`: the decoded bytes
-    - `truncated`: why it is not whole: `bytes` (it was cut at `max_body`), `coding` (its
-      server has cut off its content coding), `checksum` (of that only the checksum is
-      missing); None: it is whole
-    - `file`: where the body was saved, for a request with `save_to`; `body` is empty then
-    - `elapsed`: from the first byte sent to the last received, with redirects in place; of
-      a file that is saved, until its headers were received
+    - `truncated`: why the body is incomplete; None: it is complete
+        - `bytes`: crawlcw cut it at `max_body`
+        - `coding`: the compressed data ends too early
+        - `checksum`: only the checksum of the compressed data is missing
+    - `file`: the saved file, for a request with `save_to`; `body` is then empty
+    - `elapsed`: the time from the first byte sent to the last byte received, including
+      redirects within the attempt; for a saved file, until its headers arrived
     """
 
     feed = feed_of
@@ -122,34 +123,34 @@ class Response(Document):
         self.elapsed = elapsed
         self.truncated = truncated
         self.file = file
-        #: The session that the page was asked for with; one without a name where there is none.
+        #: The session of the request; if there is none, a session without a name.
         self.session = PageSession()
-        #: The proxy that it came through, whose `str()` has no password; None: it came without.
+        #: The proxy that the response came through; its `str()` has no password. None: no proxy.
         self.proxy: Proxy | None = None
-        #: Links that `follow_all` has left out: unfetchable, or of a page that says `nofollow`.
+        #: Links that `follow_all` left out: unfetchable, or of a page that says `nofollow`.
         self.dropped = DroppedLinks()
         #: How the crawl follows the links of the page.
         self.following = Following()
-        #: The page in the browser, a `playwright.async_api.Page`, where it was rendered; it is
+        #: The page in the browser, a `playwright.async_api.Page`, if it was rendered; it is
         #: open until the callback ends.
         self.page: Any = None
-        #: A request that `follow` without options returns others like, and its callback.
+        #: A callback, and a request that `follow` without options copies for it.
         self._like: tuple[Callback | None, Request] | None = None
 
     @property
     def size(self) -> int:
-        """The number of bytes of the body, or of the file that it was saved in."""
+        """The number of bytes of the body, or of the saved file."""
         return len(self.body) if self.file is None else self.file.size
 
     @property
     def context(self) -> Mapping[str, Any]:
-        """The values that the spider passed along with the request; empty if there are none."""
+        """The values that the spider gave the request as `context`; empty if there are none."""
         return self.request.context or {}
 
     @cached_property
     def robots(self) -> RobotsDirectives:
         """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        # The robot is known only to the crawl, which looks at a head for a Refresh before.
+        # Read here, because only the crawl knows the robot: the head may be parsed before.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         words = [] if header is None else directives(header, robot=robot)
         words += self._head.directives(robot=robot)
@@ -157,12 +158,12 @@ class Response(Document):
 
     @cached_property
     def refresh(self) -> Refresh | None:
-        """Where the page sends its reader by itself, by a header or a <meta>, and after how long.
+        """The URL that the page sends its reader to by a header or a <meta>, and the delay.
 
-        None where that is the page itself, or nothing that can be fetched.
+        None if the URL is that of the page itself, or cannot be fetched.
         """
         if self.file is not None:
-            return None  # no browser shows it
+            return None  # a browser would not show it
         header = self.headers.get("refresh")
         said = (None if header is None else refresh(header)) or self._head.refresh
         if said is None:
@@ -183,10 +184,10 @@ class Response(Document):
 
     @property
     def base_url(self) -> str:
-        """The URL that the page's links are relative to: its first usable <base>, else its own.
+        """The URL that the page's links are relative to: its first usable <base>, else its URL.
 
         A <base> in a <noscript> does not count, because it is for browsers without scripts.
-        Raises `ParseRefusedError` where the page has a <base> and is built to hang the parser.
+        Raises `ParseRefusedError` if the page has a <base> and would hang the parser.
         """
         if isinstance(self._base, ParseRefusedError):
             raise ParseRefusedError(self._base.message)  # as in `tree`
@@ -199,8 +200,8 @@ class Response(Document):
         try:
             nodes = self.css("base[href]")
         except ParseRefusedError as refusal:
-            # Kept as well: each link of the page asks, and a look at a large one is long.
-            return refusal.with_traceback(None)  # it would keep this response
+            # Cached too, because each link of the page needs it and checking a large page is slow.
+            return refusal.with_traceback(None)  # a traceback would keep this response in memory
         for node in nodes:
             if is_without_scripts(node):
                 continue
@@ -211,17 +212,17 @@ class Response(Document):
         return self.url
 
     def urljoin(self, href: str) -> str:
-        """Return the absolute URL of *href*; raises `FetchError` where it is none to fetch.
+        """Return the absolute URL of *href*; raises `FetchError` if it cannot be fetched.
 
-        Other characters than ASCII in its query are sent in the page's encoding, as browsers do it.
-        Raises `TypeError` for another type than `str`.
+        Characters outside of ASCII in its query use the page's encoding, as in browsers.
+        Raises `TypeError` if *href* is not a `str`.
         """
         if not isinstance(href, str):
             kind = type(href).__name__  # type: ignore[unreachable]  # spiders are not all typed
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # To find out the encoding may be to decode the page.
+        # Only if needed, because finding the encoding may take a decoding of the page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
@@ -233,7 +234,7 @@ class Response(Document):
         return places
 
     def _place(self, address: str | None, target: "Link") -> Location | Refusal:
-        """Return where a link of the page leads; *target* is the node that has the *address*."""
+        """Return the location of a link of the page; *target* is the node with the *address*."""
         if address is None:
             where = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
             return Refusal(Reason.URL_INVALID, f"{where}no link")
@@ -250,9 +251,9 @@ class Response(Document):
     ) -> Request:
         """Return a request for a link: its address, or the node that has it in `href` or `src`.
 
-        *options* are those of `Request`. Nothing that a page holds makes this
-        raise: a link that cannot be fetched (`mailto:`, a broken address, a node
-        without one, None) becomes a request that the crawl drops and counts.
+        *options* are those of `Request`. No content of a page makes this raise:
+        a link that cannot be fetched (`mailto:`, a broken address, a node without
+        an address, None) becomes a request that the crawl drops and counts.
         """
         address = _address(target)
         place = self._place(address, target)
@@ -261,7 +262,7 @@ class Response(Document):
         if options:
             return Request(place.url, callback, **options)
         if self._like is None or self._like[0] != callback:
-            # Never returned itself: a spider may change the request that it gets.
+            # Only copies are returned, because a spider may change the request that it gets.
             self._like = (callback, Request(place.url, callback))
         return self._like[1].at(place)
 
@@ -277,17 +278,19 @@ class Response(Document):
         restrict: str | None = None,
         **options: Any,
     ) -> Iterator[Request]:
-        """Return a request for each link: a CSS selector's nodes, or the nodes or addresses given.
+        """Return a request for each link: the nodes of a CSS selector, or given nodes or addresses.
 
-        Each address once; links that cannot be fetched (`mailto:`, a broken
-        address) are left out, and counted in `dropped`. So are all links of a page
-        that asks robots not to follow any, where the setting `obey_robots` is on.
-        An `<a>` without `href` is no link.
+        Each address is requested once. Links that cannot be fetched (`mailto:`, a broken
+        address) are left out and counted in `dropped`. The same happens to all links of a
+        page that asks robots to follow none, if the setting `obey_robots` is on.
+        An `<a>` without `href` is not a link.
 
-        *allow* and *deny* are regular expressions that are looked for in the absolute
-        address; *extensions* are those that its path may have (`""`: none), and
-        *deny_extensions* may not: True means media, archives and other files that are no
-        pages. With *restrict*, a CSS selector, only nodes inside of its matches count.
+        - *allow*, *deny*: regular expressions; `search` must find one of *allow*, and none
+          of *deny*, in the absolute address.
+        - *extensions*: the file extensions that its path may have (`""`: no extension).
+        - *deny_extensions*: those that it must not have; True means media, archives and
+          other files that are not pages.
+        - *restrict*: a CSS selector; only links inside of its matches count.
         """
         wanted = EVERYTHING
         if (allow, deny, extensions, deny_extensions) != ((), (), None, False):
@@ -311,24 +314,24 @@ class Response(Document):
         callback: Callback | None,
         options: Mapping[str, Any],
     ) -> Iterator[Request]:
-        """Yield a request for each link that is followed, as `follow_all` does."""
+        """Yield a request for each link that passes, see `follow_all`."""
         if self.following.obey_robots and self.robots.nofollow:
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
         seen: set[str] = set()
-        # Many addresses of a page are alike, or differ in their fragments alone: there is no need
-        # to resolve all of them. Those that are refused are not among these, and count each.
+        # Many addresses of a page are equal, or differ only in their fragments: resolve them
+        # once. Refused addresses are not in this set, because each of them must be counted.
         resolved: set[str] = set()
-        # The options, the same for all links, are looked at once, with the first.
+        # The options are the same for all links, so they are checked once, with the first.
         like: Request | None = None
         for node in nodes:
-            if type(node) is LexborNode:  # as in `_address`: a page has hundreds
+            if type(node) is LexborNode:  # `_address` inlined, because a page has hundreds
                 attributes = node.attrs
                 address = attributes.get("href")
                 if address is None:
                     address = attributes.get("src")
-                    # A place in the page, and no link (HTML, 4.5.1).
+                    # An anchor within the page, not a link (HTML, 4.5.1).
                     if address is None and node.tag == "a":
                         continue
             else:
@@ -340,7 +343,7 @@ class Response(Document):
                 continue
             if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
-                # There may be hundreds of thousands: to look at each would stop the loop.
+                # Only count the rest: checking hundreds of thousands would block the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             place = self._place(address, node)
@@ -351,7 +354,7 @@ class Response(Document):
             url = place.url
             if url not in seen and (wanted is EVERYTHING or wanted.passes(url)):
                 seen.add(url)
-                # Never yielded itself: a spider may change the request that it gets.
+                # Only copies are yielded, because a spider may change the request that it gets.
                 like = like or Request(url, callback, **options)
                 yield like.at(place)
 
@@ -371,12 +374,12 @@ class Response(Document):
         click: "str | Literal[False] | None" = None,
         **options: Any,
     ) -> Form:
-        """Return the first form that matches a CSS selector, to be filled in and submitted.
+        """Return the first form that matches a CSS selector, ready to fill in and submit.
 
-        Its `submit` returns a request with this *callback* and these *options*, those of
-        `Request`. *click* is a CSS selector of the button to click; the first one by
-        default, and none where it is False. Raises `ValueError` where the page has no
-        such form, and `ParseRefusedError` as `tree` does.
+        Its `submit` returns a request with this *callback* and these *options* of `Request`.
+        *click* is a CSS selector of the button to click: None clicks the first one, and False
+        none. Raises `ValueError` if the page has no such form, and `ParseRefusedError` as
+        `tree` does.
         """
         try:
             node = self._tree_with_owners.css_first(css)
@@ -401,24 +404,24 @@ class Response(Document):
 
 
 class _Places(dict[str, Location | Refusal]):
-    """Where the addresses on one page lead; each is resolved once."""
+    """The locations of the addresses on one page; each is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
-        # A space before a fragment is of the address, and not around it.
+        # A space before the fragment is part of the address: only spaces around it are stripped.
         whole = not mark or not target or target[-1] <= " "
         place = self[address] = self.resolve(address) if whole else self[target]
         return place
 
 
 def _address(target: "Link") -> str | None:
-    """Return what stands in the place of a link, if anything does."""
+    """Return the address of a link, or None if there is no address."""
     if isinstance(target, LexborNode):
-        # It reads the attributes that are asked for; `attributes` reads all.
+        # `attrs` reads only the wanted attributes; `attributes` reads all.
         of_node = target.attrs
-        href = of_node.get("href")  # which may be empty: a link to the page itself
+        href = of_node.get("href")  # an empty one is a link to the page itself
         return of_node.get("src") if href is None else href
     if target is None or isinstance(target, str):
         return target

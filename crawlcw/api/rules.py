@@ -1,4 +1,4 @@
-"""Rules: which links a spider follows on its pages, without a line of code for it.
+"""Rules: the links that a spider follows on its pages, without code.
 
     class Shop(Spider):
         name = "shop"
@@ -8,7 +8,7 @@
             Rule(allow=r"/item/", callback="parse_item"),
         ]
 
-A link is followed by the first rule that matches it.
+The first rule that matches a link follows it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,18 +21,20 @@ from crawlcw.api.response import Response
 from crawlcw.api.scrapy_words import RULE_ARGUMENTS
 from crawlcw.errors import SpiderError
 
-#: The callback of start URLs, and of rules that name none.
+#: The callback of start URLs, and of rules without `callback`.
 PARSE = "parse"
 
 
 class Rule:
-    """Links of a page that are followed, and the callback of their pages.
+    """A group of links that the crawl follows, and the callback of their pages.
 
-    *css*, *allow*, *deny*, *extensions*, *deny_extensions* and *restrict* are those of
-    `Response.follow_all`, but links to files that are no pages are left out. *callback* is the
-    name of a method; without one it is `parse`, and the spider need not have one. *follow*
-    says whether the rules hold for these pages as well: they do by default where no
-    *callback* is given. *options* are those of `Request`.
+    - *css*, *allow*, *deny*, *extensions*, *deny_extensions*, *restrict*: see
+      `Response.follow_all`. By default, links to files that are not pages are left out.
+    - *callback*: the name of a method. The default is `parse`, which the spider does not
+      have to define.
+    - *follow*: whether the rules also apply to these pages; by default only if there is no
+      *callback*.
+    - *options*: those of `Request`.
     """
 
     def __init__(
@@ -70,12 +72,12 @@ class Rule:
             )
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
-            # The error of a request names the rule's own arguments.
+            # A request's error names arguments that the user wrote in the rule.
             said = str(error).removeprefix("Request")
             raise SpiderError(f"Rule{said}" if said != str(error) else f"Rule: {error}") from None
 
     def requests(self, response: Response) -> Iterator[Request]:
-        """Yield a request for each link of the page that the rule is for."""
+        """Yield a request for each link of the page that matches the rule."""
         for request in response.follow_all(
             self._css,
             self.callback,
@@ -91,10 +93,10 @@ class Rule:
 
 
 def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
-    """Yield what *rules* follow on a page, if they hold for it; a link is the first rule's.
+    """Yield the requests of *rules* on a page, if they apply; the first matching rule wins.
 
-    They hold for pages that a rule wants followed, and for those of other requests,
-    start URLs among them, that `parse` is the callback of.
+    They apply to the pages of a rule with `follow`. For all other requests, start URLs
+    included, they apply if the callback is `parse`.
     """
     request = response.request
     if not (request.callback == PARSE if request.options.rules is None else request.options.rules):
@@ -108,7 +110,7 @@ def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
 
 
 def check(rules: object, owner: type) -> None:
-    """Raise `SpiderError` where *rules* are no rules, or name a callback that *owner* has not."""
+    """Raise `SpiderError` if *rules* are not rules, or name a callback that *owner* lacks."""
     if not isinstance(rules, Sequence) or not all(isinstance(each, Rule) for each in rules):
         raise SpiderError(f"{owner.__name__}.rules must be a list of crawlcw.Rule(...)")
     for rule in rules:

@@ -1,7 +1,7 @@
-"""Scrapy's words and crawlcw's: settings, arguments of requests and rules, keys of `meta`.
+"""Scrapy's words and their counterparts: settings, arguments of requests and rules, `meta` keys.
 
-The errors of `Settings`, `Request` and `Rule` name the word to write from here, and
-`crawlcw check` does.
+The errors of `Settings`, `Request` and `Rule`, and `crawlcw check`, suggest the words of
+this module.
 """
 
 #: Members of parsel's selectors that lexbor's nodes and lists of them do not have.
@@ -141,7 +141,7 @@ META_KEYS = {
 
 
 def selector_hint(error: BaseException) -> str:
-    """Return what to write if a callback took lexbor's nodes for parsel's selectors, or `""`."""
+    """Return a hint if a callback used lexbor's nodes like parsel's selectors, else `""`."""
     if type(error).__name__ == "SelectolaxError":  # of a node: `Response.css` names the selector
         return (
             " (the nodes that response.css() gives know no ::text and ::attr(), which are of "

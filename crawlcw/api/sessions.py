@@ -1,4 +1,4 @@
-"""A session as a spider sees it while it logs it in, and what tells that it is logged out."""
+"""A session that a spider logs in, and the conditions for a logged-out or banned one."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,14 +11,15 @@ from crawlcw.model.values import thawed
 
 
 class LoginSession:
-    """The session that `Spider.login` makes ready.
+    """The session that `Spider.login` logs in.
 
-    - `name`: which one it is
-    - `data`: a mapping of the spider's own; plain values, kept with the session
-    - `headers`: sent with every page of `origins`
-    - `origins`: where the headers go, as `https://host`: those that the login has asked
+    - `name`: the name of the session
+    - `data`: a mapping for the spider's use; plain values, stored with the session
+    - `headers`: sent with every request to `origins`
+    - `origins`: the origins that get the headers, as `https://host`; by default those
+      that the login has sent requests to
 
-    Cookies that the answers set are kept, and sent back, by themselves.
+    The crawl stores the cookies of the responses and sends them back.
     """
 
     def __init__(
@@ -37,14 +38,14 @@ class LoginSession:
         self._add_cookie = add_cookie
 
     async def fetch(self, target: str | Request) -> Response:
-        """Return the answer to a request, or to a GET of a URL, redirects followed.
+        """Return the response to a request, or to a GET of a URL, after its redirects.
 
-        Whatever its status. Raises `FetchError` where there is no answer.
+        Any status is a response. Raises `FetchError` if there is no response.
         """
         return await self._send(Request(target) if isinstance(target, str) else target)
 
     async def submit(self, request: Request) -> Response:
-        """Return the answer to a request, such as a form; raises `FetchError` for 4xx and 5xx."""
+        """Return the response to a request, such as a form; raises `FetchError` for 4xx and 5xx."""
         response = await self._send(request)
         if response.status >= 400:
             raise FetchError(
@@ -55,7 +56,7 @@ class LoginSession:
         return response
 
     def add_cookies(self, url: str, cookies: Mapping[str, str]) -> None:
-        """Have cookies for the host of *url*; raises `SpiderError` for what can be none."""
+        """Add cookies for the host of *url*; raises `SpiderError` for an invalid cookie."""
         for name, value in cookies.items():
             try:
                 self._add_cookie(url, name, value)
@@ -63,16 +64,16 @@ class LoginSession:
                 raise SpiderError(f"{name!r} cannot be a cookie of that value") from None
 
     def __repr__(self) -> str:
-        # It may be logged, and has secrets.
+        # Only the name: logs may show it, and the session has secrets.
         return f"<LoginSession {self.name}>"
 
 
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
     """Return the condition in the spider's attribute *name*; raises `SpiderError`.
 
-    The attribute is a status, several, or a function of the response: a method, or
-    a function that was assigned. None: no response. The condition raises `FetchError`
-    (`parse-error`) where the spider's function raises.
+    The attribute is a status, several statuses, or a function of the response: a method,
+    or a function that was assigned. With None no response meets the condition. The
+    condition raises `FetchError` (`parse-error`) if the spider's function raises.
     """
     wanted = inspect.getattr_static(spider, name)
     if isinstance(wanted, staticmethod):
@@ -82,7 +83,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     if isinstance(wanted, int):
         return lambda response: response.status == wanted
     if callable(wanted):
-        # A function that was assigned in the class is a method to Python.
+        # Python makes a method of a function that was assigned in the class: do not pass `self`.
         takes = len(inspect.signature(wanted).parameters)
         asked = getattr(spider, name) if inspect.isfunction(wanted) and takes > 1 else wanted
 

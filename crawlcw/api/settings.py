@@ -1,7 +1,7 @@
-"""The settings of a crawl: one frozen value, and the places it is read from.
+"""The settings of a crawl: one frozen value, read from four sources.
 
-The last of these wins: the spider's class, `[tool.crawlcw]` in pyproject.toml,
-the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
+A later source overrides an earlier one: the spider's class, `[tool.crawlcw]` in
+pyproject.toml, the environment (`CRAWLCW_CONCURRENCY=50`), `-s concurrency=50`.
 """
 
 import difflib
@@ -40,10 +40,10 @@ from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
 from crawlcw.model.visits import RevisitPolicy
 
 _PREFIX = "CRAWLCW_"
-#: Variables with the prefix which are not settings of a crawl; tests have some of their own.
+#: Variables with the prefix that are not settings; those of tests begin with `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
-#: A quarter of the memory budget is for bodies, and holds at least one.
+#: A quarter of the memory budget is for bodies, and must hold at least one.
 BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 
@@ -52,7 +52,7 @@ _AN_INSTANT = timedelta(milliseconds=1)
 class Settings:
     """How to crawl. Every field has a default; `replace` makes a changed copy.
 
-    Raises `SettingsError` where a value makes no sense.
+    Raises `SettingsError` if a value is invalid.
     """
 
     concurrency: Count = Count(100, "fetchers in one process", unit="fetchers", minimum=1)
@@ -258,7 +258,7 @@ class Settings:
     )
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Refuse a name that is no setting in one sentence, which names the one that is meant."""
+        """Refuse an unknown name with an error that suggests the nearest setting."""
         for name in given.keys() - {each.name for each in fields(cls)}:
             raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
         return super().__new__(cls)
@@ -286,7 +286,7 @@ class Settings:
 
     @property
     def deadlines(self) -> dict[Reason, float]:
-        """The deadlines of an attempt in seconds, by the reason of one that ran into them."""
+        """The deadlines of an attempt in seconds, by the reason that a missed one gives."""
         return {
             Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
             Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),
@@ -295,7 +295,7 @@ class Settings:
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """The settings about further attempts, as the pure core takes them."""
+        """The settings about further attempts, as the type that `model` uses."""
         return RetryPolicy(
             max_retry=self.max_retry,
             base=self.backoff_base,
@@ -305,19 +305,19 @@ class Settings:
 
     @property
     def revisit_policy(self) -> RevisitPolicy:
-        """The settings about further visits, as the pure core takes them."""
+        """The settings about further visits, as the type that `model` uses."""
         return RevisitPolicy(
             recurrence=self.revisit, shortest=self.revisit_min, longest=self.revisit_max
         )
 
     @property
     def login_policy(self) -> LoginPolicy:
-        """The settings about logins, as the pure core takes them."""
+        """The settings about logins, as the type that `model` uses."""
         return LoginPolicy(most=self.max_logins, base=self.backoff_base, ceiling=self.backoff_max)
 
     @property
     def trap_policy(self) -> TrapPolicy:
-        """The settings about URLs that look endless, as `TrapPolicy` has them."""
+        """The settings about crawler traps, as a `TrapPolicy`."""
         return TrapPolicy(
             max_length=self.max_url_length,
             max_path_segments=self.max_path_segments,
@@ -327,7 +327,7 @@ class Settings:
 
     @property
     def host_policy(self) -> Policy:
-        """The settings about hosts, as the pure core takes them."""
+        """The settings about hosts, as the type that `model` uses."""
         return Policy(
             backoff_base=self.host_backoff_base,
             backoff_max=self.host_backoff_max,
@@ -351,8 +351,8 @@ def layered(
 ) -> Settings:
     """Return *base* with the settings of the project, the environment and `key=value` texts.
 
-    Variables that name no setting are left alone, see `unknown_variables`. Raises
-    `SettingsError` naming the setting, its source, and the nearest known name.
+    It ignores unknown variables, see `unknown_variables`. Raises `SettingsError` that
+    names the setting, its source, and the nearest known name.
     """
     merged = _with(base, project or {}, source="[tool.crawlcw] in pyproject.toml")
     names = _variables()
@@ -366,7 +366,7 @@ def layered(
 
 
 def project_settings(folder: Path) -> dict[str, Any]:
-    """Return `[tool.crawlcw]` of the nearest pyproject.toml at or above *folder*, or nothing."""
+    """Return `[tool.crawlcw]` of the nearest pyproject.toml at or above *folder*, or `{}`."""
     for place in (folder, *folder.parents):
         path = place / "pyproject.toml"
         if not path.is_file():
@@ -391,7 +391,7 @@ def _with(base: Settings, values: Mapping[str, Any], *, source: str) -> Settings
 
 
 def _nearest(name: str) -> str:
-    """Return what to write for a name that is no setting."""
+    """Return a hint about the right name for an unknown setting."""
     if (of_scrapy := SETTINGS.get(name.upper())) is not None:
         return f"Scrapy's {name.upper()} is {of_scrapy} here"
     near = difflib.get_close_matches(name.lower(), [each.name for each in fields(Settings)], n=1)
@@ -399,17 +399,17 @@ def _nearest(name: str) -> str:
 
 
 def _variables() -> dict[str, str]:
-    """Return the settings by the variables of the environment that set them."""
+    """Return the setting that each environment variable sets."""
     return {_PREFIX + each.name.upper(): each.name for each in fields(Settings)}
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a sentence for each `CRAWLCW_*` variable that crawlcw does not know.
 
-    They are no error: a machine may have such variables for reasons of its own.
+    They are not an error, because a machine may have such variables for other purposes.
     """
     known = {*_variables(), *_OTHER_VARIABLES}
-    # The prefix, which all have, would make any two of them alike.
+    # Compare without the common prefix, which would make any two of them similar.
     names = [each.removeprefix(_PREFIX) for each in known]
     sentences = []
     for name in sorted(environment):

@@ -1,8 +1,8 @@
-"""The kinds of settings: each a descriptor that checks assigned values and reads them from text.
+"""The kinds of settings: descriptors that check assigned values and read them from text.
 
-A dataclass field whose default is one of these takes whatever its kind reads
-(`"30s"`, `30`, a timedelta) and always gives one type back. No error, log or `repr` shows the
-values of those that may hold a secret: headers, a login, proxies, a webhook.
+If the default of a dataclass field is one of these, the field accepts every form of its kind
+(`"30s"`, `30`, a timedelta), and its value always has one type. No error, log or `repr` shows
+a value that may hold a secret: headers, a login, proxies, a webhook.
 """
 
 import math
@@ -51,7 +51,8 @@ class SettingField(Generic[Given, Held]):
         self.name = name
 
     if TYPE_CHECKING:
-        # Without it a setting is read from the instance's dictionary, with no call of Python's.
+        # For type checkers only: without it Python reads a setting from the instance's
+        # dictionary, which needs no call.
         def __get__(self, instance: object, owner: type) -> Held: ...
 
     def __set__(self, instance: object, value: "Given | SettingField[Given, Held]") -> None:
@@ -64,7 +65,7 @@ class SettingField(Generic[Given, Held]):
             raise SettingsError(f"setting {self.name}: {error}") from None
 
     def read(self, value: Given) -> Held:
-        """Return *value* as this kind holds it; raises `SettingsError` with a sentence."""
+        """Return *value* as the type of this kind; raises `SettingsError` with a sentence."""
         raise NotImplementedError
 
     def shown(self) -> str:
@@ -136,7 +137,7 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
 
 
 class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
-    """When to visit a page again: after a duration, `adaptive`, or `never` (None as well)."""
+    """The time of the next visit of a page: a duration, `adaptive`, or `never` (also None)."""
 
     def read(self, value: timedelta | float | str | None) -> Recurrence:
         return visits.NEVER if value is None else visits.recurrence(value)
@@ -182,7 +183,7 @@ class Size(SettingField[int | str, int]):
 
 
 class SizeCeiling(SettingField[int | str | None, int | None]):
-    """A number of bytes as `Size` has it, or None (in text: `none`) for no limit."""
+    """A number of bytes like `Size`, or None (in text: `none`) for no limit."""
 
     def read(self, value: int | str | None) -> int | None:
         if value is None or is_none(value):
@@ -243,35 +244,35 @@ class Names(SettingField[Iterable[str] | str, tuple[str, ...]]):
 
 
 class SecretPairs(tuple[tuple[str, str], ...]):
-    """Headers, whose values are not shown."""
+    """Headers; their `repr` hides the values."""
 
     def __repr__(self) -> str:
         return f"<headers {', '.join(name for name, _ in self) or 'none'}>"
 
 
 class SecretLogin(tuple[str, str]):
-    """A user and a password, which are not shown."""
+    """A user and a password; their `repr` hides both."""
 
     def __repr__(self) -> str:
         return "<a user and a password>"
 
 
 class SecretProxies(tuple[Proxy, ...]):
-    """Proxies, whose users and passwords are not shown."""
+    """Proxies; their `repr` hides users and passwords."""
 
     def __repr__(self) -> str:
         return f"<proxies {', '.join(map(str, self)) or 'none'}>"
 
 
 class SecretUrl(str):
-    """A URL that may have a key in its path, which is not shown."""
+    """A URL that may have a key in its path; its `repr` hides it."""
 
     def __repr__(self) -> str:
         return "<a URL>"
 
 
 class Headers(SettingField[Pairs, SecretPairs]):
-    """Headers by name; in text one `Name: value` a line."""
+    """Headers by name; in text one `Name: value` in each line."""
 
     def read(self, value: Pairs) -> SecretPairs:
         return SecretPairs(_checked(name, content) for name, content in _pairs(value))
@@ -295,7 +296,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
 
 
 class Proxies(SettingField[ProxyTexts, SecretProxies]):
-    """Proxies by their URLs, or None; in text parted by commas or spaces, or `none`."""
+    """Proxies by their URLs, or None; in text separated by commas or spaces, or `none`."""
 
     def read(self, value: ProxyTexts) -> SecretProxies:
         if isinstance(value, str):
@@ -313,7 +314,7 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
             except SettingsError as error:
                 which = "the proxy" if len(given) == 1 else f"proxy {number} of {len(given)}"
                 raise SettingsError(f"{which}: {error}") from None
-        # One that is named twice is asked twice as often.
+        # Duplicates stay: a proxy that is listed twice gets twice as many requests.
         return SecretProxies(found)
 
 
@@ -334,7 +335,7 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
 
 
 def is_none(value: object) -> bool:
-    """Return whether a text leaves a setting open: it is empty, or `none`."""
+    """Return whether a text gives a setting no value: it is empty, or `none`."""
     return isinstance(value, str) and value.strip().lower() in ("", "none")
 
 
@@ -352,7 +353,7 @@ def _count_or_share(value: int | float | str) -> int | float | None:
 
 
 def _whole(value: int | str) -> int | None:
-    """Return a whole number, or None for anything else, `8.5` and `True` included."""
+    """Return a whole number, or None for anything else, such as `8.5`."""
     try:
         return int(value) if isinstance(value, int | str) else None
     except ValueError:

@@ -7,10 +7,10 @@
         def parse(self, response):
             yield {"title": response.css_first("h1").text()}
 
-Each sitemap is a task like a page. The next run reads them again, and takes those
-pages anew whose `lastmod` is later than their last visit. The entries of a sitemap, of XML, of
-plain text or of a feed, packed or not, as sitemaps.org has it, are read a piece at a time: 50,000
-are never in memory together.
+Each sitemap is a task like a page. The next run reads the sitemaps again, and fetches a page
+again if its `lastmod` is later than its last visit. A sitemap may be XML, plain text or a
+feed, with or without gzip, as sitemaps.org allows. Its entries are read piece by piece, so that
+50,000 of them are never in memory together.
 """
 
 import re
@@ -33,17 +33,17 @@ from crawlcw.errors import FetchError, Reason, SpiderError, XmlError
 from crawlcw.model import urls
 from crawlcw.model.visits import NEVER
 
-#: What sitemaps.org allows in one file.
+#: The limit of sitemaps.org for one file.
 MOST_ENTRIES = 50_000
-#: How many indexes may lead to one another; sitemaps.org has no index in an index at all.
+#: How deep indexes may be nested; sitemaps.org allows no index in an index at all.
 MOST_NESTED = 3
-#: Sitemaps come before pages.
+#: Sitemaps are fetched before pages.
 _PRIORITY = 10
 _ROBOTS_TXT = "/robots.txt"
 _USUAL = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
-#: Some generators confuse the two kinds, or leave the element around <loc> out.
+#: Some generators confuse the two kinds, or omit the element around <loc>.
 _ENTRIES = frozenset({"url", _SITEMAP, "loc"})
 _RECORDS = {
     "urlset": _ENTRIES,
@@ -51,7 +51,7 @@ _RECORDS = {
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
-#: Longer than any URL that is fetched: the rest of such a line is not kept.
+#: Longer than any URL that can be fetched: the rest of such a line is dropped.
 _LONGEST_LINE = 1 << 14
 _LONGEST_ROBOTS_TXT = 512 << 10
 
@@ -60,31 +60,31 @@ _LONGEST_ROBOTS_TXT = 512 << 10
 class SitemapEntry:
     """One entry of a sitemap."""
 
-    url: str  #: as it is written: it may be relative, or none at all
-    is_sitemap: bool = False  #: it leads to another sitemap, not to a page
-    lastmod: datetime | None = None  #: aware; of a day alone, the end of it
+    url: str  #: as written: it may be relative or invalid
+    is_sitemap: bool = False  #: the entry is another sitemap, not a page
+    lastmod: datetime | None = None  #: aware; if the sitemap gives only a day, the end of it
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL
 
 
 class SitemapSpider(Spider):
-    """A spider that begins with sitemaps, and with its start URLs, if it has some.
+    """A spider that begins with sitemaps, and with any start URLs.
 
-    The entries of a sitemap are XML, plain text, RSS or Atom; gzip is unpacked. Those
-    beyond the first 50,000 of a file, and what lies in more than three indexes, is
-    dropped and counted, as are URLs out of scope.
+    A sitemap is XML, plain text, RSS or Atom; gzip is unpacked. The crawl drops and counts
+    these entries: those after the first 50,000 of a file, those inside of more than three
+    nested indexes, and URLs out of scope.
     """
 
-    #: Sitemaps, indexes of sitemaps, or files robots.txt that name some. Without any, the
-    #: robots.txt of the start URLs' hosts are asked, and where these name none, `/sitemap.xml`.
+    #: Sitemaps, indexes of sitemaps, or robots.txt files that name sitemaps. Without any, the
+    #: spider reads the robots.txt of the start URLs' hosts; if it names none, `/sitemap.xml`.
     sitemap_urls: Iterable[str] = ()
-    #: Which callback gets which page: the first whose regular expression is found in the URL.
-    #: A page that none matches is not asked for.
+    #: Pairs of a regular expression and a callback. The first expression found in the URL chooses
+    #: the callback of the page; a page that matches none is not fetched.
     sitemap_rules: Sequence[tuple[str, str | Callable[..., Any]]] = (("", "parse"),)
-    #: Regular expressions of the sitemaps of an index that are read: one must be found.
+    #: Regular expressions: a sitemap of an index is read if one of them is found in its URL.
     sitemap_follow: Sequence[str] = ("",)
-    #: Whether the pages in other languages that an entry names (hreflang) are taken as well.
+    #: Whether to fetch also the pages in other languages that an entry names (hreflang).
     sitemap_alternate_links: bool = False
 
     async def start(self) -> AsyncIterator[Request]:
@@ -100,18 +100,18 @@ class SitemapSpider(Spider):
             yield self.sitemap_request(origin + _ROBOTS_TXT)
 
     def sitemap_filter(self, entries: Iterator[SitemapEntry]) -> Iterable[SitemapEntry]:
-        """Return those of the *entries* of a sitemap that are wanted, changed if need be.
+        """Return the wanted *entries* of a sitemap; it may also change them.
 
-        A generator of your own keeps it so that they are never in memory together.
+        Write it as a generator, so that the entries are never in memory together.
         """
         return entries
 
     def sitemap_request(
         self, url: str, *, nesting: int = 0, changed: datetime | None = None
     ) -> Request:
-        """Return the request for a sitemap: read once in each run, or again where it has *changed*.
+        """Return the request for a sitemap: read in each run, or only after it has *changed*.
 
-        *nesting* is how many indexes led to it.
+        *nesting* is the number of indexes that led to it.
         """
         return Request(
             url,
@@ -151,7 +151,7 @@ class SitemapSpider(Spider):
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
     def sitemap_error(self, request: Request, error: FetchError) -> Any:
-        """Ask for `/sitemap.xml` where there is no robots.txt; tell `on_error` of any other."""
+        """Request `/sitemap.xml` if there is no robots.txt; pass other failures to `on_error`."""
         parts = urlsplit(request.url)
         if parts.path == _ROBOTS_TXT and error.status is not None and error.status < 500:
             return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_USUAL}")
@@ -185,9 +185,9 @@ class SitemapSpider(Spider):
 
 
 def _resolved(response: Response, url: str) -> str | None:
-    """Return the absolute URL of an entry of a sitemap, or None, counted, where it is none."""
+    """Return the absolute URL of an entry; if it cannot be fetched, count it and return None."""
     if url.startswith(("http://", "https://")):
-        return url  # it is looked at once more where it becomes a task, and dropped there
+        return url  # the crawl checks it when it makes the task, and drops an invalid one there
     try:
         return urls.resolve(response.url, url)
     except FetchError as refusal:
@@ -233,9 +233,9 @@ def _(spider: SitemapSpider) -> None:
 def entries(
     body: bytes, *, content_type: str | None = None, is_cut: bool = False
 ) -> Iterator[SitemapEntry]:
-    """Yield the entries of a sitemap, in its order; *is_cut*: the body has lost its end.
+    """Yield the entries of a sitemap, in its order; *is_cut*: the end of the body is missing.
 
-    Raises `XmlError` where it cannot be read to its end; the entries before that were yielded.
+    Raises `XmlError` if it cannot be read to its end, after it has yielded the entries before.
     """
     pieces = text_pieces(body, content_type=content_type)
     begun = ""
@@ -253,15 +253,15 @@ def entries(
         if record is not None and not listed:
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
-        end = [] if is_cut else ["\n"]  # the first part of a URL is another URL
+        end = [] if is_cut else ["\n"]  # else the first part of a cut URL would be an entry
         for line in _lines(chain(whole, end)):
             yield SitemapEntry(url=line)
 
 
 def sitemaps_of_robots_txt(text: str) -> list[str]:
-    """Return the sitemaps that a robots.txt names, each once."""
+    """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
-    # Without its other lines: protego keeps the rules of a group for each of its agents.
+    # Only these lines, because protego stores the rules of a group once for each of its agents.
     named = (line for line in lines if line.lstrip()[:4].lower() == "site")
     return list(dict.fromkeys(Protego.parse("\n".join(named)).sitemaps))
 
@@ -303,7 +303,7 @@ def _number(text: str) -> float | None:
 
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the whole lines that are not empty; raises `XmlError` where they are no URLs."""
+    """Yield the complete lines that are not empty; raises `XmlError` if they are not URLs."""
     rest = ""
     is_first = True
     for piece in pieces:

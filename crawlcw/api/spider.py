@@ -1,4 +1,4 @@
-"""Spider, the class that a user writes: the first pages of a crawl, and their parsing.
+"""The spider, a class that users write: it names the first pages and parses every page.
 
     class Books(Spider):
         name = "books"
@@ -36,28 +36,28 @@ from crawlcw.model.standstill import Standstill
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: A spider's name is the name of its collection; MongoDB and SQLite both take these.
+#: A spider's name is also the name of its collection; MongoDB and SQLite both accept these names.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
-#: Attributes of the base class that may be names of arguments.
+#: Attributes of the base class that a constructor argument may set.
 _OWN = frozenset({"start_urls", "state"})
 
 
 class _NamedLogger:
-    """The logger of a spider: named by it, and made when it is asked for."""
+    """The logger of a spider: it has the spider's name, and is made at the first access."""
 
     def __get__(self, spider: "Spider | None", kind: "type[Spider]") -> logging.Logger:
         return logging.getLogger(kind.name or kind.__name__)
 
 
 class _State:
-    """The state of a spider: made when it is asked for, and in memory until a crawl keeps it."""
+    """The state of a spider: made at the first access, only in memory until a crawl stores it."""
 
     def __get__(self, spider: "Spider | None", _: "type[Spider]") -> "State | _State":
         if spider is None:
             return self
-        # By a name that does not count among the seeds, see `crawl.seeder`.
+        # A name with two underscores is not part of the fingerprint, see `crawl.seeder`.
         state: State | None = vars(spider).get("__state__")
         if state is None:
             state = vars(spider)["__state__"] = State()
@@ -68,68 +68,68 @@ class Spider:
     """The base of all spiders.
 
     A callback is a generator, an async generator, a coroutine, or a plain
-    function; it yields or returns (an iterable, one thing, or None)
-    items and `Request`s. An item is a dict, a dataclass, an attrs or a pydantic
-    object.
+    function. It yields items and `Request`s, or returns an iterable of them,
+    a single one, or None. An item is a dict, a dataclass, an attrs or a
+    pydantic object.
 
-    Arguments given by `-a key=value` reach the constructor; the base class
-    makes attributes of them.
+    The command line passes the arguments `-a key=value` to the constructor,
+    and the base class stores them as attributes.
     """
 
     name: ClassVar[str] = ""
-    #: Empty where all pages are added from elsewhere (`crawlcw add`).
+    #: Empty if other programs add all pages (`crawlcw add`).
     start_urls: Iterable[str] = ()
-    #: Hosts that links are followed to, with all below them: `example.com`, or
-    #: `example.com:8080` for that port alone; `"*"` for all.
+    #: Hosts that links may lead to, with their subdomains: `example.com`, or
+    #: `example.com:8080` for that port alone; `"*"` for all hosts.
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
-    #: What holds for single hosts instead of the settings; the keys are those of `Limits`.
+    #: Limits of single hosts, which replace the settings; `Limits` lists the possible keys.
     limits: Mapping[str, Limit] = {}
-    #: Which links are followed without code for it, see `Rule`.
+    #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()
-    #: What requests of pages pass on their way, the outermost first, see `Layer`.
+    #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
-    #: Run `start` at each start of a crawl. Otherwise it is not run again once all its requests
-    #: are in the ledger, until the spider's arguments, its attributes or the code change.
+    #: Run `start` at each start of a crawl. Otherwise the crawl does not run it again once all its
+    #: requests are in the ledger, until the spider's arguments, attributes or code change.
     start_again: ClassVar[bool] = False
 
-    #: What an item costs that has a value of no known kind: the "page", which fails, or that "item"
-    #: alone, which is dropped and counted.
+    #: Whether an item with a value of an unknown type fails its "page", or only that "item" is
+    #: dropped and counted.
     invalid_items: ClassVar[Literal["page", "item"]] = "page"
 
     if TYPE_CHECKING:
-        #: A logger with the spider's name. An attribute of the spider's own may stand for it.
+        #: A logger with the spider's name. A spider may define its own attribute instead.
         logger: logging.Logger
-        #: What callbacks keep from page to page, and from run to run: durable, and shared by all
-        #: processes. An attribute of the spider's own may stand for it.
+        #: Values that callbacks keep between pages and between runs: durable, and shared by all
+        #: processes. A spider may define its own attribute instead.
         state: State
     else:
         logger = _NamedLogger()
         state = _State()
 
-    #: The session of requests that name none, where the spider has sessions: with `login`,
-    #: or `Settings(cookies=True)`.
+    #: The session of requests that do not name one, if the spider has sessions: with `login`, or
+    #: with `Settings(cookies=True)`.
     default_session: ClassVar[str] = DEFAULT_SESSION
-    #: Which answers say that a session is not logged in: a status, several, or a function of
-    #: the response. Of spiders with a `login` alone.
+    #: The responses that mean that a session is not logged in: a status, several statuses, or a
+    #: function of the response. Used only if the spider has a `login`.
     login_when: Any = 401
 
-    #: Which answers say that a proxy, or a session of a pool, is banned, beside the setting
-    #: `proxy_ban_statuses`: a status, several, or a function of the response.
+    #: The responses that mean that a proxy, or a session of a pool, is banned: a status, several
+    #: statuses, or a function of the response. They add to the setting `proxy_ban_statuses`.
     banned_when: Any = None
 
     _arguments: Mapping[str, Any]  #: the arguments of the constructor
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
-        """Note the arguments: a constructor of a spider's own may keep them or not."""
+        """Store the arguments here, because a spider's own constructor may not store them."""
         made = super().__new__(cls)
         made._arguments = arguments
         return made
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            # Of these, arguments may be the spider's own.
+            # An argument must not replace an attribute of the base class, except `_OWN`.
             if not key.isidentifier() or (hasattr(Spider, key) and key not in _OWN):
                 raise SpiderError(
                     f"-a {key}=... cannot be set: the name is taken or not one of Python"
@@ -137,12 +137,12 @@ class Spider:
             setattr(self, key, value)
 
     async def start(self) -> AsyncIterator[Request]:
-        """Yield the requests the crawl begins with: by default one for each start URL."""
+        """Yield the first requests of the crawl: by default one for each start URL."""
         for url in self.start_urls:
             yield Request(url)
 
     def parse(self, response: Response) -> Any:  # noqa: ARG002  # for a spider's own
-        """Yield the items and requests of a page. Every spider without `rules` has its own."""
+        """Yield the items and requests of a page. A spider without `rules` must define it."""
         if self.rules:
             return
         raise NotImplementedError(f"{type(self).__name__} has no parse()")
@@ -150,115 +150,119 @@ class Spider:
     def item(self, item: Any, response: Response | None) -> Any:  # noqa: ARG002  # for a spider's own
         """Change an item before it is recorded: return it, or yield several in its place.
 
-        May be `async`. `DropItem` leaves it out, counted by reason. *response* is the
-        page that it came from, None for an item of `on_error`.
+        May be `async`. If it raises `DropItem`, the item is dropped and counted by
+        reason. *response* is the page of the item, or None for an item of `on_error`.
         """
         return item
 
     async def login(self, session: LoginSession) -> None:
-        """Make a session ready, by `session.fetch` and `session.submit`; what raises has failed.
+        """Log a session in, by `session.fetch` and `session.submit`; it fails if this raises.
 
-        Called by one process at a time, when the first page of a session is to be asked
-        for, and again when it was logged out.
+        One process at a time calls it: before the first page of a session, and again
+        when the session was logged out.
         """
 
     def on_error(self, request: Request, error: FetchError) -> Any:
-        """Learn that *request* was given up, for *error.reason*.
+        """Called when the crawl has given up *request*; *error.reason* says why.
 
         May yield items and requests, as a callback may. `error.response` is the
-        answer that was the failure, its status, headers and body, where there was one.
+        response that counted as the failure, with status, headers and body, if
+        there was one.
         """
 
     def downloader(self, default: Downloader) -> Downloader:
         """Return the downloader of pages: *default*, one that wraps it, or another.
 
-        Called once in each process, in its loop and before `opened`. The crawl closes
-        the returned one, and then *default*.
+        Called once in each process, in its event loop and before `opened`. The crawl
+        closes the returned downloader, and then *default*.
         """
         return default
 
     def before_request(self, request: Request) -> Any:
         """Change *request* before it is sent; sync or async.
 
-        Called for each hop of a redirect, with the hop's URL, and not for robots.txt.
-        May return another `Request`, or a `Response` that is taken for the answer. The
-        URL may change at its own origin only. May raise `FetchError`, which is how the
-        attempt ends then, and `StopCrawl`; what else it raises fails the page.
+        Called for each hop of a redirect, with the hop's URL, but not for robots.txt.
+
+        - It may return another `Request`, or a `Response` that the crawl uses instead of
+          asking the server.
+        - It may change the URL only within the same origin.
+        - It may raise `FetchError`, which ends the attempt, or `StopCrawl`. Any other
+          error fails the page.
         """
 
     def after_response(self, response: Response) -> Any:
-        """Change *response*, or return another, before it is looked at; sync or async.
+        """Change *response*, or return another, before the crawl reads it; sync or async.
 
-        Called for each answer, redirects and error pages included. It may raise
-        what `before_request` may.
+        Called for each response, including redirects and error pages. It may raise
+        the same errors as `before_request`.
         """
 
     def on_stall(self, stall: Standstill) -> Any:
-        """Learn that nothing has moved in this process for `stall_after`; sync or async.
+        """Called when this process has made no progress for `stall_after`; sync or async.
 
-        Called once until something moves. `stall.sentence()` says why, `stall.hosts` and
-        `stall.until` how many hosts rest and until when. `StopCrawl` ends the crawl; what else
-        it raises is logged.
+        It is called again only after progress. `stall.sentence()` says why; `stall.hosts`
+        and `stall.until` say how many hosts rest and until when. `StopCrawl` ends the crawl;
+        any other error is logged.
         """
 
     def on_failure_rate(self, rate: float) -> Any:
-        """Learn that over `failure_alarm` of the last 100 attempts failed; sync or async.
+        """Called when more than `failure_alarm` of the last 100 attempts failed; sync or async.
 
-        *rate* is their share, from 0 to 1. Called once until it has fallen to half of
-        that. May raise what `on_stall` may.
+        *rate* is the share of failures, from 0 to 1. It is called again only after the share
+        has fallen to half of `failure_alarm`. It may raise the same errors as `on_stall`.
         """
 
     async def opened(self) -> None:
-        """Prepare: called once in each process, before the first page; may be a plain function."""
+        """Prepare: called once in each process before the first page; may be a plain function."""
 
     async def closed(self, report: Report) -> None:
-        """Clean up: called once in each process, after the last page; may be a plain function.
+        """Clean up: called once in each process after the last page; may be a plain function.
 
-        It is cancelled when `grace` has passed since the end of the crawl, or since the order to
-        stop; it then has 2 s at least.
+        It is cancelled when `grace` has passed since the end of the crawl or since the order to
+        stop, but it has at least 2 s.
         """
 
 
 def url_list(callback: F) -> F:
     """Mark a callback of a spider as one that reads a list of URLs, such as a sitemap.
 
-    It is a generator, or an async one. The requests that it yields go to the ledger some
-    hundred at a time, while it runs, so that their number takes no memory and is not
-    bounded by `max_links_per_page`. They lie as deep as the list itself. Its
-    requests stay when it raises; run again, it adds none twice.
+    The callback is a generator or an async generator. While it runs, the crawl writes its
+    requests to the ledger some hundred at a time. So any number of them fits into memory,
+    and `max_links_per_page` does not limit them. Their depth is that of the list itself.
+    If the callback raises, its requests so far are kept; a rerun adds none of them twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
 
 
 async def settled(returned: object) -> None:
-    """Wait for the result of `opened` or `closed`, which are plain functions or `async`."""
+    """Wait for the result of `opened` or `closed`, if they are `async`."""
     if inspect.isawaitable(returned):
         await returned
 
 
 def arguments_of(spider: Spider) -> Mapping[str, Any]:
-    """Return the arguments of the spider's constructor, as they were given."""
-    return spider._arguments  # noqa: SLF001  # it is its class that is here
+    """Return the arguments of the spider's constructor, unchanged."""
+    return spider._arguments  # noqa: SLF001  # its class is defined in this module
 
 
 @singledispatch
 def entry_urls(spider: Spider) -> list[str]:
-    """Return the URLs that a spider names itself: its hosts may be at private addresses.
+    """Return the URLs that a spider names itself: their hosts may have private addresses.
 
-    Kinds of spiders that have others beside the start URLs register a function.
+    A kind of spider with more than start URLs registers its own function.
     """
     return list(spider.start_urls)
 
 
 def has_own_start(spider: Spider) -> bool:
-    """Return whether the spider's author wrote its `start`: it may name other hosts than these."""
+    """Return whether the author wrote `start`, which may name other hosts than `entry_urls`."""
     return not type(spider).start.__module__.startswith("crawlcw.")
 
 
 @singledispatch
 def check_kind(spider: Spider) -> None:
-    """Raise `SpiderError` for a spider that lacks what its kind needs; see `check`."""
+    """Raise `SpiderError` if a spider lacks something that its kind needs; see `check`."""
 
 
 def is_name(text: object) -> bool:
@@ -276,7 +280,7 @@ def check(spider: Spider) -> None:
         )
     if isinstance(spider.start_urls, str):
         raise SpiderError(f"{kind}.start_urls is one text: make it a list")
-    # It is read more than once, and an iterator would be empty the second time.
+    # The crawl reads it more than once, and an iterator would be empty the second time.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
     if spider.allowed_hosts is not None:
@@ -302,7 +306,7 @@ def check(spider: Spider) -> None:
 
 
 def check_urls(spider: Spider, name: str) -> None:
-    """Raise `SpiderError` unless all of the attribute *name* are URLs to fetch."""
+    """Raise `SpiderError` unless crawlcw can fetch every URL in the attribute *name*."""
     for url in getattr(spider, name):
         try:
             urls.locate(url)
@@ -312,7 +316,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider that begins nowhere, unless it says so: then others add its pages."""
+    """Refuse a spider without first requests, unless it says that others add its pages."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(
@@ -327,7 +331,7 @@ def _check_no_start(spider: Spider) -> None:
 
 
 def _check_item_hook(spider: Spider) -> None:
-    """Refuse a callback that happens to be called `item`."""
+    """Refuse a callback that has the name `item` by chance."""
     try:
         inspect.signature(spider.item).bind({}, None)
     except (TypeError, ValueError):
@@ -349,15 +353,15 @@ def _check_sessions(spider: Spider) -> None:
 
 
 def logs_in(spider: Spider) -> bool:
-    """Return whether sessions of the spider have to be logged in."""
+    """Return whether the spider must log its sessions in."""
     return type(spider).login is not Spider.login
 
 
 def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
-    """Return the method that a task names; raises `SpiderError` where the spider has none.
+    """Return the method that a task names; raises `SpiderError` if the spider does not have it.
 
-    Names come back from the ledger, so only a public method of the spider's
-    own class is ever called.
+    The names come from the ledger, so only methods whose names do not begin with
+    two underscores are allowed.
     """
     method = getattr(spider, name, None) if name.isidentifier() else None
     if name.startswith("__") or not inspect.ismethod(method):
@@ -366,7 +370,7 @@ def callback_named(spider: Spider, name: str) -> Callable[..., Any]:
 
 
 def scope(spider: Spider) -> frozenset[str] | None:
-    """Return the hosts that links may lead to, or None where the seeds are to decide it."""
+    """Return the hosts that links may lead to, or None if the seeds decide it."""
     if spider.allowed_hosts is not None:
         return checked_hosts(spider.allowed_hosts, type(spider).__name__)
     if named := entry_urls(spider):

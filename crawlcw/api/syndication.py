@@ -1,8 +1,8 @@
-"""Records of a feed: RSS 0.9x, 1.0 and 2.0, and Atom; dates as feeds and sitemaps have them.
+"""Records of a feed (RSS 0.9x, 1.0 and 2.0, and Atom), and the dates of feeds and sitemaps.
 
-Only the fields that a crawl needs are read. feedparser knows many more, but it builds a tree
-of the whole feed, needs a library without a maintainer (sgmllib3k),
-and would be a second parser of XML beside the bounded one.
+This module reads only the fields that a crawl needs. feedparser knows many more, but it builds
+a tree of the whole feed, and needs a library without a maintainer (sgmllib3k). It would also be
+a second XML parser, without limits.
 """
 
 import re
@@ -18,15 +18,15 @@ from crawlcw.api.xml_records import BASE, Record, joined, records, text_pieces
 from crawlcw.errors import FetchError, Reason, XmlError
 from crawlcw.model import urls
 
-#: Roots, and what their entries are called.
+#: The root elements of feeds, and the names of their entries.
 RECORDS = {
     "rss": frozenset({"item"}),
     "rdf": frozenset({"item"}),
     "feed": frozenset({"entry"}),
 }
-#: Between the hours and minutes of an offset from UTC, which RFC 822 writes without it.
+#: The colon between hours and minutes of a UTC offset; RFC 822 has none.
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
-#: A clock of 12 hours, which `email.utils` would read as one of 24.
+#: A time of a 12-hour clock, which `email.utils` would read as one of 24 hours.
 _HALF = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE)
 
@@ -35,11 +35,11 @@ _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re
 class FeedEntry:
     """One entry of a feed."""
 
-    link: str  #: where it leads, by `xml:base` where there is one: it may be relative, or empty
-    id: str = ""  #: what tells it from all others; its link where it says nothing
+    link: str  #: its address, joined to `xml:base` if there is one; it may be relative or empty
+    id: str = ""  #: its unique id; if the feed gives none, its link
     title: str = ""
-    published: datetime | None = None  #: aware
-    updated: datetime | None = None  #: aware; when it was published, where it says nothing
+    published: datetime | None = None  #: aware; if the feed gives none, `updated`
+    updated: datetime | None = None  #: aware; if the feed gives none, `published`
     summary: str = ""  #: its text, which may be HTML
 
 
@@ -52,10 +52,10 @@ class Page(Protocol):
 
 
 def feed_of(page: Page) -> list[FeedEntry]:
-    """Return the entries of an RSS or Atom feed, in its order, their links absolute.
+    """Return the entries of an RSS or Atom feed, in its order, with absolute links.
 
-    One that breaks off has the entries that are whole. Raises `XmlError` where the body is
-    no such feed, has no whole entry, or is built to do harm.
+    For an incomplete feed it returns the complete entries. Raises `XmlError` if the body is not
+    such a feed, has no complete entry, or is harmful.
     """
     found: list[FeedEntry] = []
     pieces = text_pieces(page.body, content_type=page.headers.get("content-type"))
@@ -89,7 +89,7 @@ def entry_of(record: Record) -> FeedEntry:
 
 
 def _link(record: Record) -> str:
-    """Return where an entry leads: RSS has it as text, Atom as an attribute."""
+    """Return the address of an entry: RSS has it as text, Atom as an attribute."""
     for each in record.fields:
         if each.name == "link" and (text := each.text.strip()):
             return _based(record, text, base=each.attributes.get(BASE, ""))
@@ -99,11 +99,11 @@ def _link(record: Record) -> str:
         if is_link and href and each.attributes.get("rel", "alternate") == "alternate":
             return _based(record, href, base=each.attributes.get(BASE, ""))
     for each in record.fields:
-        # That of RSS is an address unless it says that it is none, and often is none.
+        # The guid of RSS is an address unless it says otherwise, but often it is none anyway.
         is_address = each.attributes.get("isPermaLink", "true").lower() == "true"
         if each.name == "guid" and is_address and "://" in each.text:
             return each.text.strip()
-    about = record.attributes.get("rdf:about", "")  # RSS 1.0 names its items so
+    about = record.attributes.get("rdf:about", "")  # the id of an item in RSS 1.0
     return about and _based(record, about)
 
 
@@ -117,16 +117,16 @@ def _based(record: Record, link: str, *, base: str = "") -> str:
 def date_in(text: str) -> datetime | None:
     """Return the moment that *text* names, aware, in UTC, or None.
 
-    It is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or one
-    of RFC 822, as in RSS. Without a zone that RFC 822 knows it is UTC; where only the day is
-    known, or the month or the year, it is when that begins.
+    *text* is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or a
+    date of RFC 822, as in RSS. Without a known time zone it is UTC. If the text gives only a
+    day, a month or a year, the result is its start.
     """
     span = _span(text.strip()[:64])
     return None if span is None else span[0]
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the same; where only the day, the month or the year is known, when that ends."""
+    """Return the same as `date_in`, but the end of a day, a month or a year."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 
@@ -152,7 +152,7 @@ def _span(text: str) -> tuple[datetime, datetime] | None:
 
 
 def _of_date(text: str) -> tuple[datetime, datetime] | None:
-    """Return when the year, month or day begins and ends that *text* names; None for others."""
+    """Return the start and end of the year, month or day in *text*; None for other texts."""
     parts = text.split("-")
     if len(text) not in (4, 7, 10) or not text.isascii() or not "".join(parts).isdigit():
         return None

@@ -1,8 +1,8 @@
-"""The user's own code: whatever it raises is its own error, and what of it runs can be told.
+"""Calls of the user's code: they isolate its errors, and record which function runs.
 
-`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` out of a
-callback are errors like any other. Only a cancellation from outside passes, for that
-ends the work that a crawl has begun; code that cancels its own task does not end more.
+`SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are
+errors like any other. Only a cancellation from outside passes through, because it ends work
+of the crawl. If user code cancels its own task, only that call fails.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 class EscapedError(Exception):
-    """User code raised what would end the process, or the task that runs it."""
+    """User code raised an error that would end the process, or the asyncio task that runs it."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)  # it may come from another process
@@ -38,20 +38,20 @@ _CALLERS: set[CodeType] = set()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """A function of the user's, and the subject of its work."""
+    """A call of a user's function."""
 
-    name: str  #: of the callback, or of the handler
+    name: str  #: of the callback or the handler
     subject: str  #: the page's URL, or the task's key
 
 
 def calls_user_code(function: F) -> F:
-    """Mark a function that runs the user's code, and says which in its variable `called`."""
+    """Mark a function that runs user code, and describes it in its local variable `called`."""
     _CALLERS.add(function.__code__)
     return function
 
 
 def running_in(frame: FrameType | None) -> Called | None:
-    """Return which code of the user's runs, given the innermost frame of its thread."""
+    """Return the running call of user code; *frame* is the innermost one of its thread."""
     while frame is not None:
         if frame.f_code in _CALLERS:
             called = frame.f_locals.get("called")
@@ -63,7 +63,8 @@ def running_in(frame: FrameType | None) -> Called | None:
 def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of *function*; raises `EscapedError` for a bare `BaseException`.
 
-    A thread or process of a pool is to go on: it may have been given its next task.
+    A thread or process of a pool must survive the error, because it may already have its
+    next task.
     """
     try:
         return function(*arguments)
@@ -74,14 +75,14 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Cancellation:
-    """Tells a cancellation from outside from one that user code raises, or asks for itself.
+    """Distinguishes a cancellation from outside from one that user code raises or requests.
 
-    Made before the user's code runs. Code that is cancelled by its own timeouts
-    and scopes takes that back before it ends, so it does not count.
+    Make it before the user's code runs. Timeouts and scopes of that code undo their own
+    cancellation before the code ends, so they do not count.
 
-    What runs in a task group is cancelled from outside by a scope around it, or by the
-    *deadline* that is given. Where a `task.cancel()` was neither, it came from the
-    user's code, and is taken back. Any code may cancel a task that is in no group.
+    - In a task group, a cancellation from outside comes from a scope around the task, or
+      from *deadline*. Any other `task.cancel()` came from the user's code: it is undone.
+    - For a task outside of groups, every `task.cancel()` counts as one from outside.
     """
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
@@ -90,7 +91,7 @@ class Cancellation:
         self._deadline = deadline
 
     def passes(self, error: BaseException) -> bool:
-        """Return whether *error* comes from outside and is to be raised on."""
+        """Return whether *error* comes from outside and must be raised again."""
         if isinstance(error, asyncio.CancelledError):
             if self._task is None or self._task.cancelling() <= self._before:
                 return False
@@ -98,21 +99,21 @@ class Cancellation:
                 return True
             self._take_back()
             return False
-        # This closes a coroutine that is awaited no more.
+        # Python closes an abandoned coroutine with this error.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
     async def strike(self) -> None:
-        """Raise the cancellation that the code has asked for and has not waited to see.
+        """Raise a cancellation that the code has requested but that was not delivered yet.
 
-        To be awaited where the code has ended: it would strike whatever awaits next.
+        Await it when the code has ended: otherwise the next `await` would be cancelled.
         """
         if self._task is not None and self._task.cancelling() > self._before:
             await asyncio.sleep(0)
             if not self._is_outside():
-                self._take_back()  # it had struck, and the code has gone on
+                self._take_back()  # it was delivered, but the code caught it and went on
 
     async def after(self, error: BaseException) -> None:
-        """Do what `strike` does where the code has raised *error*, and it did not pass."""
+        """Do the same as `strike` after the code has raised *error*, which did not pass."""
         try:
             await self.strike()
         except asyncio.CancelledError as cancelled:
@@ -121,7 +122,7 @@ class Cancellation:
 
     @asynccontextmanager
     async def contained(self) -> AsyncIterator[None]:
-        """Raise a bare `BaseException` that does not pass as an `EscapedError`."""
+        """Raise `EscapedError` in place of a bare `BaseException` that does not pass."""
         try:
             yield
             await self.strike()
@@ -138,7 +139,7 @@ class Cancellation:
         if self._deadline is not None and self._deadline.expired():
             return True
         if anyio.current_effective_deadline() == -math.inf:
-            return True  # a scope around it is cancelled
+            return True  # a scope around the task is cancelled
         return anyio.get_current_task().parent_id is None
 
     def _take_back(self) -> None:
@@ -148,7 +149,7 @@ class Cancellation:
     def _is_abandoned(self) -> bool:
         try:
             return asyncio.current_task() is not self._task
-        except RuntimeError:  # there is no loop any more
+        except RuntimeError:  # the event loop has ended
             return True
 
 
@@ -156,10 +157,10 @@ class Cancellation:
 async def time_limit(
     called: Called, seconds: float, *, stalled: Callable[[float], float]
 ) -> AsyncIterator[None]:
-    """Cancel what awaits in the block after *seconds* (0: never), as a `TimeoutError` that says so.
+    """Cancel the block after *seconds* (0: never) with a `TimeoutError` that names the call.
 
-    *stalled* returns how many seconds the loop has stood still since a reading of
-    its clock: those do not count.
+    *stalled* returns the seconds of stalls of the event loop since a time of its clock;
+    they do not count.
     """
     if not seconds:
         yield
@@ -184,8 +185,8 @@ async def time_limit(
         if not deadline.expired():
             raise
         told = f"{called.name} did not end within {seconds:g} s"
-        # The frames of the cancellation name the line at which the code waited.
-        # No local variable keeps them: that would be a cycle.
+        # The frames of the cancellation show the line at which the code waited. No local
+        # variable may keep them, because that would be a reference cycle.
         raise TimeoutError(told).with_traceback(
             getattr(error.__cause__, "__traceback__", None)
         ) from None
@@ -198,9 +199,10 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
-    """Turn whatever the spider's own code raises into one clear error, its cause attached.
+    """Raise `SpiderError` with the cause for any error of the spider's own code.
 
-    *what* names the code for people. A `StopCrawl` is no error: *stop* is told why.
+    *what* names the code in messages. A `StopCrawl` is not an error: it calls *stop* with
+    the reason.
     """
     cancellation = Cancellation()
     try:
@@ -220,7 +222,7 @@ def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raised(Failed):
-    """An error of the user's code, which says nothing of the page's host."""
+    """An error of the user's code, which says nothing about the page's host."""
 
     error: str = ""  #: the name of the exception's type
     where: str = ""  #: the spider's own file and line
@@ -229,7 +231,7 @@ class Raised(Failed):
     def by(
         cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
     ) -> "Raised":
-        """Return what *error*, raised by *function*, is; *own* as in `format_traceback`."""
+        """Return the failure for *error*, raised by *function*; *own* as in `format_traceback`."""
         return cls(
             reason=Reason.PARSE_ERROR,
             message=describe_error(error) + selector_hint(error),

@@ -1,12 +1,11 @@
-"""XML that is a list of records, read a record at a time: sitemaps, RSS and Atom.
+"""XML that is a list of records, read one record at a time: sitemaps, RSS and Atom.
 
-The reader is expat, and it is given no chance to do harm: nothing is fetched, a DTD
-that declares an entity is refused, and nesting, tags, fields and records are bounded.
-It forgives what people's generators do wrong: a bare `&`, entities of HTML, control
-characters, prefixes that are not declared.
+The reader uses expat, and harmful XML cannot do damage: the reader fetches nothing, refuses a
+DTD that declares an entity, and limits nesting, tags, fields and records. It accepts common
+mistakes of generators: a bare `&`, entities of HTML, control characters, undeclared prefixes.
 
-A body comes as text, a piece at a time: unpacked where it is gzip, decoded, and bounded. So a
-sitemap of 50 MiB is never in memory as text, and one that was packed not as bytes.
+The body is unpacked if it is gzip, decoded, and limited in size, all piece by piece. So the
+whole text of a sitemap of 50 MiB is never in memory, and neither are the bytes of an unpacked one.
 """
 
 import re
@@ -21,30 +20,30 @@ from xml.parsers import expat
 from crawlcw.api import charset
 from crawlcw.errors import Reason, XmlError
 
-#: What sitemaps.org allows for one file, unpacked.
+#: The limit of sitemaps.org for one file, in bytes, unpacked.
 LARGEST = 50 << 20
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
-#: Bytes in which a text says how it is encoded.
+#: Bytes at the start of a text that may name its encoding.
 _HEAD = 1024
-#: Each takes as long as some kilobytes of content.
+#: Members of a gzip file: each takes as long as some kilobytes of content.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Characters of a tag or a comment, which expat reads as one; in older
-#: versions each piece costs as much as all before it (CVE-2023-52425).
+#: Characters of a tag or a comment, which is one token. Older versions of expat read such a token
+#: from its start again with each piece (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
-#: Bounds of the texts and attributes of a record, and of its fields: more is left out, and never
-#: cut.
+#: Limits of a record: characters of its texts and attributes, and the number of its fields. A
+#: value over the limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MOST_FIELDS = 1000
-#: Characters of a base, which each link is put behind.
+#: Characters of a base, because each link is joined to it.
 _LONGEST_BASE = 4096
-#: Attributes that a DTD may declare: expat goes through those of an element at each of its tags.
+#: Attributes that a DTD may declare: at each tag expat reads the list of those of its element.
 _MOST_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
-#: A `&`, and the entity that it begins, if it begins one.
+#: A `&`, with the rest of the entity if it is one.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -55,11 +54,11 @@ _NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\ufff
 
 
 def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str]:
-    """Yield *body* as text, with U+FFFD for bytes that are not of its encoding.
+    """Yield *body* as text, with U+FFFD for bytes that are invalid in its encoding.
 
-    The first bytes tell whether it is gzip. A byte order mark, *content_type* or the
-    first lines name the encoding, as for a page. Raises `XmlError` where
-    the gzip is corrupt or has no end, and, behind the first 50 MiB, where there is more.
+    The first bytes decide whether it is gzip. A byte order mark, *content_type* or the
+    first lines name the encoding, as for a page. Raises `XmlError` if the gzip is corrupt
+    or incomplete. Raises it also after the first 50 MiB if there is more.
     """
     pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
     first = next(pieces, b"")
@@ -91,7 +90,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
         while rest:
             if inflate.eof:
                 if not rest.startswith(_GZIP[:1]):
-                    return  # browsers ignore what follows a member and is not another
+                    return  # browsers ignore bytes after a member that are not another member
                 members += 1
                 if members > _MAX_MEMBERS:
                     raise XmlError(Reason.CONTENT_ENCODING, "its gzip has too many members")
@@ -109,9 +108,9 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class Field:
-    """A child of a record; its text is that of all that is in it."""
+    """A child of a record; its text includes that of its own children."""
 
-    name: str  #: without the prefix that the record's own name has; others stay: `dc:date`
+    name: str  #: without the record's own prefix; with any other prefix: `dc:date`
     attributes: Mapping[str, str]
     text: str = ""
 
@@ -121,14 +120,14 @@ class Record:
     """One record."""
 
     name: str  #: in lower case, without a prefix
-    root: str  #: the name of the root element, likewise
+    root: str  #: the name of the root element, in lower case, without a prefix
     attributes: Mapping[str, str]
     content: str = ""  #: its text, if it has no fields
-    base: str = ""  #: what its links are relative to, by `xml:base`; it may be relative itself
+    base: str = ""  #: the base of its links by `xml:base`; it may itself be relative
     fields: list[Field] = field(default_factory=list)
 
     def text(self, *names: str) -> str:
-        """Return the text of the first field that has one of *names* and any text, else ""."""
+        """Return the text of the first non-empty field, in the order of *names*, else ""."""
         for name in names:
             for each in self.fields:
                 if each.name == name and (text := each.text.strip()):
@@ -137,9 +136,9 @@ class Record:
 
 
 def joined(base: str, more: str) -> str:
-    """Return *more* as it is relative to *base*; *base* where it is broken, or very long."""
+    """Return *more* joined to *base*; return *base* if the result is broken or very long."""
     try:
-        # The standard library's own, for a base may have neither scheme nor host.
+        # The standard library's function, because a base may have neither scheme nor host.
         found = urljoin(base, more.strip())
     except ValueError:
         return base
@@ -151,10 +150,10 @@ def records(
 ) -> Iterator[Record]:
     """Yield the records of a document that comes in *pieces*.
 
-    *of* has, for each root element that is known, the names of its records, wherever
-    they are in it; *what* the document should be, for messages. Raises `XmlError`: of the
-    reason `xml-unsafe` for XML that is built to do harm, `parse-error` for a body that is no
-    XML or has another root. The records before that were yielded.
+    *of* maps the name of each known root element to the names of its records, at any depth.
+    *what* names the expected document in messages. Raises `XmlError` after it has yielded the
+    records before: with the reason `xml-unsafe` for harmful XML, and `parse-error` for a body
+    that is not XML or has another root.
     """
     reader = _Reader(of, what)
     for piece in _mended(pieces):
@@ -168,7 +167,7 @@ def records(
 
 
 def _mended(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the pieces without the common mistakes that expat would stop at."""
+    """Yield the pieces without the common mistakes that make expat fail."""
     mending = _Mending()
     rest, begun = "", False
     for piece in pieces:
@@ -184,13 +183,13 @@ def _mended(pieces: Iterable[str]) -> Iterator[str]:
 
 
 class _Mending:
-    """Makes entities those of XML, but in CDATA, where a `&` is one."""
+    """Replaces entities that XML does not have, except in CDATA, in which `&` is plain text."""
 
     def __init__(self) -> None:
         self._in_cdata = False
 
     def of(self, text: str) -> str:
-        """Return *text* mended; neither an entity nor a mark of CDATA may be cut by its end."""
+        """Return *text* mended; it must not end inside of an entity or a mark of CDATA."""
         mended = []
         while text:
             mark = _CDATA_END if self._in_cdata else _CDATA
@@ -201,12 +200,12 @@ class _Mending:
 
 
 def _entity(found: re.Match[str]) -> str:
-    """Return an entity as XML has it by itself: a character, or a `&` that stands for no more."""
+    """Return an entity in the form of plain XML: a character reference, or an escaped `&`."""
     text, name = found[0], found[1]
     if name in _OF_XML:
         return text
     if name is not None:
-        # As numbers, for some of them are markup.
+        # As numbers, because some of the characters are markup.
         characters = "".join(f"&#{ord(c)};" for c in html5.get(f"{name};", ""))
         return characters or f"&amp;{text[1:]}"
     if len(text) == 1:
@@ -217,7 +216,7 @@ def _entity(found: re.Match[str]) -> str:
 
 
 class _Reader:
-    """State between two pieces: the place in the document, and the open record."""
+    """The state between two pieces: the position in the document, and the open record."""
 
     def __init__(self, of: Mapping[str, frozenset[str]], what: str) -> None:
         self._of = of
@@ -228,16 +227,16 @@ class _Reader:
         self._record: Record | None = None
         self._record_depth = 0
         self._prefix = ""  #: of the record's name
-        self._texts: list[str] | None = None  #: of the field that is open
-        self._bases: list[tuple[int, str]] = []  #: each with the depth of the element that has it
+        self._texts: list[str] | None = None  #: of the open field
+        self._bases: list[tuple[int, str]] = []  #: each with the depth of its element
         self._declared = 0  #: attributes
-        self._room = 0  #: characters that the record may still have
+        self._room = 0  #: characters that the record may still add
         self._found: list[Record] = []
         self._given = 0  #: bytes
-        # No namespaces: half of those in use are declared nowhere.
+        # Without namespaces, because documents often do not declare the prefixes that they use.
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
-        parser.specified_attributes = True  # and none that a DTD has a value for
+        parser.specified_attributes = True  # ignore default values from a DTD
         parser.EntityDeclHandler = self._entity_declared
         parser.AttlistDeclHandler = self._attribute_declared
         parser.StartElementHandler = self._start
@@ -278,7 +277,7 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise XmlError(Reason.XML_UNSAFE, f"it is nested more than {_DEEPEST} deep")
-        tag = tag.lower()  # feeds of any spelling are read
+        tag = tag.lower()  # feeds spell tags in any case
         prefix, _, name = tag.rpartition(":")
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
@@ -323,5 +322,5 @@ class _Reader:
         if self._room >= 0:
             self._texts.append(text)
         else:
-            # The first part of a URL is another URL.
+            # Drop the whole text: the first part of a URL would be another URL.
             self._texts = None
