@@ -1,9 +1,9 @@
-"""The ledger's time as one process keeps it, and the stalls of its event loop. No I/O.
+"""The ledger's time in one process, and the stalls of its event loop. No I/O.
 
-The ledger's time is the monotonic clock plus an offset that was measured against the
-ledger's own clock, so a jump of this machine's clock neither ends nor extends a
-lease, and machines whose clocks differ agree. Where the ledger has no clock but this
-machine's, that sets the offset once a minute. Stalls are in seconds of any clock that runs forward.
+The ledger's time is the monotonic clock plus an offset, which is measured against the ledger's
+own clock. So a jump of this machine's clock neither ends nor extends a lease, and machines with
+different clocks agree. If the ledger has only the clock of this machine, that clock sets the
+offset once a minute. Stalls are in seconds of any clock that runs forward.
 """
 
 import math
@@ -15,22 +15,22 @@ from datetime import UTC, datetime, timedelta
 from crawlcw.errors import Reason
 
 _SET_EVERY = 60.0
-#: A time of day earlier by more than this was set back, and is not followed: due tasks would be
-#: due much later.
+#: If the time of day has gone back by more than this, a user has set the clock back. The offset
+#: then does not follow it, because due tasks would become due much later.
 _LONGEST_STANDSTILL = timedelta(minutes=1)
-#: How often a loop that runs shows that it does.
+#: Seconds between two ticks of a running loop.
 TICK = 0.1
-#: A lag from which on a warning is logged, and a connection may have broken of it.
+#: Seconds. A lag from this on logs a warning, and may have broken a connection.
 STANDSTILL = 1.0
-#: Smaller lags than this are those of a loop that is busy.
+#: Seconds. Smaller lags are normal for a busy loop.
 _COUNTED_FROM = 0.1
-#: Lags that are no standstill explain a timeout where they took such a part of it.
+#: Smaller lags explain a timeout if together they took this part of it.
 _PART = 0.2
 _KEPT = 4_096
 
 
 class LedgerClock:
-    """A clock that is set by measurements and runs evenly in between."""
+    """A clock that measurements set, and that runs evenly between them."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class LedgerClock:
         monotonic: Callable[[], float] = time.monotonic,
         time_of_day: Callable[[], datetime] | None = None,
     ) -> None:
-        """Set the clock by *time_of_day* once a minute; None: `set` does."""
-        self.monotonic = monotonic  #: the time that measurements are taken with, in seconds
+        """Set the clock by *time_of_day* once a minute; None: only `set` sets it."""
+        self.monotonic = monotonic  #: the clock of the measurements, in seconds
         self._time_of_day = time_of_day
         self._to_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
         self._offset = time.time() - monotonic()
@@ -47,14 +47,14 @@ class LedgerClock:
         self._shown = datetime.fromtimestamp(0, UTC)
 
     def now(self) -> datetime:
-        """Return the time in UTC, in whole milliseconds, never earlier than before."""
+        """Return the time in UTC, in whole milliseconds; it never goes back."""
         reading = self.monotonic()
         if reading >= self._to_set and self._time_of_day is not None:
             self._to_set = reading + _SET_EVERY
             found = self._time_of_day()
             if found >= self._shown - _LONGEST_STANDSTILL:
                 self.set(found, asked=reading, answered=reading)
-        # Asked several times in a millisecond: each page needs it six times.
+        # Cached, because callers read it several times in a millisecond: each page six times.
         milliseconds = int((reading + self._offset) * 1000)
         if milliseconds > self._latest:
             self._latest = milliseconds
@@ -62,23 +62,23 @@ class LedgerClock:
         return self._shown
 
     def set(self, ledger_time: datetime, *, asked: float, answered: float) -> None:
-        """Take over the time of the ledger's clock between two readings of `monotonic`.
+        """Set the clock to *ledger_time*, which was read between two readings of `monotonic`.
 
-        The error is at most half of the time that the question took (Cristian,
-        "Probabilistic clock synchronization", 1989).
+        The error is at most half of the time between them (Cristian, "Probabilistic clock
+        synchronization", 1989).
         """
         self._offset = ledger_time.timestamp() - (asked + answered) / 2
 
 
 class Stalls:
-    """The times at which one loop stood still."""
+    """The stalls of one event loop."""
 
     def __init__(self, *, now: float) -> None:
         self._due = now + TICK  #: when the next tick should come
         self._stalls: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def ticked(self, now: float) -> float:
-        """Note that the loop runs; return by how much this is late."""
+        """Record that the loop runs; return how late this tick is."""
         lag = max(0.0, now - self._due)
         if lag >= _COUNTED_FROM:
             self._stalls.append((self._due, now))
@@ -86,11 +86,11 @@ class Stalls:
         return lag
 
     def lag(self, now: float) -> float:
-        """Return for how long the loop has stood still just now. May be called by any thread."""
+        """Return the length of the current stall. Any thread may call it."""
         return max(0.0, now - self._due)
 
     def since(self, began: float, *, now: float) -> float:
-        """Return for how long it has stood still since *began*."""
+        """Return the total length of the stalls since *began*."""
         stood = self._stalls and self._stalls[-1][1] > began
         if not stood and now - self._due < _COUNTED_FROM:  # the usual case
             return 0.0
@@ -99,11 +99,11 @@ class Stalls:
     def explains(
         self, reason: Reason, began: float, *, now: float, limits: Mapping[Reason, float]
     ) -> bool:
-        """Return whether an attempt that *began* then may have failed for the loop alone.
+        """Return whether an attempt that *began* then may have failed only because of stalls.
 
-        *limits* are the deadlines that are over with the reasons of timeouts. One
-        that would not be over, had the time of the stalls not passed, is no
-        failure; and a server that was not answered may have hung up.
+        *limits* are the deadlines of the reasons for timeouts. A timeout does not count as a
+        failure if the deadline would not have passed without the stalls. After a long stall,
+        a disconnection does not count either, because the server may have got no reply.
         """
         lengths = self._lengths(began, now)
         longest = max(lengths, default=0.0)
@@ -128,9 +128,9 @@ class Stalls:
 
 
 class Silence:
-    """The time since a worker was heard of, as far as the listener was awake to hear it.
+    """The time since the last sign of a worker; only time in which the listener ran counts.
 
-    A machine that was asleep, or a process that was stopped, has heard none.
+    While its machine sleeps or its process is stopped, the listener cannot notice a sign.
     """
 
     def __init__(self, *, now: float, look_every: float) -> None:
@@ -139,7 +139,7 @@ class Silence:
         self.seconds = 0.0
 
     def look(self, now: float, *, heard: bool) -> float:
-        """Note whether anything was *heard* since the last look; return how long nothing was."""
+        """Record whether anything was *heard* since the last call; return the silent seconds."""
         passed = min(now - self._looked, self._longest)
         self._looked = now
         self.seconds = 0.0 if heard else self.seconds + passed

@@ -1,4 +1,4 @@
-"""Counters of a process or of several together, and the report that a crawl ends with. No I/O."""
+"""Counters of one or several processes, and the final report of a crawl. No I/O."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -12,25 +12,25 @@ from crawlcw.errors import FAILURE_REASONS, Reason
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Status
 
-#: The most hosts that are named of those given up.
+#: The maximum number of given-up hosts that a report names.
 MOST_NAMED = 100
 
 
 class FinishReason(StrEnum):
     """Why a crawl, or a worker on tracked tasks, has ended."""
 
-    DRAINED = "drained"  #: nothing is left to do
-    MAX_PAGES = "max-pages"  #: as many pages as were allowed are finished
-    MAX_ITEMS = "max-items"  #: as many items as were asked for are recorded
-    STOPPED = "stopped"  #: by its user, with time for the pages under way
-    STOPPED_AT_ONCE = "stopped-at-once"  #: by its user, without
-    STOPPED_BY_SPIDER = "stopped-by-spider"  #: `StopCrawl`
+    DRAINED = "drained"  #: no task is left
+    MAX_PAGES = "max-pages"  #: the allowed number of pages is finished
+    MAX_ITEMS = "max-items"  #: the allowed number of items is recorded
+    STOPPED = "stopped"  #: the user stopped it, with time for the current pages
+    STOPPED_AT_ONCE = "stopped-at-once"  #: the user stopped it without that time
+    STOPPED_BY_SPIDER = "stopped-by-spider"  #: the spider raised `StopCrawl`
     CALLBACK_BROKEN = "callback-broken"  #: a callback has raised for all of its first pages
-    FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder takes no files
-    LOGIN_FAILED = "login-failed"  #: no login of a session was of use
+    FILES_UNWRITABLE = "files-unwritable"  #: a disk is full, or a folder accepts no files
+    LOGIN_FAILED = "login-failed"  #: no login of a session worked
     PROXIES_FAILED = "proxies-failed"  #: no proxy works any more
-    INTERNAL_ERROR = "internal-error"  #: an error of crawlcw itself on every page that is left
-    FAILED = "failed"  #: all of several processes have crashed, or given up
+    INTERNAL_ERROR = "internal-error"  #: a bug in crawlcw fails every remaining page
+    FAILED = "failed"  #: all of several processes have crashed or given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +38,22 @@ class EarlyEnd:
     """Why a crawl ends before it is drained, or has ended."""
 
     reason: FinishReason
-    detail: str  #: what that is due to
+    detail: str  #: the cause, as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishRule:
     """The effect of a finish reason on the exit code and the last line of a crawl."""
 
-    opening: str = "Stopped"  #: how the last line begins
+    opening: str = "Stopped"  #: the beginning of the last line
     fault: str = (
         ""  #: makes the exit code 3; the report's detail replaces the text; empty: no fault
     )
-    is_complete: bool = False  #: whether hosts given up and failed pages are faults as well
+    is_complete: bool = False  #: whether given-up hosts and failed pages also count as faults
 
 
-#: A rule for each finish reason. If workers end for different reasons, the first one in this
-#: order is the crawl's.
+#: A rule for each finish reason. If workers end for different reasons, the crawl has the first one
+#: in this order.
 FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.STOPPED_AT_ONCE: FinishRule(opening="Stopped at once"),
     FinishReason.CALLBACK_BROKEN: FinishRule(fault="a callback is broken"),
@@ -73,12 +73,12 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
     """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
 
-    *is_empty* says that no task is left to do. `failed`: tasks are left, and no worker
-    stopped for a reason of its own.
+    *is_empty* says that no task is left. The result is `failed` if tasks are left and no worker
+    has another reason.
     """
     found = set(reasons)
-    # A worker that has drained the ledger has added all start URLs. Tasks left after that were
-    # released or added by other workers.
+    # A worker that has drained the ledger has added all start URLs. If tasks are left, other
+    # workers released or added them later.
     if not is_empty and found != {FinishReason.DRAINED}:
         found.discard(FinishReason.DRAINED)
     return next((reason for reason in FINISH_RULES if reason in found), FinishReason.FAILED)
@@ -89,7 +89,7 @@ class Counts:
     """The ledger in numbers."""
 
     by_status: dict[Status, int] = field(default_factory=dict)
-    redirects: int = 0  #: of the finished tasks, those whose page is another one's
+    redirects: int = 0  #: finished tasks whose page belongs to another task
 
     def __getitem__(self, status: Status) -> int:
         return self.by_status.get(status, 0)
@@ -101,59 +101,60 @@ class Counts:
 
     @property
     def known(self) -> int:
-        """The number of tasks that are no redirects, or not known to be."""
+        """The number of tasks without known redirects."""
         return self.total - self.redirects
 
     @property
     def pages(self) -> int:
-        """The number of finished tasks that are no redirects."""
-        # They are counted one after the other.
+        """The number of finished tasks without redirects."""
+        # Two separate counts, so the second may be larger for a moment.
         return max(self[Status.FINISHED] - self.redirects, 0)
 
     def by_name(self) -> dict[str, int]:
-        """Return the numbers as users see them: of the finished tasks the pages."""
+        """Return the numbers as users see them: `finished` counts pages, without redirects."""
         numbers = {status.name.lower(): self[status] for status in Status}
         return numbers | {"finished": self.pages}
 
     def for_people(self) -> dict[str, int]:
-        """Return the same in the order of a task's life, and the redirects, if there are any."""
+        """Return the same in the order of a task's life, with any redirects at the end."""
         numbers = self.by_name()
         order = ("todo", "processing", "failed", "finished", "ignored")
         redirects = {"redirects": self.redirects} if self.redirects else {}
         return {name: numbers[name] for name in order} | redirects
 
 
-#: So many different links are kept of each reason.
+#: The number of different links that are kept for each reason.
 KEPT_EXAMPLES = 3
 
-#: Reason -> the first links that were dropped for it, made printable.
+#: Reason -> the first links dropped for it, made printable.
 Examples = Mapping[str, Sequence[str]]
 
 
 @dataclass(slots=True)
 class DroppedLinks:
-    """Counts links that are dropped, by reason, and keeps the first few different ones."""
+    """Counts dropped links by reason, and keeps the first few different ones."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
 
     def note(self, reason: str, link: str) -> None:
-        """Count one link; *link* is what stood there, which may be any text."""
+        """Count one link; *link* is its text in the page, which may be anything."""
         self.counts[reason] += 1
         kept = self.examples.setdefault(reason, [])
-        # A large page may have thousands: cleaning them all would cost more than sorting them.
+        # Clean only the kept ones: a page may have thousands, and cleaning all costs more than
+        # filtering them.
         if len(kept) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in kept:
             kept.append(example)
 
     def add(self, other: "DroppedLinks") -> None:
-        """Count what *other* has counted."""
+        """Add the counts of *other*."""
         self.counts.update(other.counts)
         for reason, links in other.examples.items():
             self.examples[reason] = _first([*self.examples.get(reason, ()), *links])
 
 
 def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
-    """Return the first different examples of each reason that any of them has."""
+    """Return the first different examples for each reason in *all_examples*."""
     total: dict[str, list[str]] = {}
     for examples in all_examples:
         for reason, links in examples.items():
@@ -165,7 +166,7 @@ def _first(links: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 
-#: The upper bounds, in seconds: from an answer out of a cache to the longest timeout.
+#: The upper bounds, in seconds: from a response out of a cache to the longest timeout.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -175,9 +176,9 @@ class Histogram:
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
-        #: How many lay under each of `BOUNDS` and above the one before; the last: above all.
+        #: The numbers between two neighbours in `BOUNDS`; the last one is above all bounds.
         self.counts = [0] * (len(BOUNDS) + 1)
-        self.seconds = 0.0  #: their sum
+        self.seconds = 0.0  #: the sum of the durations
 
     def observe(self, seconds: float) -> None:
         """Count one duration."""
@@ -185,18 +186,18 @@ class Histogram:
         self.seconds += seconds
 
     def numbers(self) -> list[float]:
-        """Return the counts and then the sum, as one list: to be sent, and to be `added`."""
+        """Return the counts and then the sum as one list, for sending and for `sum_of`."""
         return [*self.counts, self.seconds]
 
 
 def sum_of(histograms: Iterable[Sequence[float]]) -> list[float]:
-    """Return the numbers of one histogram that counted what all of them have."""
+    """Return the sum of several histograms, as the numbers of one."""
     return [sum(column) for column in zip(*histograms, strict=True)] or Histogram().numbers()
 
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """The counters of a process since it started; those of several processes add up."""
+    """The counters of a process since its start; counters of several processes can be added."""
 
     pages: int = 0  #: finished
     items: int = 0  #: recorded
@@ -204,27 +205,27 @@ class Counters:
     host_failures: Mapping[str, int] = field(default_factory=dict)
     """Answers, or none, that cost no page an attempt, by reason."""
     links_dropped: Mapping[str, int] = field(default_factory=dict)  #: not followed, by reason
-    fetched: int = 0  #: responses, of whatever status
+    fetched: int = 0  #: responses with any status
     bytes: int = 0  #: of decoded bodies
-    leases_lost: int = 0  #: results dropped because another worker holds the task now
+    leases_lost: int = 0  #: results dropped because another worker has the lease now
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
     items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded
     items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
-    stalls: int = 0  #: times that an event loop stood still for a second or more
+    stalls: int = 0  #: stalls of event loops of a second or more
     longest_stall: float = 0.0  #: seconds
-    forgiven: int = 0  #: failed attempts that cost nothing, because of such times
-    unchanged: int = 0  #: of the pages, those that were visited again and found as they were
+    forgiven: int = 0  #: failed attempts that do not count, because of a stall
+    unchanged: int = 0  #: pages that were visited again and had not changed
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     """Hosts given up in this run, by their origins, and why; at most a hundred."""
-    more_hosts_given_up: int = 0  #: those that are not named
+    more_hosts_given_up: int = 0  #: given-up hosts beyond those named
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
-    over_full: int = 0  #: pages ignored because their hosts had had `max_pages_per_host`
-    redirects: int = 0  #: finished tasks that are no pages of their own
-    internal_errors: int = 0  #: of crawlcw itself; each has put a page back
+    over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`
+    redirects: int = 0  #: finished tasks whose page belongs to another task
+    internal_errors: int = 0  #: bugs in crawlcw; each has deferred a page
 
     def __add__(self, other: "Counters") -> "Counters":
-        """Return what both have counted, the largest numbers first."""
+        """Return the sum of both, with the largest numbers of a mapping first."""
         hosts = {**self.hosts_given_up, **other.hosts_given_up}
         more = self.more_hosts_given_up + other.more_hosts_given_up
         total: dict[str, Any] = {
@@ -244,37 +245,37 @@ class Counters:
 
 @dataclass(slots=True, kw_only=True)
 class Report(Counters):
-    """How a crawl ended, and what its processes counted, as far as this one saw it."""
+    """The end of a crawl, and the counters of its processes as far as this one knows them."""
 
     spider: str
     finish_reason: FinishReason
     elapsed: float  #: seconds
-    released: int  #: tasks given back at the end
-    counts: Counts | None  #: of the whole ledger; None where counting took too long, or failed
-    detail: str = ""  #: why, where the spider or its callback ended it
-    failed_before: int = 0  #: the ledger's pages that failed, in this run or before
+    released: int  #: tasks released at the end
+    counts: Counts | None  #: of the whole ledger; None if counting took too long, or failed
+    detail: str = ""  #: why the spider or its callback ended the crawl
+    failed_before: int = 0  #: pages in the ledger that failed, in this run or before
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
-        """Return the report with these counters; *fields_* are those of a report alone."""
+        """Return the report with these counters; *fields_* are the other fields of a report."""
         counted = {each.name: getattr(counters, each.name) for each in fields(Counters)}
         return cls(**counted, **fields_)
 
     @property
     def any_finished(self) -> bool | None:
-        """Whether the ledger has a finished page, of this run or before; None: it did not say."""
+        """Whether the ledger has a finished page, from any run; None: it is not known."""
         return self.pages > 0 or (None if self.counts is None else self.counts.pages > 0)
 
     @property
     def drained(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether no task is left."""
         return self.finish_reason == FinishReason.DRAINED
 
 
 def failed_pages(reasons: Mapping[str, int]) -> int:
-    """Return how many of a ledger's tasks, by their *reasons*, failed and wait for `retry-failed`.
+    """Return how many tasks in *reasons* failed and wait for `retry-failed`.
 
-    Pages beyond `max_pages_per_host` did not fail, though `retry-failed` brings them back as well.
+    Pages beyond `max_pages_per_host` did not fail, although `retry-failed` also brings them back.
     """
     failed = FAILURE_REASONS - {Reason.HOST_FULL}
     return sum(number for reason, number in reasons.items() if reason in failed)

@@ -2,16 +2,17 @@
 
 Its state follows from its fields; the guide on politeness has the diagram.
 
-    state      what may be asked       what ends it
-    closed     all, at its pace        fault: open; last strike: dead; a page gets 429 and another
-                                       is known good: half-open; silence (uplink alone): checking
-    checking   known good pages        good answer: closed; fault, for none came: open
-    open       nothing                 end of its rest: half-open; good answer: closed; last: dead
-    half-open  a good page, else next  good answer: closed; fault or 429: open; last strike: dead
-    dead       nothing of an origin    good answer: closed; so does `retry-failed` with an origin
+    state      allowed requests         event: next state
+    closed     all, at its pace         fault: open; last strike: dead; a page gets 429 while there
+                                        is a probe page: half-open; silence (only uplink): checking
+    checking   probe pages              good response: closed; no good response: open
+    open       none                     rest ends: half-open; good response: closed; last: dead
+    half-open  a probe, else next page  good response: closed; fault or 429: open; last strike: dead
+    dead       none, for an origin      good response: closed; `retry-failed` of an origin: closed
 
-Synchronous and without I/O. Times are seconds of one clock that runs forward: the ledger's for
-origins, which several processes ask in turn, and the monotonic clock for proxies and the uplink.
+Synchronous and without I/O. Times are seconds of one clock that runs forward. It is the ledger's
+clock for origins, because several processes ask them one after another, and the monotonic clock
+for proxies and the uplink.
 """
 
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from crawlcw.model.retry import backoff
 
 
 class Cause(StrEnum):
-    """The part that a failed attempt belongs to; only PAGE costs the page an attempt."""
+    """The cause of a failed attempt; only PAGE costs the page an attempt."""
 
     PAGE = "page"
     ORIGIN = "origin"
@@ -33,39 +34,39 @@ class Cause(StrEnum):
     UPLINK = "uplink"
 
 
-#: Failures of the way to the server: no page of its own can be to blame.
+#: Failures on the way to the server: a single page cannot be their cause.
 CONNECTION_FAILURES = frozenset(
     {Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN, Reason.CONNECT, Reason.TIMEOUT_CONNECT}
 )
-#: Failures that say something of the origin and nothing of the page. A throttling
-#: answer (429, or 503 with Retry-After) is the page's own where others are answered.
+#: Failures caused by the origin, never by the page. A throttled request (429, or 503 with
+#: Retry-After) is not among them: its cause is the page if other pages get good responses.
 HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
-#: Failures of a connection to an address: the name had one, whatever the cause.
+#: Failures of a connection to an address, so the name had an address.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: Failures of requests where the uplink goes away, before they were sent or after.
+#: Failures of requests when the uplink goes down, before they were sent or after.
 _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.TIMEOUT_READ,
     Reason.TIMEOUT_TOTAL,
     Reason.DISCONNECTED,
     Reason.PAYLOAD_TRUNCATED,
 }
-#: Seconds. An uplink that has not come back by then is there, and the hosts are gone. Nor is a
-#: name that was there gone because a resolver says so for some minutes.
+#: Seconds. If failures last longer, the uplink counts as working and the hosts as gone. A known
+#: name also counts as gone only after this time, because resolvers make mistakes for minutes.
 LONGEST_OUTAGE = 3600.0
-#: So many are remembered of whatever a process remembers, the last ones.
+#: The number of last entries in each map that `remember` bounds.
 _REMEMBERED = 10_000
-#: The rests of a port that refuses take 7.5 s by the defaults then, and 150 s else: a server that
-#: is being started again is there by then.
+#: In haste the rests of a port that refuses take 7.5 s by default, else 150 s. In this time a
+#: server that restarts is back.
 _HASTE = 20
-#: This part of a rest is added at the most, or many crawls would come back at once.
+#: Random extra rest as a part of the rest, so that many crawls do not return at the same time.
 _JITTER = 0.1
 
 
 def remember(
     known: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _REMEMBERED
 ) -> None:
-    """Keep a value by its key, as the last one of a bounded number."""
+    """Add a value as the latest one of a map, and drop the oldest over the limit."""
     known[key] = value
     known.move_to_end(key)
     if len(known) > limit:
@@ -74,16 +75,16 @@ def remember(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """How long breakers stay open, and how many strikes in a row end one."""
+    """How long breakers stay open, and after how many strikes in a row they are dead."""
 
     backoff_base: timedelta = timedelta(seconds=10)
     backoff_max: timedelta = timedelta(hours=1)
     max_failures: int = 5
     auto_throttle: bool = True
-    throttle_statuses: frozenset[int] = frozenset({429})  #: answers that ask to slow down
+    throttle_statuses: frozenset[int] = frozenset({429})  #: they ask to slow down
 
     def in_haste(self) -> Self:
-        """Return the policy for a host that nothing else of the crawl waits for: short rests."""
+        """Return the policy with short rests, for a host when the crawl has no other work."""
         return replace(self, backoff_base=self.backoff_base / _HASTE)
 
     def rest(
@@ -91,10 +92,10 @@ class Policy:
     ) -> float:
         """Return the seconds of rest after that many failures in a row.
 
-        *retry_after* is the rest that the host asked for, in seconds; it doubles too where it fails
-        again after it. *chance* is in [0, 1).
+        *retry_after* is the rest that the host asked for, in seconds; it also doubles if the host
+        fails again after it. *chance* is in [0, 1).
         """
-        # Zero seconds, or a date that has passed, asks for nothing.
+        # Zero seconds, or a date in the past, is not a request for a rest.
         base = timedelta(seconds=retry_after) if retry_after else self.backoff_base
         longest = self.backoff_max
         rest = backoff(failures, base=min(base, longest), ceiling=longest)
@@ -103,18 +104,18 @@ class Policy:
 
 @dataclass(slots=True, kw_only=True)
 class Breaker:
-    """The breaker itself: it opens at a fault, for a rest, and closes at a good answer.
+    """The breaker itself: a fault opens it for a rest, and a good response closes it.
 
-    Once it has rested it is half-open: one question tells more.
+    After the rest it is half-open, so that one request can test the other side.
     """
 
-    failures: int = 0  #: in a row: the faults that have opened it; 0: it is closed
-    failing_since: float | None = None  #: when the first of them was
+    failures: int = 0  #: faults in a row that have opened it; 0: it is closed
+    failing_since: float | None = None  #: the time of the first of them
     until: float | None = None  #: the end of its rest
     opened_at: float = float("-inf")
 
     def open(self, *, now: float, rest: float, faults: int = 1) -> None:
-        """Open at a fault, or as many at once."""
+        """Open because of a fault, or of several together."""
         self.failures += faults
         self.opened_at = now
         if self.failing_since is None:
@@ -122,34 +123,34 @@ class Breaker:
         self.until = max(self.until or now, now + rest)
 
     def close(self) -> None:
-        """Close at a good answer: the row of failures has ended."""
+        """Close after a good response: the row of failures has ended."""
         self.failures = 0
         self.failing_since = self.until = None
 
 
 # --- origins
 
-#: A name that never had an address, or a port that never answered beside one that
-#: does: another attempt tells a passing mistake, and waiting for longer tells no more.
+#: Strikes for a name that never had an address, and for a port that never answered while the
+#: other port does. A second attempt excludes a temporary mistake; more attempts show nothing new.
 _FEW_FAILURES = 2
-#: A longer URL is not worth keeping with its host.
+#: Characters: a longer URL is not stored with its host.
 _LONGEST_PROBE_PAGE = 500
-#: Bytes. A larger page is asked for once more only where no other is known.
+#: Bytes: a larger page becomes a probe page only if there is no other.
 _LARGEST_PROBE_PAGE = 64 * 1024
-#: The most pages of an origin that share its probes.
+#: The maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
-#: So many pages that are refused for the first time before a good page is asked show a limit.
+#: If this many pages are throttled for the first time before the probe, the host has a limit.
 _MANY = 3
-#: Seconds: the longest rest before the first good page is asked.
+#: Seconds: the longest rest before the first probe.
 _SHORT_REST = 5.0
 
 
 @dataclass(slots=True)
 class _Mark:
-    """A page that was refused (429, or 503 with Retry-After)."""
+    """A page that was throttled (429, or 503 with Retry-After)."""
 
     at: float
-    own: bool = False  #: another page was answered meanwhile: the next refusal costs an attempt
+    own: bool = False  #: another page got a good response since: the next time costs an attempt
 
 
 Marks = OrderedDict[bytes, _Mark]
@@ -158,22 +159,22 @@ Marks = OrderedDict[bytes, _Mark]
 
 @dataclass(slots=True)
 class _Probe:
-    """Pages were refused at an origin that seemed well: a known good page is to tell why."""
+    """An origin that seemed healthy has throttled pages: a probe must find the cause."""
 
     since: float
-    rested: bool  #: the host rests before the good page is asked
-    pages: dict[bytes, bool] = field(default_factory=dict)  #: whether refused for the first time
-    retry_after: float = 0.0  #: the longest that one of them asked for
+    rested: bool  #: the host rests before the probe
+    pages: dict[bytes, bool] = field(default_factory=dict)  #: whether throttled for the first time
+    retry_after: float = 0.0  #: the longest Retry-After of these pages, in seconds
 
     def shows_a_limit(self, delay: float) -> bool:
-        """Return whether a limit of the host is likely, even if the good page was answered.
+        """Return whether a limit of the host is likely, even if the probe got a good response.
 
-        A host that has reached its limit refuses all that it is asked for, and may answer again a
-        moment later. But that is said once of a page, or some would never pay. A host that has a
-        *delay* has shown a limit.
+        A host over its limit throttles every request, and may answer well a moment later. Only
+        pages that are throttled for the first time count: otherwise some pages would never cost
+        an attempt. One is enough if the host has a *delay*, because it has shown a limit before.
         """
         first = sum(self.pages.values())
-        # After a rest it does in any case.
+        # After a rest one page less is enough: the probe gets a good response in any case.
         return first >= (1 if delay else _MANY - self.rested)
 
 
@@ -181,38 +182,38 @@ class _Probe:
 class Origin(Breaker):
     """The breaker of one scheme of a host: `https://example.com` beside `http://example.com`.
 
-    The ledger keeps it with its host, but for what one owner alone needs.
+    The ledger stores it with its host, except the fields that only the current owner needs.
     """
 
-    unresolved: int = 0  #: how many failures said that its name, which had an address, has none
-    good_at: float | None = None  #: when the last request was sent that was answered well
-    resolved: bool = False  #: whether its name had an address, in this crawl
-    #: Pages that were answered well, the latest last, and how many probes each has answered.
+    unresolved: int = 0  #: failures to resolve its name although the name had an address
+    good_at: float | None = None  #: when the last request with a good response was sent
+    resolved: bool = False  #: whether its name had an address in this crawl
+    #: Probe pages: pages with good responses, the latest last, with the number of their probes.
     probes: dict[str, int] = field(default_factory=dict)
-    given_up: Reason | None = None  #: why its waiting tasks were ignored, if they were: it is dead
+    given_up: Reason | None = None  #: why its waiting tasks were ignored: it is dead; None: alive
     probe: _Probe | None = None
-    cleared: bool = False  #: whether a probe for refused pages was answered
-    has_refused: bool = False  #: whether it has answered, if only to refuse pages
+    cleared: bool = False  #: whether a probe for throttled pages got a good response
+    has_refused: bool = False  #: whether it has responded, even if only by throttling
 
     def __post_init__(self) -> None:
-        """Begin as the ledger has kept it."""
+        """Restore `opened_at` from the stored fields."""
         if self.failing_since is not None:
             self.opened_at = self.failing_since
 
     @property
     def is_closed(self) -> bool:
-        """Whether all its pages may be asked for."""
+        """Whether requests for all its pages are allowed."""
         return not (self.failures or self.given_up or self.probe or self.until)
 
     def sent_before_opening(self, sent: float) -> bool:
-        """Return whether a request that failed was sent before the opening.
+        """Return whether a failed request was sent before the breaker opened.
 
-        Requests that were under way together fail together, and that is one fault.
+        Requests that run at the same time fail together, and count as one fault.
         """
         return sent <= self.opened_at
 
     def learned(self, url: str, *, size: int) -> None:
-        """Note a page of *size* bytes that was answered well, and that anyone may ask for again."""
+        """Record a page of *size* bytes with a good response, which may be fetched again."""
         if len(url) <= _LONGEST_PROBE_PAGE and (size <= _LARGEST_PROBE_PAGE or not self.probes):
             self.probes[url] = 0
             if len(self.probes) > _PROBE_PAGES:
@@ -220,13 +221,14 @@ class Origin(Breaker):
 
     @property
     def probe_page(self) -> str | None:
-        """The page to ask for as the next probe, the one that was asked for the least."""
+        """The page for the next probe, the one with the fewest probes."""
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:
-        """Note a good answer; return whether a limit of the host, which has a *delay*, is likely.
+        """Record a good response; return whether a limit of the host is likely.
 
-        An answer to a request that was sent before the breaker opened closes nothing.
+        *delay* is that of the host. The response does not close the breaker if the request was
+        sent before the breaker opened.
         """
         self.resolved = True
         self.good_at = sent if self.good_at is None else max(self.good_at, sent)
@@ -256,16 +258,16 @@ class Origin(Breaker):
         may_probe: bool,
         is_new: bool = False,
     ) -> Cause | None:
-        """Return the cause of a refusal (429, or 503 with Retry-After); None: a probe will tell.
+        """Return the cause of a throttled page (429, or 503 with Retry-After); None: probe first.
 
-        The page is to blame where another page was answered since its last refusal. For
-        `Cause.ORIGIN` the caller calls `fault`. A host that is *new* has the short rest that it
-        asks for before the probe: if it limits its requests, it would refuse the probe as well.
+        The page is the cause if another page got a good response since it was last throttled.
+        For `Cause.ORIGIN` the caller must call `fault`. If the host *is_new*, it gets the short
+        rest that it asks for before the probe: a host with a limit would throttle the probe, too.
         """
         self.resolved = True
         before, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
-        # The mark of a page from before the origin opened is void.
+        # A mark from before the origin opened does not count.
         known = before if before is not None and before.at >= self.opened_at else None
         if known is not None and known.own:
             mark.own = True
@@ -295,9 +297,9 @@ class Origin(Breaker):
         named: bool = False,
         other_answers: bool = False,
     ) -> int:
-        """Open; return the number of faults: 0 for a request beside one that counts.
+        """Open; return the number of faults: 0 if a request sent at the same time has counted.
 
-        *chance* is `Policy.rest`'s. *named* says that the host's name had an address,
+        *chance* is that of `Policy.rest`. *named* says that the host's name had an address,
         *other_answers* that its other origin answers.
         """
         reason, asked, faults = error.underlying, error.retry_after, 1
@@ -307,19 +309,19 @@ class Origin(Breaker):
             self.until = max(self.until or now, now + more)
             return 0
         if (probe := self.probe) is not None:
-            # The pages that were refused before have asked for it as well; and where their rest was
-            # not enough, they were the first fault.
+            # The throttled pages have asked for a rest, too. If the host is still throttled after
+            # that rest, they count as one more fault.
             self.probe, asked = None, max(probe.retry_after, asked or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
         failures, most = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
-            # A resolver's mistakes shorten the way of no other failures.
+            # Counted apart: a resolver's mistakes must not add to other failures of the origin.
             self.unresolved += 1
             since = now if self.failing_since is None else self.failing_since
             last = failures >= most and now - since >= LONGEST_OUTAGE
         else:
             closed = reason is Reason.DNS_NXDOMAIN or (other_answers and reason in PAST_THE_NAME)
-            # A port that refuses pages (429) is no closed one.
+            # A port that throttles pages (429) is not closed.
             if closed and self.good_at is None and not self.has_refused:
                 most = min(most, _FEW_FAILURES)
             last = failures - self.unresolved >= most
@@ -337,11 +339,11 @@ class Origin(Breaker):
 
 @dataclass(slots=True, kw_only=True)
 class ProxyBreaker(Breaker):
-    """The breaker of one proxy; one that is dead rests as well, and is asked again after that."""
+    """The breaker of one proxy; a dead proxy also rests, and is tried again after the rest."""
 
     why: str = ""  #: the last failure
-    has_worked: bool = False  #: once in this process
-    is_dead: bool = False  #: whether no request is to wait for it any more
+    has_worked: bool = False  #: at least once in this process
+    is_dead: bool = False  #: whether requests stop waiting for it
 
     @property
     def ready_at(self) -> float:
@@ -350,21 +352,21 @@ class ProxyBreaker(Breaker):
 
     @property
     def is_proven(self) -> bool:
-        """Whether it has worked, and not failed since."""
+        """Whether it has worked and has not failed since."""
         return self.has_worked and not self.failures
 
     def answered(self) -> None:
-        """Note that a server was reached by it."""
+        """Record that it has reached a server."""
         self.close()
         self.has_worked, self.is_dead = True, False
 
     def fault(
         self, why: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
     ) -> bool:
-        """Note a failure; return whether it has opened: during a rest none counts.
+        """Record a failure; return whether the breaker has opened: in a rest failures do not count.
 
-        Of failures that may be chance the last one *tolerated* in a row is a fault. One that is
-        *for good* (407) will not change by waiting: the proxy is dead at once.
+        Only the *tolerated*-th failure in a row opens the breaker. If a failure is *for_good*
+        (407), waiting does not help: the proxy is dead immediately.
         """
         if now < self.ready_at:
             return False
@@ -379,9 +381,9 @@ class ProxyBreaker(Breaker):
         return True
 
     def is_lost(self, *, now: float) -> bool:
-        """Return whether a crawl that has only such proxies is to end.
+        """Return whether a crawl must end if all its proxies are in this state.
 
-        One that has worked may be away because our own uplink is: as hosts then do, it has an hour.
+        If the proxy has worked, our own uplink may be down: like a host, it then gets an hour.
         """
         if not self.is_dead or self.failing_since is None:
             return False
@@ -390,33 +392,33 @@ class ProxyBreaker(Breaker):
 
 # --- the uplink
 
-#: Seconds without any answer: a request that was under way may have failed for that.
+#: Seconds without any response: the uplink may then be the cause of a failed request.
 _SILENCE = 2.0
-#: So many other hosts must have answered before, to be asked.
+#: The number of other hosts with probe pages that a check needs.
 _SEVERAL = 2
-#: So many good pages are remembered, of the hosts that answered last.
+#: The number of probe pages that are kept, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
-#: Seconds after a check in which none is made: less than a rest, or an uplink that goes away right
-#: then would count as several failures. Only the rests of `Policy.in_haste` may be shorter.
+#: Seconds after a check without another check. They are less than a rest: otherwise an uplink that
+#: fails right then would count as several failures. Only rests of `Policy.in_haste` may be shorter.
 _CHECKED = 1.0
-#: Seconds between two checks while it is open: twice the last pause, up to the longest.
+#: Seconds between two checks while it is open: they double from the first to the longest.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Uplink(Breaker):
-    """The breaker of our own network, as one process sees it: dead where it fails, not blocked.
+    """The breaker of our own network, as one process sees it: dead if it fails without a block.
 
-    A request that fails while no host at all answers has two explanations, and the failure alone
-    cannot tell them apart. So good pages of other hosts are asked again: where one answers, the
-    failure belongs to its origin or page; else nothing counts until one does.
+    If a request fails while no host answers, the cause is either the uplink or the host. The
+    failure does not show which. So the process sends probes to other hosts. If one answers, the
+    cause is the origin or the page; otherwise no failure counts until a host answers.
     """
 
-    is_blocked: bool = False  #: no tasks are to be begun with: good pages are asked
+    is_blocked: bool = False  #: no task may begin, while probes run
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """A URL that was answered before, by host; the last one is last."""
-    answered_at: float = float("-inf")  #: when a host answered last
+    answered_at: float = float("-inf")  #: when a host last answered
     silent_until: float = float("-inf")  #: when the last silence ended
     back_at: float = float("-inf")  #: when the last outage ended
     checked_until: float = float("-inf")
@@ -424,17 +426,17 @@ class Uplink(Breaker):
     """Pages that were deferred for a silence."""
 
     def learned(self, host: str, url: str) -> None:
-        """Note a page that was answered well in this crawl, if by another process."""
+        """Record a page with a good response in this crawl, possibly to another process."""
         remember(self.good_pages, host, url, limit=_GOOD_PAGES)
 
     def answered(self, *, now: float) -> bool:
-        """Note that any host answered, whatever it said; return whether tasks waited for that."""
+        """Record any response of any host; return whether tasks waited for it."""
         if now - self.answered_at > _SILENCE:
             self.silent_until = now
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # requests that were lost while it was dead count
+            self.back_at = now  # only for an open breaker: failures while it was dead count
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECKED
@@ -443,12 +445,14 @@ class Uplink(Breaker):
     def failed(
         self, host: str, reason: Reason, *, began: float, now: float, page: bytes | None = None
     ) -> Cause | None:
-        """Return whether a failure counts: ORIGIN; or UPLINK: it does not; None: ask after a check.
+        """Return whether a failure counts (ORIGIN) or not (UPLINK); None: ask again after a check.
 
-        The breaker is blocked then, and the good pages are to be asked. A failure counts
-        where any host answered while it was under way, and in a crawl where no other host ever
-        did. A request sent before the end of an outage may be lost in it. A *page* that would
-        pay for a silence that is over, and was not checked, is deferred once.
+        With None the breaker is blocked, and the caller must send the probes.
+
+        - A failure counts if any host answered while the request ran, and if no other host
+          has ever answered in this crawl.
+        - It does not count if the request was sent before the end of an outage.
+        - A *page* that failed in a silence that has ended without a check is deferred once.
         """
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:
@@ -469,9 +473,9 @@ class Uplink(Breaker):
         return Cause.UPLINK
 
     def unanswered(self, *, now: float) -> float | None:
-        """Note that no good page was answered; return the seconds until they are asked again.
+        """Record that no probe got a response; return the seconds until the next probes.
 
-        None: after an hour they are not.
+        None: there are no more probes after an hour.
         """
         since = now if self.failing_since is None else self.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)

@@ -1,9 +1,9 @@
-"""Identity that pages are asked for with: a session, and its states.
+"""The identity for requests of pages: a session, and its states.
 
-A session is durable and shared by all processes. It is fresh until a login has
-made it ready, and retired once it was logged out or banned. A decision
-is written if the session still has the fence that it was made with; every such write
-raises it. Nothing here does I/O, and no representation has a secret.
+A session is durable and shared by all processes. It is fresh until a login makes it ready,
+and retired after it was logged out or banned. The ledger writes a decision only if the session
+still has the fence on which the decision was based; every such write raises the fence. Nothing
+here does I/O, and no `repr` shows a secret.
 """
 
 import re
@@ -15,72 +15,72 @@ from typing import Any
 
 from crawlcw.model.retry import backoff
 
-#: The session of pages whose request names none.
+#: The session of requests that do not name one.
 DEFAULT_SESSION = "default"
 #: The beginning of the names of a pool's sessions; a number follows, from 1.
 POOLED = "pool-"
-#: Names are shown and logged, so they hold nothing that has to be cleaned.
+#: Logs show names, so they must not contain characters that need escaping.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}\Z")
 SESSION_NAMES = "write letters, digits and any of _ . @ + -, 100 at most"
 
 
 class IdentityState(StrEnum):
-    """Where a session stands."""
+    """The state of a session."""
 
     FRESH = "fresh"  #: it was never logged in
-    READY = "ready"  #: pages may be asked for with it
-    RETIRED = "retired"  #: logged out, banned, or its login failed: to be logged in anew
+    READY = "ready"  #: requests may use it
+    RETIRED = "retired"  #: logged out, banned, or its login failed: it must log in again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """A cookie as it is kept between processes."""
+    """A cookie as the ledger stores it."""
 
     name: str
-    value: str = field(repr=False)  #: as it is sent
+    value: str = field(repr=False)  #: exactly as in the header
     domain: str  #: the host that set it, or the domain that it is for
     host_only: bool
     path: str
-    port: int  #: 0 for those of HTTP and HTTPS; any other has cookies of its own
+    port: int  #: 0 for the default ports of HTTP and HTTPS; other ports have separate cookies
     secure: bool
-    expires: datetime | None = None  #: None: with the session
+    expires: datetime | None = None  #: None: at the end of the session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A session as the ledger has it."""
+    """A session in the ledger."""
 
     name: str
     state: IdentityState = IdentityState.FRESH
-    fence: int = 0  #: raised by every change of what stands here, but for what pages leave
+    fence: int = 0  #: raised by every change, except changes by pages
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    origins: tuple[str, ...] = ()  #: where the headers may be sent: those that the login asked
-    proxy: str | None = None  #: `Proxy.key` of the one that its requests go through
-    data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: the spider's own
-    score: int = 0  #: what showed that this login was of use, see `sessions`
-    login_probe: str | None = None  #: a page that only a session that is logged in is given
+    origins: tuple[str, ...] = ()  #: the origins that get the headers: those that the login used
+    proxy: str | None = None  #: `Proxy.key` of the proxy for its requests
+    data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: values of the spider
+    score: int = 0  #: the number of signs that this login works, see `sessions`
+    login_probe: str | None = None  #: a page that only a logged-in session gets
     owner: str | None = None  #: the worker that logs it in
-    expires: datetime | None = None  #: when that worker is taken for dead
-    failures: int = 0  #: logins in a row that failed, or were of no use
+    expires: datetime | None = None  #: when that worker counts as dead
+    failures: int = 0  #: logins in a row that failed or did not help
     not_before: datetime | None = None  #: when the next login may begin
-    given_up: datetime | None = None  #: when the last login allowed has failed
+    given_up: datetime | None = None  #: when the last allowed login failed
     reason: str = ""  #: why it is retired, cleaned
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it is one of a pool, so another one may ask for the same page."""
+        """Whether it belongs to a pool, so another session may request the same page."""
         return self.name.startswith(POOLED)
 
     @property
     def is_ready(self) -> bool:
-        """Whether pages may be asked for with it."""
+        """Whether requests may use it."""
         return self.state is IdentityState.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginPolicy:
-    """How often a login may fail in a row, and how long to wait in between."""
+    """How often a login may fail in a row, and the waits between the attempts."""
 
     most: int = 5
     base: timedelta = timedelta(seconds=5)
@@ -88,14 +88,14 @@ class LoginPolicy:
 
 
 def is_session_name(name: object) -> bool:
-    """Return whether *name* can be a session's."""
+    """Return whether *name* can be the name of a session."""
     return isinstance(name, str) and _NAME.match(name) is not None
 
 
 def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetime | None:
-    """Return when a login may begin, *now* or later; None where it was given up.
+    """Return when a login may begin, *now* or later; None if the session was given up.
 
-    A session that was given up before *since*, the start of this process, may be tried anew.
+    A session that was given up before *since*, the start of this process, may log in again.
     """
     if is_given_up(identity, since=since):
         return None
@@ -106,16 +106,16 @@ def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetim
 
 
 def is_given_up(identity: Identity, *, since: datetime) -> bool:
-    """Return whether this run is over for a session, see `login_from`."""
+    """Return whether this run has given up a session, see `login_from`."""
     return identity.given_up is not None and identity.given_up >= since
 
 
 def login_begun(
     identity: Identity, *, owner: str, now: datetime, lease: timedelta, proxy: str | None = None
 ) -> Identity:
-    """Return a session that *owner* begins to log in: a dead worker's login is taken over.
+    """Return a session that *owner* begins to log in, possibly in place of a dead worker.
 
-    *proxy* is the key of the one that it goes through from now on.
+    *proxy* is the key of its proxy from now on.
     """
     return replace(
         identity,
@@ -137,7 +137,7 @@ def logged_in(
     origins: tuple[str, ...] = (),
     data: Mapping[str, Any] | None = None,
 ) -> Identity:
-    """Return a session that is ready, as its login has left it."""
+    """Return a session that is ready, with the results of its login."""
     return replace(
         _released(identity),
         state=IdentityState.READY,
@@ -151,19 +151,19 @@ def logged_in(
 
 
 def login_failed(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session whose login has failed: tried again later, or given up."""
+    """Return a session whose login has failed: it logs in again later, or is given up."""
     return _resting(identity, why, failures=identity.failures + 1, now=now, policy=policy)
 
 
 def login_put_off(identity: Identity, *, until: datetime) -> Identity:
-    """Return a session whose login failed for our uplink, or a proxy."""
+    """Return a session whose login failed because of our uplink or a proxy."""
     return replace(_released(identity), not_before=until)
 
 
 def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session that was logged out, or banned: its cookies are of no use any more.
+    """Return a session that was logged out or banned, without its useless cookies.
 
-    A login has failed where nothing showed that it was of use.
+    If there was no sign that its login worked, this counts as a failed login.
     """
     failures = 0 if identity.score else identity.failures + 1
     out = replace(identity, cookies={}, headers=())
@@ -171,14 +171,14 @@ def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy)
 
 
 def moved(identity: Identity, *, proxy: str | None) -> Identity:
-    """Return a session that goes on through another proxy."""
+    """Return a session that continues with another proxy."""
     return replace(identity, fence=identity.fence + 1, proxy=proxy)
 
 
 def replaced(identity: Identity, why: str, *, proxy: str | None, logs_in: bool) -> Identity:
-    """Return a new session in the place of one that was banned, or retired without a login.
+    """Return a new session in place of one that was banned, or retired without a login.
 
-    It has nothing of the old one but its name. No login of it has failed.
+    It keeps only the old one's name. Its count of failed logins is 0.
     """
     return Identity(
         name=identity.name,
@@ -196,7 +196,7 @@ def _released(identity: Identity) -> Identity:
 def _resting(
     identity: Identity, why: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
-    # The first failure may be chance; waiting begins at the second.
+    # No wait after the first failure, which may be chance.
     wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),

@@ -1,8 +1,8 @@
-"""Decorator for the dataclasses of which each page of a crawl makes some.
+"""Decorator for dataclasses that each page of a crawl makes.
 
-A frozen dataclass sets each field by a call. So these are frozen to the type checker alone,
-and are hashed by their fields as frozen ones are. Tasks and leases, which users' code gets, are
-frozen at run time.
+A frozen dataclass is slow, because it sets each field by a call. So only the type checker treats
+these as frozen. Their hash uses all fields, as for frozen ones. Tasks and leases, which user code
+gets, are frozen at run time.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ else:
     from functools import partial
 
     def page_value(*, frozen, **options):
-        """Return `dataclass` with *options*; no value is to be assigned to, see the module."""
+        """Return `dataclass` with *options*; do not assign to a field, see the module."""
         return partial(dataclass, unsafe_hash=frozen, **options)
 
 

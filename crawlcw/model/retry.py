@@ -1,8 +1,7 @@
-"""Retry policy: decide on another attempt, and its time; and statuses as users write them.
+"""Retry policy: it decides on another attempt and its time. Also reads and formats HTTP statuses.
 
-Exponential backoff with full jitter (Brooker, "Exponential Backoff And
-Jitter", 2015); the server's Retry-After (RFC 9110, section 10.2.3) is a lower
-bound.
+It uses exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter",
+2015). The server's Retry-After (RFC 9110, section 10.2.3) is a lower bound.
 """
 
 import re
@@ -14,10 +13,10 @@ from email.utils import parsedate_to_datetime
 from crawlcw.errors import Reason, SettingsError
 from crawlcw.model.task import RequestOptions
 
-#: Answers that may be different next time. 520-526 are Cloudflare's.
+#: Statuses that may be different next time. 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
 LONGEST_RETRY_AFTER = timedelta(hours=1)
-#: How many errors a task keeps by default.
+#: The number of errors that a task keeps by default.
 KEPT_ERRORS = 10
 
 _RETRIED = frozenset(
@@ -35,25 +34,25 @@ _RETRIED = frozenset(
         Reason.TASK_ERROR,
     }
 )
-#: One or several HTTP statuses in a text, and those that there can be.
+#: One HTTP status or a range of them in a text, and all possible statuses.
 _STATUSES = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
 _KNOWN = range(100, 600)
-#: A name that does not exist may be a resolver's passing mistake: once more, not thrice.
+#: A missing name may be a temporary mistake of a resolver, so it is tried once more.
 _NXDOMAIN_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a task is tried, and how long it rests in between."""
+    """The number of attempts for a task, and the waits between them."""
 
-    max_retry: int = 3  #: failed attempts before a task is given up
+    max_retry: int = 3  #: failed attempts until a task is given up
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
-    kept_errors: int = KEPT_ERRORS  #: of a task, the last ones
-    statuses: Collection[int] = RETRY_STATUSES  #: answers that may be different next time
+    kept_errors: int = KEPT_ERRORS  #: the number of last errors that a task keeps
+    statuses: Collection[int] = RETRY_STATUSES  #: those that may be different next time
 
     def with_own(self, options: RequestOptions) -> "RetryPolicy":
-        """Return the policy for a task whose request asks for *options*."""
+        """Return the policy for a task with the *options* of its request."""
         return replace(
             self,
             max_retry=self.max_retry if options.max_retry is None else options.max_retry,
@@ -73,8 +72,8 @@ class RetryPolicy:
     def wait(self, attempt: int, *, chance: float, retry_after: float | None = None) -> timedelta:
         """Return how long to wait after failed attempt number *attempt*.
 
-        *chance* is a random number in [0, 1) and picks a point between zero
-        and the full backoff; *retry_after*, in seconds, is the least.
+        *chance* is a random number in [0, 1) that chooses a point between zero and the
+        full backoff. *retry_after* is the minimum in seconds.
         """
         jittered = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
         if retry_after is None:
@@ -92,7 +91,7 @@ def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
 
 
 def retry_after(value: str | None, *, now: datetime) -> float | None:
-    """Return a Retry-After header in seconds, 0 to an hour, or None where it is nonsense."""
+    """Return a Retry-After header in seconds, 0 to an hour, or None if it is invalid."""
     if value is None:
         return None
     text = value.strip()
@@ -109,10 +108,10 @@ def retry_after(value: str | None, *, now: datetime) -> float | None:
 
 
 def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
-    """Return the HTTP statuses that *value* names, each once and in order; `none` names none.
+    """Return the HTTP statuses in *value*, sorted and without duplicates; `none` is empty.
 
-    *value* is one as 404, `[404, 410]`, `range(500, 505)` or `404, 500-599`. Raises
-    `SettingsError` for anything else.
+    *value* is for example 404, `[404, 410]`, `range(500, 505)` or the text `404, 500-599`.
+    Raises `SettingsError` for anything else.
     """
     try:
         found = set(_read(value))

@@ -1,7 +1,7 @@
-"""The last visit of a page, and when the next one is to be. No I/O.
+"""The last visit of a page, and the time of the next one. No I/O.
 
-The next visit asks whether the page has changed, by the server's own marks (its
-validators), and by a digest of its body, for servers that give none.
+The next visit checks whether the page has changed: by the server's validators, or by a
+digest of the body if the server sends no validators.
 """
 
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ from crawlcw.errors import SettingsError
 from crawlcw.model.durations import duration
 from crawlcw.model.page_value import page_value
 
-#: As often as the page changes.
+#: Visit a page as often as it changes.
 ADAPTIVE = "adaptive"
-#: Not even where the settings say when.
+#: Never visit it again, even if the settings say when.
 NEVER = "never"
 
-#: How long after a visit the next one is to be, `ADAPTIVE` or `NEVER`.
+#: The time from a visit to the next one, `ADAPTIVE` or `NEVER`.
 Recurrence = timedelta | str
 
-#: Of a page that was seen once it is not known how often it changes.
+#: The interval after the first visit, when the rate of changes is still unknown.
 _FIRST = timedelta(days=1)
 _GROWTH = 1.5
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """The state of a page when it was last answered well."""
+    """The state of a page at its last good response."""
 
-    time: datetime  #: of the answer, a 304 included
-    changed: datetime  #: of the last answer that was another one than before
-    interval: float | None = None  #: seconds until the next visit, where there is to be one
+    time: datetime  #: of the response, a 304 included
+    changed: datetime  #: of the last response that differed from the one before
+    interval: float | None = None  #: seconds until the next visit; None: no visit is planned
     etag: str | None = None  #: as the server wrote it
     last_modified: str | None = None  #: as the server wrote it
-    digest: str | None = None  #: of the body; None: it is not whole, or was no page of its own
+    digest: str | None = None  #: of the body; None: it is incomplete, or belongs to another page
 
 
 def recurrence(value: timedelta | float | str) -> Recurrence:
-    """Return when to visit a page again as it is meant by a user; raises `SettingsError`."""
+    """Return the recurrence that a user wrote; raises `SettingsError`."""
     word = value.strip().lower() if isinstance(value, str) else None
     if word in (ADAPTIVE, NEVER):
         return word
@@ -56,20 +56,20 @@ def stored(value: Recurrence) -> float | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisitPolicy:
-    """The settings about further visits of pages that are finished."""
+    """The settings about further visits of finished pages."""
 
     recurrence: Recurrence = NEVER
-    shortest: timedelta = timedelta(hours=1)  #: of the intervals that follow a page's changes
-    longest: timedelta = timedelta(days=30)  #: likewise
+    shortest: timedelta = timedelta(hours=1)  #: the minimum interval of `ADAPTIVE`
+    longest: timedelta = timedelta(days=30)  #: the maximum interval of `ADAPTIVE`
 
     def interval(
         self, asked: float | str | None, before: Visit | None, *, changed: bool
     ) -> timedelta | None:
-        """Return how long after a visit the next one is to be; None: none is.
+        """Return the time from this visit to the next one; None: there is no next one.
 
-        *asked* is the request's own option instead of the settings', *before* the visit
-        before this one. By the page's own rate the interval is halved where it has
-        *changed*, and grows by half where it has not, within the bounds.
+        *asked* is the option of the request, which overrides the settings; *before* is the
+        previous visit. With `ADAPTIVE` the interval is halved if the page has *changed*, and
+        grows by half if it has not, within the bounds.
         """
         wanted = self.recurrence if asked is None else recurrence(asked)
         if isinstance(wanted, timedelta):
