@@ -61,6 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 #: Folders of quick tests: with `-m quick`, no others are imported.
 _QUICK = ("model", "api", "engine", "crawl", "ledger", "tests")
+#: A file with this line, and without representatives, is imported with `--all` only.
+_ALL_LEFT_OUT = "\npytestmark = pytest.mark.thorough\n"
 _CHOICE = pytest.StashKey[str]()
 _LIMIT = pytest.StashKey["Limit | None"]()
 
@@ -172,9 +174,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    if config.option.markexpr != "quick" or collection_path.suffix != ".py":
+    if collection_path.suffix != ".py":
         return None
     text = collection_path.read_text()
+    is_whole = _ALL_LEFT_OUT in text and "mark.representative" not in text
+    if is_whole and config.stash[_CHOICE] == "representatives":
+        return True
+    if config.option.markexpr != "quick":
+        return None
     is_quick = collection_path.parent.name in _QUICK and (
         "mark.quick" in text or "_contract" in collection_path.name
     )

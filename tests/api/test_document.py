@@ -316,7 +316,7 @@ def test_a_text_of_json_ld_keeps_what_looks_like_a_comment():
     "unit", ["/*", ",/*", "//", ",", ", ", '"', '\\"', "]]>", "<![CDATA[", "/", "<!--", "<!-- -->"]
 )
 def test_no_json_ld_takes_long(unit: str):
-    script = f'<script type="application/ld+json">{{{unit * (1_000_000 // len(unit))}</script>'
+    script = f'<script type="application/ld+json">{{{unit * (300_000 // len(unit))}</script>'
     began = time.process_time()
 
     assert page(script).jsonld() == []

@@ -116,8 +116,8 @@ def test_a_crawl_that_was_well_once_is_so_when_it_has_nothing_to_do(
     assert (again, nothing["pages"], nothing["faults"]) == (0, 0, "")
 
 
-@pytest.mark.representative("sqlite-1")
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.representative("sqlite-0")
+@pytest.mark.parametrize("processes", [0, 1, 2])
 def test_pages_that_failed_before_are_named_with_the_way_to_have_them_again(
     ledger_url: str, tmp_path: Path, processes: int
 ):

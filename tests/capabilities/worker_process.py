@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from crawlcw.errors import TaskMissedError
 from crawlcw.model.task import Status
 from crawlcw.tracking import Tracker
-from tests.capabilities.use_cases import fail
 from tests.support.docs import REPOSITORY
 
 
@@ -74,6 +73,9 @@ async def _work(tracker: Tracker) -> None:
 
 
 async def _fail(tracker: Tracker, times: int) -> None:
+    # With the stores and drivers of all tests it takes longer to load than all else here.
+    from tests.capabilities.use_cases import fail
+
     print("ready", flush=True)
     made = 0
     while made < times and (page := await tracker.ledger.tasks.page(limit=1)):

@@ -427,8 +427,8 @@ class FrontierMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("[40]")
-@pytest.mark.parametrize("examples", [40, 300])
+@pytest.mark.representative("[20]")
+@pytest.mark.parametrize("examples", [20, 300])
 def test_a_limit_holds_over_all_processes_whatever_happens(examples: int):
     run_state_machine_as_test(
         FrontierMachine,

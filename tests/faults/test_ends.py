@@ -281,7 +281,6 @@ def assert_nothing_is_lost(crawl: Crawl) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.representative("sqlite-2")
 @pytest.mark.parametrize("number", [2, 60])
 @pytest.mark.parametrize("ledger_url", ["sqlite", "postgres"], indirect=True)
 def test_a_crawl_that_is_ended_at_any_moment_ends_in_time_and_loses_nothing(

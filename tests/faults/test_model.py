@@ -177,7 +177,7 @@ def without(protection: str) -> Iterator[None]:
         yield
 
 
-@pytest.mark.representative("-0]")
+@pytest.mark.representative("sql-0]")
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("store", STORES)

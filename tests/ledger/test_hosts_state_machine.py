@@ -286,8 +286,8 @@ def test_hosts_on_sqlite():
     explore(HostMachine, sqlite(), examples=50, steps=50)
 
 
-@pytest.mark.representative("[10]")
-@pytest.mark.parametrize("examples", [10, 50])
+@pytest.mark.representative("[5]")
+@pytest.mark.parametrize("examples", [5, 50])
 def test_hosts_on_mongomock(examples: int):
     explore(HostMachine, mongomock, examples=examples, steps=50)
 

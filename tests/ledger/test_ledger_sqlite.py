@@ -467,12 +467,20 @@ async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
 CLAIMER = """
 import asyncio, sys
 from datetime import UTC, datetime, timedelta
-from tests.support.ledgers import FakeClock, make_tasks
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model import urls
+from crawlcw.model.task import Task, task_id
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+def task(number):
+    at = urls.locate(f"http://example.com/{number}")
+    times = {"due": NOW, "update_time": NOW, "create_time": NOW}
+    return Task(id=task_id(at), url=at.url, host=at.host, **times)
 
 async def main(path, name):
-    ledger = await SqliteLedger.open(path, "books", clock=FakeClock())
-    await ledger.tasks.add(make_tasks(200))
+    ledger = await SqliteLedger.open(path, "books", clock=lambda: NOW)
+    await ledger.tasks.add([task(number) for number in range(200)])
     while page := await ledger.tasks.page(limit=10):
         for lease in (
             await ledger.leases.claim(page, worker=name, lease=timedelta(60), max_lost=3)

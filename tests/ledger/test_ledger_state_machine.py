@@ -314,8 +314,8 @@ def test_interleavings_on_sqlite():
     explore(LedgerMachine, sqlite(), examples=40, steps=40)
 
 
-@pytest.mark.representative("[10]")
-@pytest.mark.parametrize("examples", [10, 50])
+@pytest.mark.representative("[5]")
+@pytest.mark.parametrize("examples", [5, 50])
 def test_interleavings_on_mongomock(examples: int):
     explore(LedgerMachine, mongomock, examples=examples, steps=40)
 

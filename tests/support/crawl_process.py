@@ -12,6 +12,7 @@ Exit codes: 0 drained or stopped, 69 ledger unavailable, 78 ledger not usable,
 """
 
 import argparse
+import importlib
 import json
 import os
 import socket
@@ -34,31 +35,25 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerConfigurationError, LedgerUnavailableError
 from crawlcw.model.counters import Report
 from crawlcw.model.task import Status
-from tests.faults.hard_pages import BlockingSpider, DeadlySpider, SlowSpider
-from tests.support.changing_site import ChangingSpider
-from tests.support.counting_site import Counting
 from tests.support.docs import REPOSITORY, DocsSpider, path_of
-from tests.support.exit_site import ExitSpider
-from tests.support.many_hosts import HostsSpider
-from tests.support.member_site import Members, Visitors
-from tests.support.one_host_site import OneHost
 from tests.support.programs import Program
 
 LEDGER_UNAVAILABLE = 69
 LEDGER_NOT_USABLE = 78
 STOPPED_AT_ONCE = 130
-_SPIDERS: dict[str, type[Spider]] = {
-    "docs": DocsSpider,
-    "blocking": BlockingSpider,
-    "deadly": DeadlySpider,
-    "slow": SlowSpider,
-    "hosts": HostsSpider,
-    "changing": ChangingSpider,
-    "members": Members,
-    "visitors": Visitors,
-    "counting": Counting,
-    "exits": ExitSpider,
-    "one_host": OneHost,
+#: A process loads the one that it needs: others have servers with them.
+_SPIDERS = {
+    "docs": "tests.support.docs:DocsSpider",
+    "blocking": "tests.faults.hard_pages:BlockingSpider",
+    "deadly": "tests.faults.hard_pages:DeadlySpider",
+    "slow": "tests.faults.hard_pages:SlowSpider",
+    "hosts": "tests.support.many_hosts:HostsSpider",
+    "changing": "tests.support.changing_site:ChangingSpider",
+    "members": "tests.support.member_site:Members",
+    "visitors": "tests.support.member_site:Visitors",
+    "counting": "tests.support.counting_site:Counting",
+    "exits": "tests.support.exit_site:ExitSpider",
+    "one_host": "tests.support.one_host_site:OneHost",
 }
 _ENOUGH = 180.0
 #: Milliseconds, far less than a lease: a process that is frozen meanwhile loses none.
@@ -330,7 +325,9 @@ def main() -> None:
     parser.add_argument("--on-cue", action="store_true")
     arguments = parser.parse_args()
     values = dict(text.split("=", 1) for text in arguments.a)
-    spider = _SPIDERS[arguments.spider](start_urls=arguments.start, **values)
+    module, _, name = _SPIDERS[arguments.spider].partition(":")
+    kind: type[Spider] = getattr(importlib.import_module(module), name)
+    spider = kind(start_urls=arguments.start, **values)
     if arguments.machine:
         # The machine's name; see `crawlcw.engine.workers`.
         socket.gethostname = lambda: arguments.machine

@@ -25,7 +25,6 @@ from crawlcw.model.task import ChangedTask, Lease, ResponseInfo, Task, task_id
 from crawlcw.model.transitions import Failed, Outcome, Settlement, Succeeded
 from crawlcw.model.values import cleaned_item
 from crawlcw.model.visits import Visit
-from tests.support import mongomock_double
 from tests.support.mongod import with_database
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -114,6 +113,9 @@ def on_sqlite(folder: Path, *, tracked: bool = False) -> LedgerFactory:
 
 
 def on_mongomock(*, tracked: bool = False) -> LedgerFactory:
+    # Only thorough tests need it, and the processes of others need not load it.
+    from tests.support import mongomock_double
+
     database = mongomock_double.database()
 
     async def open_client(own: LedgerFactory) -> Ledger:

@@ -242,9 +242,9 @@ _ENDED = (Status.FINISHED, Status.IGNORED)
 
 
 @pytest.mark.thorough
-@pytest.mark.representative("[sqlite-15]")
+@pytest.mark.representative("[sqlite-8]")
 @pytest.mark.parametrize(
-    ("backend", "examples"), [("sqlite", 15), ("sqlite", 60), ("pymongo-batch", 12)]
+    ("backend", "examples"), [("sqlite", 8), ("sqlite", 60), ("pymongo-batch", 12)]
 )
 def test_no_schedule_loses_a_task_or_lets_two_hold_it(
     request: pytest.FixtureRequest, backend: str, examples: int
