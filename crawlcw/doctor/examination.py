@@ -28,7 +28,7 @@ SECOND_LOOK = timedelta(seconds=1)
 _CANDIDATES = 10_000
 #: Hosts in one query for tasks whose host was not woken.
 _HOSTS = 100
-#: Age of unreferenced values: a writer stores a large value right before its task.
+#: Minimum age of a blob that is deleted, because a writer stores a large value before its task.
 _REFERRED_WITHIN = timedelta(days=1)
 
 #: Violations that `prepare` repairs.
@@ -76,7 +76,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether no violation is left."""
+        """Whether no violation remains."""
         return all(each.note or each.mended == each.count for each in self.findings.values())
 
     def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
@@ -117,7 +117,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
     """Check the store, and with *repair* prepare it; return whether the rest can be read."""
     kinds = {each.kind for each in health.violations}
     left = health.violations
-    # A different table or index has to be dropped by the user first.
+    # The user must first drop a different table or index.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         left = (await ledger.inspection.health()).violations
@@ -127,15 +127,15 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
 
 
 class _Candidate(NamedTuple):
-    """A document with violations; they are reported if it is one at the second check as well."""
+    """A document with violations; they are reported if the second check finds some again."""
 
     key: Any
     where: Mapping[str, str]
     violations: Sequence[Violation]
-    repair: Callable[[], Awaitable[object]]  #: mends what can be mended; False: it has changed
+    repair: Callable[[], Awaitable[object]]  #: mends violations; False: the document has changed
 
 
-#: Finds the candidates among all documents, or among *only* those of some keys.
+#: Finds the candidates among all documents, or *only* among those of some keys.
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 
@@ -154,16 +154,16 @@ class _Examination:
         await self._twice(self._hosts)
         malformed = self.report.findings.get(Kind.MALFORMED)
         if self.ledger.kind.tracked:
-            # A use case has stages instead of hosts, which never sleep.
+            # A use case has stages instead of hosts, and stages never sleep.
             await self._twice(self._blobs)
-        # Not with an invalid `due` left, by which tasks could not be sorted.
+        # Not if an invalid `due` remains, because tasks could not be sorted by it.
         elif malformed is None or malformed.mended == malformed.count:
             await self._twice(self._sleepers)
         await self._twice(self._workers)
 
     async def _twice(self, check: _Check) -> None:
-        """Report the candidates of a check that still are some a moment later."""
-        # By the text of their keys, which may be of any type.
+        """Report the candidates of a check that are still candidates a moment later."""
+        # By the text of their keys, because these may have any type.
         first: dict[str, Any] = {}
         async for candidate in check(None):
             first[repr(candidate.key)] = candidate.key

@@ -1,11 +1,11 @@
 """Invariants of every task and host in a ledger, whatever happened to the processes on it.
 
-Given a document's fields, name each invariant that it violates, and the fields that
-would mend it. Nothing here reads or writes a ledger: `examination` does, and each store
-checks itself.
+Given a document's fields, the functions name each invariant that it violates, and the fields that
+would mend it. Nothing here reads or writes a ledger: `examination` does, and each store checks
+itself.
 
-A mend changes only fields that have lost their meaning, or that let the protocol go on:
-a lease is ended, never a status decided. What cannot be mended without a guess is left.
+A mend changes only fields that have lost their meaning, or that let the protocol go on: it may
+end a lease, but it never decides a status. A violation that only a guess could mend stays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: A worker that lives renews a lease sooner; a dead one has lost it by then.
+#: A living worker renews a lease sooner; a dead one has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
 #: The token of a lease that was mended; no worker has such a name.
 _MENDED = "doctor:0"
@@ -106,13 +106,13 @@ ADVICE: Mapping[Kind, Advice] = {
         "make it a replica set, of one member if need be",
     ),
 }
-#: Kinds that are worth knowing, and no violations.
+#: Kinds that are worth knowing, but are not violations.
 NOTES = frozenset(
     {Kind.BLOB_LEFT, Kind.HOST_ASLEEP, Kind.WORKER_DEAD, Kind.MAY_NOT_WRITE, Kind.STANDALONE}
 )
 
 _Types = Mapping[str, type]
-#: The fields of a task and their types. Those that may be absent come second.
+#: Fields of a task and their types: first the required ones, then the optional ones.
 _TASK: tuple[_Types, _Types] = (
     {
         "_id": bytes,
@@ -138,16 +138,15 @@ _HOST: tuple[_Types, _Types] = (
     },
     {"owner": str, "released": int, "not_before": datetime, "given_up": Reason},
 )
-#: Numbers that may be under 0.
+#: Numbers that may be negative.
 _SIGNED = ("depth", "priority")
 
 
 def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
-    """Yield what does not hold of a task.
+    """Yield the violations of a task.
 
-    *found* are its fields as `ledger.documents` names them, and of its results
-    `items` (how many there are), `items_lost` (which of them are not there) and
-    `blobs_lost` (which blobs are not there).
+    *found* has the fields that `ledger.documents` names. For the results it has `items` (their
+    number), `items_lost` (the missing ones) and `blobs_lost` (the missing blobs).
     """
     if malformed := [*_malformed(found, *_TASK)]:
         yield from malformed
@@ -155,7 +154,7 @@ def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     status = Status(int(found["status"]))
     due, lock, lock_time = found.get("due"), found.get("lock"), found.get("lock_time")
     if "due" in found and not isinstance(due, datetime):
-        # In MongoDB null is no absence: the index has it, before all times.
+        # In MongoDB null is not absence: the index has it, before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
     says = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
@@ -188,8 +187,8 @@ def _mend_of_lease(
     if found.get("lock_time") is None:
         mend["lock_time"] = found["update_time"]
     if found.get("lock") is None:
-        # No worker can hold it, since every write of a holder compares the
-        # lock: it becomes a lease that has run out.
+        # No worker can hold it, because every write of a holder compares the lock. So it becomes
+        # an expired lease.
         mend |= {"lock": _MENDED, "due": now if due is None else min(due, now)}
     elif due is None:
         # Its holder renews it, and may still commit.
@@ -222,7 +221,7 @@ def _has_type(name: str, value: object, kind: type) -> bool:
     if issubclass(kind, Enum):
         return value in [*kind]
     if isinstance(value, int | float) and kind in (int, float):
-        # The databases' own shells write whole numbers as floats.
+        # The shells of the databases write whole numbers as floats.
         is_right = kind is float or isinstance(value, int) or value.is_integer()
         return is_right and (value >= 0 or name in _SIGNED)
     if (name, kind) == ("_id", bytes):
@@ -231,7 +230,7 @@ def _has_type(name: str, value: object, kind: type) -> bool:
 
 
 def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
-    """Yield what does not hold of a host, its fields as `ledger.documents` names them."""
+    """Yield the violations of a host, whose fields `ledger.documents` names."""
     if malformed := [*_malformed(found, *_HOST)]:
         yield from malformed
         return
@@ -244,23 +243,23 @@ def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
         mend = {"ready_at": now + _RENEWED_WITHIN}
         yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=f"owner {owner}", mend=mend)
     epoch, released = found["epoch"], found.get("released") or 0
-    # A lease raises the epoch, and its end writes the epoch down.
+    # A lease raises the epoch, and its end records the epoch.
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=detail)
 
 
 def is_awake(found: Mapping[str, Any], *, now: datetime) -> bool:
-    """Return whether a host is held, or may be leased at once: no wake-up is lost to it."""
+    """Return whether a host is leased, or can be leased now, so that it needs no wake-up."""
     ready_at = found.get("ready_at")
     return found.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
 
 def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
-    """Yield the broken invariants of a host without an owner, whose first task is *due*.
+    """Yield the violations of a host without an owner, whose first task is *due*.
 
-    *found* is None where the host is not known. One that was given up is no
-    other case: its next owner ignores the tasks that have come since.
+    *found* is None if the host is unknown. A host that was given up is not an exception: its next
+    owner ignores the tasks that have come since.
     """
     ready_at = None if found is None else found.get("ready_at")
     not_before = None if found is None else found.get("not_before")

@@ -87,7 +87,7 @@ class Target:
     def check(self) -> None:
         """Raise `UsageError` if it cannot be written, before a crawl spends hours on it.
 
-        Of a remote target only check that its library is installed.
+        It only checks that the library of a remote target is installed.
         """
         if self.is_remote:
             filesystem(self.place)

@@ -37,7 +37,7 @@ class Access:
         return self._token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` if the request has no right to an answer."""
+        """Raise `RefusedError` if the request is not allowed."""
         if self._token is None:
             if not is_loopback(host_of(request.headers.get("Host", ""))):
                 raise RefusedError(

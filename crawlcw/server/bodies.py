@@ -24,12 +24,12 @@ _MOMENT = re.compile(
 
 
 def _whole(given: object) -> object:
-    # JSON has one type of number, and 3.0 is an integer in it.
+    # JSON has a single type of number, in which 3.0 is an integer.
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
 def digits(given: object) -> object:
-    """Return the number that a text of digits stands for, anything else as it is."""
+    """Return the number of a text of digits, anything else unchanged."""
     return int(given) if isinstance(given, str) and _DIGITS.fullmatch(given) else given
 
 
@@ -84,7 +84,7 @@ class NewTasks(Asked):
     tasks: Annotated[list[NewTask], Field(max_length=MOST_TASKS)]
 
 
-#: The discriminators of the bodies that have several shapes.
+#: Discriminators of bodies with several shapes.
 TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 

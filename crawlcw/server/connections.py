@@ -182,7 +182,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
         self._connections = connections
         self._make = make
-        self._served = asyncio.Protocol()  #: ignores all; of a rejected one it stays
+        self._served = asyncio.Protocol()  #: ignores everything; stays for a rejected connection
         self._timer: asyncio.TimerHandle | None = None
         self._resting = False  #: whether a request may begin
         self.is_last = False  #: whether the next answer is the last one

@@ -29,7 +29,7 @@ _LONGEST_PAUSE = 1.0
 #: Refusals of any request, besides 401 or 403; and those of a request with a body.
 _ANY = (422, 503)
 _BODY = (400, 408, 413, 415)
-#: The ending that each report of a worker is.
+#: The ending for each kind of a worker's report.
 _ENDINGS: dict[type[bodies.Report], type[Ending]] = {
     bodies.Finished: tracking.Finish,
     bodies.Advanced: tracking.Advance,

@@ -1,6 +1,6 @@
-"""Alarms of the spider and the log: nothing moves (`on_stall`), much fails (`on_failure_rate`).
+"""Alarms of the spider and the log: no progress (`on_stall`), many failures (`on_failure_rate`).
 
-An alarm is given once, and again only after it was over.
+Each alarm comes once, and again only after its condition was over.
 """
 
 import inspect
@@ -24,12 +24,12 @@ from crawlcw.model.standstill import Standstill
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY = 1.0
-#: The rate is that of at least this number of attempts.
+#: The rate counts at least this number of attempts.
 _ATTEMPTS = 100
 
 
 class Alarms:
-    """Looks at the crawl every second, which costs no page anything."""
+    """Checks the crawl every second, at no cost for its pages."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Alarms:
         stop: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*stop* is told why, where a hook raises `StopCrawl`."""
+        """*stop* receives the reason if a hook raises `StopCrawl`."""
         self._spider = spider
         self._stats = stats
         self._standstill = standstill
@@ -51,18 +51,18 @@ class Alarms:
         self._still_since: float | None = None
         self._told_of_stall = False
         self._most = settings.failure_alarm  #: the share that may fail; None: any
-        #: The counts at each look, the oldest first: attempts, and those that failed.
+        #: Counts at each check, the oldest first: attempts, and those that failed.
         self._looks: deque[tuple[int, int]] = deque([(0, 0)])
         self._told_of_failures = False
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await anyio.sleep(_LOOK_EVERY)
             await self.look()
 
     async def look(self) -> None:
-        """Give the alarms whose time has come."""
+        """Raise the alarms that are due."""
         standstill = self._standstill()
         seconds = self._stalled(standstill)
         if standstill is not None and seconds is not None:
@@ -94,12 +94,12 @@ class Alarms:
                 if inspect.isawaitable(waits):
                     await waits
         except SpiderError as error:
-            # The one who is to be told may be away; the pages are worth more.
+            # The receiver of the alarm may be unavailable, and the pages are worth more.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
     def _stalled(self, standstill: Standstill | None) -> float | None:
-        """Return for how many seconds nothing has moved where it is time to say so, else None."""
-        # Where others have the due tasks, the crawl goes on.
+        """Return the seconds without progress if an alarm is due, else None."""
+        # If other workers have the due tasks, the crawl goes on.
         if standstill is None or standstill.others:
             self._still_since, self._told_of_stall = None, False
             return None
@@ -113,16 +113,16 @@ class Alarms:
         return seconds
 
     def _failing(self) -> float | None:
-        """Return the share that has failed where it is time to say so, else None.
+        """Return the share of failures if an alarm is due, else None.
 
-        It is over when the share has fallen to half of the allowed one.
+        The alarm is over when the share has fallen to half of the allowed one.
         """
         failed = sum(n for why, n in self._stats.failures.items() if why in FAILURE_REASONS)
         attempts = self._stats.pages + failed
         if self._most is None or attempts == self._looks[-1][0]:
             return None
         self._looks.append((attempts, failed))
-        # The oldest look that has enough attempts behind it, and none older than that.
+        # Begin at the last check with enough attempts after it, and drop all older ones.
         while attempts - self._looks[1][0] >= _ATTEMPTS:
             self._looks.popleft()
         since, failed_then = self._looks[0]

@@ -79,7 +79,7 @@ def _measures(
 
 
 class _Step(Histogram):
-    """Durations of one step, and the number of its blocks that are open."""
+    """Durations of one step, and the number of its open blocks."""
 
     under_way = 0
 
@@ -107,7 +107,7 @@ class _Timed:
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
-    """Return the instruments of a crawl: its *meter*, if it has one, and with *trace* spans.
+    """Return a crawl's instruments: its *meter*, if not None, and with *trace* also spans.
 
     Raises `UsageError` for *trace* without OpenTelemetry.
     """

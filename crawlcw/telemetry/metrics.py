@@ -137,7 +137,7 @@ _MOST_WORDS = 80
 OTHER = "other"
 #: Seconds that a scrape waits for a count; after that it gets the last one.
 _COUNT_WITHIN = 2.0
-#: Wait until the next count, in durations of the last one: 5 % of the time.
+#: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
 _COUNT_COST = 20
 #: Numbers by the value of the metric's label; the empty text if it has none.
 Values = Mapping[str, float]

@@ -22,7 +22,7 @@ _MOST_LINKS = 128
 
 
 class Tracing:
-    """Instruments with a span for each step. URLs have no passwords and keys."""
+    """Instruments with a span for each step. Spans show URLs without passwords and keys."""
 
     def __init__(self, beside: Instruments) -> None:
         """Forward each step to the instruments *beside* these as well."""

@@ -1,4 +1,4 @@
-"""Adding tasks: they are checked, their large values become blobs, and they are written."""
+"""Adding tasks: check them, store their large values as blobs, and write them."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from crawlcw.tracking.use_case import UseCase
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to be added, see `Tracker.add`."""
+    """A task to add, see `Tracker.add`."""
 
     key: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -35,9 +35,9 @@ def check_many(tasks: object) -> None:
 
 
 async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str]) -> Added:
-    """Add those that are not known by one write; large values become blobs.
+    """Add the tasks that the ledger does not have, by one write; large values become blobs.
 
-    Raises `UsageError` for what can be no task; then none is added.
+    Raises `UsageError` for an object that cannot be a task; then none is added.
     """
     stowed = []
     for task in [_task(use_case, each, now=session.ledger.now()) for each in tasks]:
@@ -72,14 +72,13 @@ def _task(use_case: UseCase, given: NewTask | str, *, now: datetime) -> Task:
 
 
 async def _drop_unused(session: Session, stowed: Sequence[Task], added: Added) -> None:
-    """Delete the blobs for tasks that turned out to be known, or were rejected."""
+    """Delete the blobs of tasks that the ledger had already, or rejected."""
     if not stowed:
         return
     chosen = TaskFilter(ids={task.id for task in stowed})
     found = await session.ledger.queries.find(chosen, limit=len(stowed))
-    # Every blob has an id of its own: if several callers add one key at once,
-    # each finds here whether the task refers to its own. The values of a task that is not found
-    # are left.
+    # Every blob has a unique id: if several callers add one key at the same time, each finds here
+    # whether the task refers to its blob. If a task is not found, its values stay.
     referred = {record.task.id: _blobs(record.task) for record in found}
     referred |= {task.id: () for task, _ in added.rejected if task.id not in referred}
     await session.drop(

@@ -1,7 +1,7 @@
-"""One question for all who ask at the same time.
+"""One request for all callers that ask at the same time.
 
-A caller that asks alone is answered at once; those that ask meanwhile are answered together
-with all others who do, in one round trip instead of one each.
+A caller that asks alone gets its answer immediately. Callers that ask meanwhile share one round
+trip, instead of one each.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from typing import Generic, TypeVar
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-#: The most questions in one.
+#: Maximum number of questions in one request.
 _MOST = 200
 
 
 class Coalescer(Generic[Q, A]):
-    """Asks one question at a time."""
+    """Runs one request at a time."""
 
     def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:
         """*ask* returns an answer to each question, in their order."""
@@ -25,7 +25,7 @@ class Coalescer(Generic[Q, A]):
         self._asking: asyncio.Task[None] | None = None
 
     def __call__(self, question: Q) -> asyncio.Future[A]:
-        """Return what will have the answer, or the error that *ask* raises."""
+        """Return a future with the answer, or with the error that *ask* raises."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answer))
         if self._asking is None:
@@ -52,13 +52,13 @@ class Coalescer(Generic[Q, A]):
             for _, answer in group:
                 if not answer.done():
                     answer.set_exception(error)
-                    # All callers may be gone, and asyncio would complain.
+                    # All callers may be gone, and asyncio would report an error without a reader.
                     answer.exception()
         else:
             for (_, answer), result in zip(group, found, strict=True):
                 if not answer.done():
                     answer.set_result(result)
         finally:
-            # Only where this was cancelled, at the end of the loop, is one left.
+            # An answer is still open only if this was cancelled, at the end of the loop.
             for _, answer in group:
                 answer.cancel()

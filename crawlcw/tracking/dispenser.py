@@ -1,8 +1,9 @@
-"""Dispense tasks to external workers, which are known by name only.
+"""Dispense tasks to external workers, which are known only by their names.
 
-No background work: each call hands out, renews or trims the tasks of one worker. Such a worker
-is on no list, and no process looks whether it lives. If it does not touch a task in time, the
-task goes back to the pool by the lease's end, and counts as lost as with any other lease.
+There is no background work: each call hands out, renews or trims the tasks of one worker. Such a
+worker is not on the list of workers, and no process checks whether it lives. If it does not touch
+a task in time, the lease expires: the task returns to the pool, and counts as lost as with any
+other lease.
 """
 
 import asyncio
@@ -40,9 +41,10 @@ from crawlcw.tracking.session import committed
 from crawlcw.tracking.tasks import A_MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
-#: Seconds between two looks at the use case's settings.
+#: Seconds between two reads of the use case's settings.
 _POLICY_CHECK = 15.0
-#: Tasks claimed or changed by one write, and looked at beyond those while some have their grace.
+#: Tasks that one write claims or changes, and tasks that are read in addition while some leases
+#: have a grace period.
 _AT_ONCE = 500
 
 
@@ -61,11 +63,11 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt:
-    """What `rebuild` has changed."""
+    """Changes that `rebuild` made."""
 
     added: int = 0
     reopened: int = 0
-    prioritised: int = 0  #: have another priority now
+    prioritised: int = 0  #: have a new priority
     withdrawn: int = 0
 
 
@@ -76,9 +78,12 @@ class Dispenser:
         for task in await dispenser.assign("w1", 20):
             await dispenser.done("w1", [task.key])
 
-    Guaranteed, over any number of dispensers on one ledger: no two workers hold a task at
-    once; a task is done once; a worker holds at most its last limit, if it makes one
-    request at a time; no task is lost.
+    Guaranteed, over any number of dispensers on one ledger:
+
+    - At any time at most one worker holds a task.
+    - A task is done once.
+    - A worker holds at most its last limit, if it makes one request at a time.
+    - No task is lost.
     """
 
     def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
@@ -86,7 +91,7 @@ class Dispenser:
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._ttl = ttl
-        # Several dispensers count their claims each for itself.
+        # Distinguishes the claims of several dispensers.
         self._nonce = secrets.token_hex(6)
         self._policy_seen = time.monotonic()
         self._claiming = asyncio.Lock()
@@ -108,17 +113,20 @@ class Dispenser:
         stages: Collection[str] | None = None,
         request: str | None = None,
     ) -> list[Assigned]:
-        """Return at most *limit* tasks for *worker*: its own unfinished ones first.
+        """Return at most *limit* tasks for *worker*, first its own unfinished ones.
 
-        Those are renewed for another `ttl`. If they are fewer, others are added by priority,
-        only of *stages* if given; if they are more, the most recently claimed ones, and of
-        these the ones of lowest priority, are released. Two concurrent requests of one worker
-        may get up to the limit each: the next `assign` corrects tasks that are in neither
-        answer or in both, and `check` shows them.
+        The unfinished ones are renewed for another `ttl`.
 
-        With *request*, any word of the worker's own, the tasks are a share beside
-        its others: the same request sent again returns those of them that it still
-        holds, and claims only if there are none. Raises `UsageError`.
+        - If they are fewer than *limit*, others are added by priority, only of *stages* if given.
+        - If they are more, some are released: the most recently claimed ones, and among these the
+          ones of lowest priority.
+
+        Two concurrent requests of one worker may each get up to the limit. Then some tasks may be
+        in neither result, or in both: `check` shows them, and the next `assign` corrects them.
+
+        With *request*, any word that the worker chooses, the tasks are separate from its others.
+        The same request, sent again, returns those of its tasks that the worker still holds, and
+        claims only if there are none. Raises `UsageError`.
         """
         me = holder(worker)
         mine = me if request is None else request_holder(worker, request)
@@ -162,7 +170,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> Ended:
-        """Finish tasks, each with its result; tasks of a chain move to their next stage.
+        """Finish tasks, each with its result; tasks of a chain go to their next stage.
 
         *fences* as for `end`.
         """
@@ -178,7 +186,7 @@ class Dispenser:
         again: bool = True,
         fences: Mapping[str, int] | None = None,
     ) -> Ended:
-        """Fail an attempt of each task, without *again* the last one; *fences* as for `end`."""
+        """Fail an attempt of each task, without *again* the last; *fences* as for `end`."""
         ending = Fail(error=error, again=again)
         return await self.end(worker, dict.fromkeys(keys, ending), fences=fences)
 
@@ -189,14 +197,18 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> Ended:
-        """End tasks, each in its way; return which endings are accepted.
+        """End tasks, each with its ending; return which endings are accepted.
 
-        Accepted are endings of tasks that the worker holds, and repeated ones whose
-        first sending was recorded. A late one, after the task went to another
-        worker, is refused, and writes nothing. *fences* (key -> `Assigned.fence`)
-        say which claim is meant: without them an ending that is sent again is
-        taken for one of a later claim by the same worker, if there is one. To
-        release a task that is not held any more is accepted. Raises `UsageError`.
+        Accepted are:
+
+        - endings of tasks that the worker holds
+        - repeated endings that were recorded the first time
+        - the release of a task that the worker no longer holds
+
+        A late ending, after the task went to another worker, is refused and writes nothing.
+        *fences* (key -> `Assigned.fence`) say which claims these are. Without them, a
+        repeated ending counts for a later claim by the same worker, if there is one. Raises
+        `UsageError`.
         """
         me = holder(worker)
         for ending in endings.values():
@@ -227,11 +239,14 @@ class Dispenser:
     async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
         """Replace the pool of waiting tasks by these keys with their priorities.
 
-        Unknown keys are added; waiting tasks get their priority; waiting tasks that are not in
-        the mapping are withdrawn (ignored, not deleted), and withdrawn ones in it are
-        reopened. Assigned, finished and given-up tasks do not change. Safe to repeat and to
-        run beside other calls: each task follows the last call that changed it. Tasks that
-        others add after its start are left alone.
+        - Unknown keys are added.
+        - Waiting tasks get their priority.
+        - Waiting tasks that are not in the mapping are withdrawn (ignored, not deleted).
+        - Withdrawn tasks in the mapping are reopened.
+        - Assigned, finished and given-up tasks do not change.
+
+        Safe to repeat, and to run beside other calls: each task follows the last call that
+        changed it. Tasks that others add after its start do not change.
         """
         ledger = self._ledger
         began = ledger.now() + A_MILLISECOND
@@ -264,9 +279,9 @@ class Dispenser:
     async def _commit(
         self, endings: Collection[tuple[Lease, Ending]], me: str
     ) -> dict[str, Refusal]:
-        """Record how the holder *me* ended tasks; return the keys of those that were not.
+        """Record the endings of the holder *me*; return the keys of those not recorded, and why.
 
-        They are written together with those of other holders.
+        They are written together with endings of other holders.
         """
         if not endings:
             return {}
@@ -288,21 +303,21 @@ class Dispenser:
         return refused
 
     async def _follow_policy(self) -> None:
-        """Look now and then, at a request, whether the settings were changed elsewhere."""
+        """Read the settings from time to time, because other processes may change them."""
         now = time.monotonic()
         if now - self._policy_seen > _POLICY_CHECK:
             self._policy_seen = now
             await self._tracker.session.refresh()
 
     async def _renew(self, held: Sequence[Lease]) -> list[Lease]:
-        """Let leases run for another `ttl`; return those that are still held."""
+        """Renew leases for another `ttl`; return those that still hold."""
         if not held:
             return []
         lost = await self._ledger.leases.renew(held, lease=self.ttl)
         return [lease for lease in held if lease.task.id not in lost]
 
     async def _release(self, leases: Sequence[Lease]) -> None:
-        """Give tasks back as they were."""
+        """Release tasks unchanged."""
         if leases:
             await self._ledger.outcomes.release(leases)
             self._tracker.added.set()
@@ -310,23 +325,24 @@ class Dispenser:
     async def _claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
         """Claim for a holder by priority, of *stages* if given, until *number* or none is due.
 
-        One request after the other: side by side, all would read the same tasks, and each task
-        can be claimed once.
+        One call at a time: concurrent calls would read the same tasks, and each task can be
+        claimed only once.
         """
         token = f"{by}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claiming:
-            # Missed tasks are no end: others were faster, and there may be more.
+            # Missed tasks are not the end: other workers were faster, and there may be more
+            # tasks.
             while page := await self._page(min(number - len(leases), _AT_ONCE), stages):
                 claimed = await self._ledger.leases.claim(
                     page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
                 )
-                # A claim of another request, whose reply was lost, may be found again here.
+                # The result may contain a claim of another request whose reply was lost.
                 leases += [each for each in claimed.leases if each.token.startswith(f"{token}:")]
         return leases
 
     async def _begin(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return those still held; of quarantined tasks it is noted that the work begins."""
+        """Return the leases that still hold; record that the work on quarantined tasks begins."""
         kept = []
         for lease in leases:
             noted = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
@@ -335,7 +351,7 @@ class Dispenser:
         return kept
 
     async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return tasks that are due, without those whose holders could not reach the ledger."""
+        """Return due tasks, except those whose holders could not reach the ledger."""
         if limit < 1:
             return []
         since = self._tracker.session.retry.grace_since(self._ledger.now())
@@ -345,7 +361,7 @@ class Dispenser:
 
     async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the leases within the limit, and release the others."""
-        # The `due` of a lease that is read again is the time of its claim.
+        # If a lease is read again, its `due` is the time of its claim.
         first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
         await self._release(first[limit:])
         return first[:limit]
@@ -364,7 +380,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # It ended after it was read, and its data was replaced.
+            # The task ended after this read, and its data was replaced.
             return None
         return Assigned(
             key=task.url,

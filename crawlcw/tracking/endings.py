@@ -29,7 +29,7 @@ _WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The stage is done, and the task with it, or the next stage of its chain is to do."""
+    """The stage is done: the task is finished, or goes to the next stage of its chain."""
 
     result: Any = None
     data: Mapping[str, Any] | None = None  #: None: unchanged
@@ -37,7 +37,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The stage is done, and another one is to do."""
+    """The stage is done, and another stage follows."""
 
     stage: str
     result: Any = None
@@ -48,7 +48,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """An attempt is spent; without *again* it was the last one."""
+    """An attempt failed; without *again* it was the last one."""
 
     error: str
     again: bool = True
@@ -63,20 +63,20 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The task goes back as it was."""
+    """The task returns to the pool unchanged."""
 
 
 Ending = Finish | Advance | Fail | Ignore | Release
 
 
 def check_ending(ending: Ending) -> None:
-    """Raise `UsageError` where an ending names what cannot be, before anything is recorded."""
+    """Raise `UsageError` for an ending with invalid values, before anything is recorded."""
     if isinstance(ending, Advance):
         keys.stage(ending.stage)
         keys.delay(ending.delay)
 
 
-#: The outcomes in a task's trace where an ending was recorded.
+#: Events in a task's trace that show that an ending was recorded.
 _EVENTS: Mapping[type[Ending], frozenset[Event]] = {
     Finish: frozenset({Event.FINISH, Event.ADVANCE}),
     Advance: frozenset({Event.ADVANCE}),
@@ -91,21 +91,21 @@ class Refusal(StrEnum):
 
     NOT_FOUND = "not-found"
     NOT_HELD = "not-held"  #: another worker holds it, or none does
-    NOT_STORABLE = "not-storable"  #: the ledger cannot hold the outcome: the task is given up
+    NOT_STORABLE = "not-storable"  #: the ledger cannot hold the outcome, so the task is given up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """The answers to endings."""
+    """Which endings are accepted, and why the others are refused."""
 
     accepted: frozenset[str] = frozenset()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 def holds(me: str, task: Task, fence: int | None) -> bool:
-    """Return whether a holder holds a task, by the claim of that *fence* if one is given.
+    """Return whether a holder holds a task, by the claim of that *fence* if it is not None.
 
-    A lease that ran out holds until the task is taken over.
+    An expired lease still holds until another worker claims the task.
     """
     return (
         task.status is Status.PROCESSING
@@ -116,12 +116,12 @@ def holds(me: str, task: Task, fence: int | None) -> bool:
 
 
 def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None) -> Refusal | None:
-    """Return why the ending of a task that is not held is refused; None: it is recorded already."""
+    """Return why an ending of a task that is not held is refused; None: it was recorded before."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task
     if fence is None:
-        # It was not claimed since.
+        # The task was not claimed since then.
         entries = [each for each in record.trace if each.fence == task.settled == task.fence]
     else:
         entries = [each for each in record.trace if each.fence == fence]
@@ -141,7 +141,7 @@ def holder(worker: object) -> str:
 
 
 def request_holder(worker: object, request: object) -> str:
-    """Return the beginning of the tokens that one request of a worker has got."""
+    """Return the beginning of the tokens of one request of a worker."""
     return f"{holder(worker)}:~{_word(request, 'token of a request')}"
 
 
@@ -167,7 +167,7 @@ class Settlements:
         started_at: datetime,
         traceback: str | None = None,
     ) -> Settlement:
-        """Return how *worker* ends a task; *traceback* is that of a failure."""
+        """Return the settlement of *worker*'s ending; *traceback* is that of a failure."""
         stage = self._use_case.named(lease.task.callback)
         trace = Progress(stage=stage, worker=worker, started_at=started_at)
         return transitions.settle(
@@ -233,7 +233,7 @@ class Settlements:
         if recorded:
             gone = [before[name] for name in after if before[name] != after[name]]
         else:
-            # A chain passes the context along as it is.
+            # A chain passes the context on unchanged.
             gone = [value for value in after.values() if value != task.context]
             gone += progress.results.values() if progress is not None else ()
         await self._session.drop(*(value for value in gone if isinstance(value, BlobRef)))

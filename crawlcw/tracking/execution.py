@@ -1,6 +1,6 @@
 """One execution of a tracked task: its data while a worker holds it, and its end.
 
-It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or else at the end of
+It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or otherwise at the end of
 the block around it. Only `checkpoint` and a successful end record changes of `data`.
 """
 
@@ -54,7 +54,7 @@ class Execution:
 
     @property
     def stage(self) -> str:
-        """The stage to do."""
+        """The stage of this execution."""
         return self._use_case.named(self.lease.task.callback)
 
     @property
@@ -118,7 +118,7 @@ class Execution:
     async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
         """End as a failed attempt; the last attempt gives the task up.
 
-        Without *again* this was the last one. Changes of `data` are dropped.
+        Without *again* this is the last attempt. Changes of `data` are dropped.
         """
         raised = None if isinstance(error, str) else error
         if isinstance(raised, EscapedError):
@@ -152,7 +152,7 @@ class Execution:
         )
         self._check()
         committing = self._session.commit(settlement)
-        # Only now: an ending that cannot be recorded leaves the execution open.
+        # Only now, because an ending that cannot be recorded leaves the execution open.
         self.ended = True
         error = await committing
         await self._settlements.drop_replaced(settlement, recorded=error is None)

@@ -1,4 +1,4 @@
-"""Letting a handler work on an execution: in the loop, in a thread, or in a process."""
+"""Running a handler on an execution: in the loop, in a thread, or in a process."""
 
 import functools
 import importlib
@@ -32,12 +32,11 @@ async def handle(
     threads: CapacityLimiter | None = None,
     processes: CapacityLimiter | None = None,
 ) -> None:
-    """Let *handler* do its stage; its return value is the stage's result.
+    """Run *handler* on its stage; its return value is the stage's result.
 
-    Raises its exceptions, but `UnwantedError`: that ignores the task. Where the
-    lease is lost meanwhile a coroutine is cancelled, a process is killed, and a
-    thread is left to itself: no further change of the execution by it is
-    accepted.
+    Raises the handler's exceptions, except `UnwantedError`, which ignores the task. If the lease
+    is lost meanwhile, a coroutine is cancelled, and a process is killed. A thread continues, but
+    the execution accepts no further changes from it.
     """
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)
@@ -67,7 +66,7 @@ async def _result(
     threads: CapacityLimiter | None,
     processes: CapacityLimiter | None,
 ) -> Any:
-    # The watchdog reads from the frame what runs.
+    # The watchdog reads from this frame which code runs.
     called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
@@ -83,7 +82,7 @@ async def _result(
                 limiter=threads,
             )
         case Runs.PROCESS:
-            # Cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
+            # If cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
             function = handler.function
             return await to_process.run_sync(
                 without_escape,
@@ -102,15 +101,15 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **
 
 
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a function in this process, which is another one than that of the worker.
+    """Call a function in this process, which is not the worker's process.
 
-    It comes as the names of its module and its own; but a file that was loaded by its path is
-    no module that can be imported.
+    It comes as its name and its module's name. A file that was loaded by its path cannot be
+    imported by a module's name.
     """
     found: Any = _loaded(module, path)
     for part in name.split("."):
         found = getattr(found, part)
-    # A decorator may have left something else under the name.
+    # A decorator may have replaced the function under this name.
     return getattr(found, "__wrapped__", found)(*arguments)
 
 

@@ -11,7 +11,7 @@ from crawlcw.model import values
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
-#: Any date that is so far away can still be written.
+#: Any date at this distance can still be written.
 LONGEST_DELAY = timedelta(days=36_500)
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -43,7 +43,7 @@ def stage(given: object) -> str:
 
 
 def use_case(given: object) -> str:
-    """Return *given* if it can be a use case's name, as a spider's; raises `UsageError`."""
+    """Return *given* if it can be a use case's name, like a spider's; raises `UsageError`."""
     if not isinstance(given, str) or not is_name(given):
         raise UsageError(
             f"{given!r} is no name of a use case: write a letter, and then up to 59 letters, "
@@ -53,7 +53,7 @@ def use_case(given: object) -> str:
 
 
 def data(given: object) -> dict[str, Any]:
-    """Return *given* as the data of a task, cleaned; raises `UsageError` where it is no mapping."""
+    """Return *given* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
     if not isinstance(given, Mapping):
         raise UsageError(f"a task's data is a mapping, not {type(given).__name__}")
     cleaned: dict[str, Any] = values.clean(given)

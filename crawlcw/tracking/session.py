@@ -1,8 +1,8 @@
 """Session of one process on a use case: claim, renew, settle and release its tasks.
 
-All work on tracked tasks goes through a session, so that a process has one name in the
-ledger, one renewal and one group commit. It joins the list of workers at its first claim;
-calls without a claim need no entry.
+All work on tracked tasks goes through a session, so that a process has one name in the ledger,
+one renewal and one group commit. It joins the list of workers at its first claim; other calls
+need no entry.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from crawlcw.tracking.use_case import Policy
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the use case's settings.
+#: Seconds between two reads of the use case's settings.
 _POLICY_CHECK = 30.0
-#: How long the end of a session waits for a ledger that is away.
+#: How long the end of a session waits for an unavailable ledger.
 LAST_PATIENCE = timedelta(seconds=5)
 
 
@@ -38,7 +38,7 @@ class Session(WorkerSession):
     """The leases of one process on one use case."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
-        """Give up where the ledger has not answered for *give_up*."""
+        """Give up if the ledger has not answered for *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)
         self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
@@ -48,12 +48,12 @@ class Session(WorkerSession):
         self._broken: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Leases.claim` does, and keep the leases; raises `LedgerError`."""
+        """Claim tasks as `Leases.claim` does, and store the leases; raises `LedgerError`."""
         await self._begin()
         return await self._claimed(asyncio.create_task(self._claim(tasks)))
 
     async def claim_one(self, task: Task) -> Lease | None:
-        """Do what `claim` does for one task, in one round trip with others at the same time."""
+        """Do the same as `claim` for one task; concurrent calls share a round trip."""
         await self._begin()
         claimed = await self._claimed(self._claiming(task))
         return next(iter(claimed.leases), None)
@@ -66,7 +66,7 @@ class Session(WorkerSession):
             raise
 
     async def _claim_each(self, tasks: Sequence[Task]) -> list[Claimed]:
-        """Claim tasks that are wanted apart; of two who want the same one the second misses it."""
+        """Claim tasks for separate callers; if two want the same one, the second misses it."""
         wanted = {task.id: task for task in tasks}
         claimed = await self._claim(list(wanted.values()))
         got = {lease.task.id: (lease,) for lease in claimed.leases}
@@ -84,7 +84,7 @@ class Session(WorkerSession):
         self.stats.claims_missed += claimed.missed
         self.held.add(claimed.leases)
         if lease != self.policy.lease:
-            # The renewal at that change was without these.
+            # The renewal after that change did not include these leases.
             self.lease_changed()
         return claimed
 
@@ -92,7 +92,7 @@ class Session(WorkerSession):
         """Release the tasks of a claim whose caller is gone."""
         await asyncio.wait([claiming], timeout=LAST_PATIENCE.total_seconds())
         if not claiming.done():
-            # The ledger is away: the renewal releases the tasks that are claimed when it is back.
+            # The ledger is unavailable: when it is back, the renewal releases the claimed tasks.
             claiming.add_done_callback(self._let_orphan)
             return
         with suppress(LedgerError):
@@ -103,11 +103,12 @@ class Session(WorkerSession):
             self.held.orphans += claiming.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
-        """Let an outcome be recorded, together with others on their way, and the lease end.
+        """Record an outcome, together with others that are pending, and end its lease.
 
-        The returned future says why it was not recorded, see `committed`; it raises
-        `LedgerError` if the ledger stays away. Raises `LedgerError` at once if nothing can be
-        recorded any more. If the waiter is cancelled, the outcome is recorded all the same.
+        The returned future says why the outcome was not recorded, see `committed`; it raises
+        `LedgerError` if the ledger stays unavailable. The call itself raises `LedgerError` if
+        nothing can be recorded any more. If the waiter is cancelled, the outcome is still
+        recorded.
         """
         self._check()
         return self._committing(settlement)
@@ -119,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await committed(self.ledger, settlements)
         except LedgerError as error:
-            # First, since a session that breaks stops all work under the leases held.
+            # First, because a session that breaks stops all work under the leases in `held`.
             self.held.end(leases)
             self._break(error)
             raise
@@ -139,7 +140,7 @@ class Session(WorkerSession):
         return await self.ledger.blobs.put(task_id, value)
 
     async def load(self, value: Any) -> Any:
-        """Return what `stow` was given; raises `LedgerError` if it is gone."""
+        """Return the value that `stow` received; raises `LedgerError` if it is gone."""
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def drop(self, *stowed: Any) -> None:
@@ -148,11 +149,11 @@ class Session(WorkerSession):
             await self.ledger.blobs.drop(blobs)
 
     async def release(self, leases: Iterable[Lease]) -> None:
-        """Give tasks back, no attempt spent, cancelled or not; raises `LedgerError`."""
+        """Release tasks without an attempt, even if cancelled; raises `LedgerError`."""
         await run_shielded(self._release(list(leases)))
 
     async def give_back(self, leases: Iterable[Lease]) -> None:
-        """Release because this is being cancelled; should that take long, the leases run out."""
+        """Release during a cancellation; if that takes too long, let the leases expire."""
         with suppress(LedgerError, TimeoutError):
             releasing = self._release(list(leases))
             await run_shielded(asyncio.wait_for(releasing, LAST_PATIENCE.total_seconds()))
@@ -165,7 +166,7 @@ class Session(WorkerSession):
             self.held.end(released)
 
     async def close(self) -> None:
-        """Write the outcomes on their way, give back the leases, and leave the list of workers."""
+        """Write the pending outcomes, release the leases, and leave the list of workers."""
         if self._upkeep is None:
             return
         self.retry.shorten(LAST_PATIENCE)
@@ -177,22 +178,23 @@ class Session(WorkerSession):
         await self.watchdog.__aexit__()
         self._broken = self._broken or LedgerError("the tracker was closed")
         left = self.held.all()
-        # What cannot be said now the next process on this machine finds out.
+        # If the ledger is unavailable, the next process on this machine detects the end of this
+        # one.
         try:
             with suppress(LedgerUnavailableError):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Last: the caller may be one of those that are stopped by this.
+            # Last, because this may stop the caller itself.
             self.held.lose([lease.task.id for lease in left])
 
     async def refresh(self) -> None:
-        """Follow the settings that the ledger has now; raises `LedgerUnavailableError`."""
+        """Apply the settings that are in the ledger now; raises `LedgerUnavailableError`."""
         before = self.policy.lease
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
-            # They were written by hand; the settings so far stay in force.
+            # They were written by hand; the current settings stay in force.
             logger.warning(
                 "the settings in the ledger are wrong: %s",
                 printable(error),
@@ -206,7 +208,7 @@ class Session(WorkerSession):
             raise self._broken
 
     async def _begin(self) -> None:
-        """Join the workers and begin the upkeep, where that has not happened yet."""
+        """Join the workers and begin the upkeep, unless that has happened already."""
         self._check()
         if self._upkeep is not None:
             return
@@ -225,7 +227,7 @@ class Session(WorkerSession):
             self._break(errors.exceptions[0])
 
     def _break(self, error: Exception) -> None:
-        """Stop everything that runs under a lease: nothing of it could be recorded."""
+        """Stop everything that runs under a lease, because none of it could be recorded."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
@@ -235,7 +237,7 @@ class Session(WorkerSession):
             self._upkeep.cancel()
 
     async def _follow_policy(self) -> None:
-        """Look now and then whether another process has changed the settings."""
+        """Check from time to time whether another process has changed the settings."""
         while True:
             await anyio.sleep(_POLICY_CHECK)
             with suppress(LedgerUnavailableError):
@@ -246,10 +248,10 @@ class Session(WorkerSession):
 
 
 async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
-    """Record outcomes, and return why each was not, if it was not.
+    """Record outcomes; return for each why it was not recorded, or None if it was.
 
-    `LeaseLostError` if another worker holds the task now, and `LedgerError` if the store cannot
-    hold the outcome: then the task is given up as `store-rejected`.
+    The reason is `LeaseLostError` if another worker holds the task now, and `LedgerError` if the
+    store cannot hold the outcome: then the task is given up as `store-rejected`.
     """
     result = await ledger.outcomes.commit(settlements)
     errors: dict[tuple[bytes, str, int], LedgerError] = {}
@@ -263,5 +265,5 @@ async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[L
 
 
 def _identity(lease: Lease) -> tuple[bytes, str, int]:
-    # One who lost a task may end it together with the one who holds it now.
+    # A worker that lost a task may end it together with the worker that holds it now.
     return lease.task.id, lease.token, lease.fence

@@ -1,4 +1,4 @@
-"""A tracker and its executions for other threads than that of their event loop."""
+"""A tracker and its executions for threads other than that of their event loop."""
 
 import asyncio
 import concurrent.futures
@@ -50,7 +50,7 @@ class SyncCalls(ThreadProxy):
         end of the block raises `LedgerError`.
         """
         portal: LoopPortal = self._portal
-        # The thread's end of the block: the exception that it has left it with, if any.
+        # The thread's end of the block: the exception that ended it, if any.
         left: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         left.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 
@@ -60,7 +60,7 @@ class SyncCalls(ThreadProxy):
             try:
                 error = await asyncio.wrap_future(left)
             except BaseException as stopped:
-                # The tracker was closed or the lease lost: the block has not ended well.
+                # The tracker was closed, or the lease was lost, so the block has not ended well.
                 await block.__aexit__(type(stopped), stopped, stopped.__traceback__)
                 raise
             await block.__aexit__(error and type(error), error, error and error.__traceback__)
@@ -89,7 +89,7 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the coroutine function's result; `LedgerError` after the end."""
+        """Return the coroutine function's result; raises `LedgerError` after the end."""
         with self.says_closed():
             return self.open().call(functools.partial(function, *args, **kwargs))
 
@@ -113,7 +113,7 @@ class LoopPortal:
         return self._portal
 
     async def close(self) -> None:
-        """End it, with all calls that still run."""
+        """Close the portal, and end all calls that still run."""
         self._closed = True
         if self._portal is not None and self._hosting is not None:
             await self._portal.stop(cancel_remaining=True)
@@ -121,7 +121,7 @@ class LoopPortal:
 
     @contextmanager
     def says_closed(self, what: str = "") -> Iterator[None]:
-        """Raise a `LedgerError` for the error of a closed portal; *what* ended with it."""
+        """Convert the error of a closed portal into a `LedgerError`; *what* ended with it."""
         try:
             yield
         except (

@@ -19,7 +19,7 @@ from crawlcw.tracking.views import Page, TrackedTask
 
 #: The resolution of a ledger's time.
 A_MILLISECOND = timedelta(milliseconds=1)
-#: A status or several, each itself or by its name: `Status.FAILED`, `"failed"`.
+#: One status or several, as members or by name: `Status.FAILED`, `"failed"`.
 Statuses = Status | str | Collection[Status | str]
 #: Limit of a returned page; `walk` yields any number of tasks.
 LARGEST_PAGE = 1_000_000
@@ -28,9 +28,9 @@ LARGEST_PAGE = 1_000_000
 class Tasks:
     """A use case with its session on a ledger: reads, counts and changes its tasks.
 
-    `retry`, `ignore`, `reset`, `enter` and `purge` change the tasks of some keys, those that
-    match the filters, or, with `all=True`, every one, and return their number. Each raises
-    `UsageError` if none of these is given, as for an empty list of keys.
+    `retry`, `ignore`, `reset`, `enter` and `purge` change tasks and return their number. The
+    caller gives some keys, filters, or `all=True` for every task. Each raises `UsageError` if
+    there is none of these, as for an empty list of keys.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Tasks:
         self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def get(self, key: str) -> TrackedTask:
-        """Return all that is known of a task; raises `TaskNotFoundError`."""
+        """Return a task with all its data; raises `TaskNotFoundError`."""
         record = await self._record(keys.key(key))
         return await self._whole(self._view(record))
 
@@ -87,10 +87,10 @@ class Tasks:
         limit: int = 100,
         after: str | None = None,
     ) -> Page:
-        """Return the tasks that are as asked, the last changed first; *after* goes on.
+        """Return the tasks that match, the last changed first; *after* continues a listing.
 
-        *since* and *until* (aware) bound the last change of their status. Large
-        values are `BlobRef`s: `get` reads them. Raises `UsageError`.
+        *since* and *until* (aware) bound the last change of their status. Large values are
+        `BlobRef`s: `get` reads them. Raises `UsageError`.
         """
         chosen = _chosen(status=status, reason=reason, since=since, until=until)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
@@ -102,7 +102,7 @@ class Tasks:
         found: dict[bytes, Record] = {}
         for host in self._places(stage):
             some = replace(chosen, host=host)
-            # One that moves meanwhile is in the later answer.
+            # If a task moves to another stage meanwhile, its later record counts.
             found |= {
                 each.task.id: each
                 for each in await self.ledger.queries.find(some, limit=limit + 1, after=place)
@@ -114,10 +114,10 @@ class Tasks:
         )
 
     async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
-        """Yield every task that is as asked, see `find`, in flat memory.
+        """Yield every task that matches, see `find`, in flat memory.
 
-        One that changes meanwhile may be missed: it is then among the first, which were
-        yielded before.
+        A task that changes meanwhile may be missed, because it moves to the beginning, which was
+        already yielded.
         """
         after = None
         while True:
@@ -129,11 +129,11 @@ class Tasks:
                 return
 
     async def counts(self) -> Counts:
-        """Return how many tasks there are of each status."""
+        """Return how many tasks each status has."""
         return await self.ledger.queries.counts()
 
     async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks there are for each reason."""
+        """Return how many failed and ignored tasks each reason has."""
         return await self.ledger.queries.reasons()
 
     async def retry(
@@ -144,7 +144,7 @@ class Tasks:
         since: datetime | None = None,
         all: bool = False,  # noqa: A002  # the word for it
     ) -> int:
-        """Bring back failures. Withdrawn tasks have not failed: `reset` brings them back."""
+        """Try failed tasks again. Withdrawn tasks have not failed: `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since}
         count = 0
         for chosen in self._chosen(chosen_keys, all, **filters):
@@ -176,7 +176,7 @@ class Tasks:
     ) -> int:
         """Start tasks again, whatever their status, except those that a worker holds.
 
-        In *stage*, by default the use case's first. Their results are deleted; data and
+        They go to *stage*, by default the use case's first. Their results are deleted; data and
         context stay.
         """
         (chosen,) = self._chosen(chosen_keys, all)
@@ -211,7 +211,7 @@ class Tasks:
         force: bool = False,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Delete tasks. Those that a worker holds only with *force*."""
+        """Delete tasks; with *force* also those that a worker holds."""
         filters = {"status": status, "since": since, "until": until}
         (chosen,) = self._chosen(chosen_keys, all, **filters)
         if not force:
@@ -226,7 +226,7 @@ class Tasks:
         """Return the filter, one for each name of a stage; raises `UsageError`."""
         if chosen_keys and everything:
             raise UsageError("either some keys or all=True")
-        # An empty list of keys does not mean all tasks: it may be a computed one.
+        # An empty list of keys may be a computed one, so it does not mean all tasks.
         if not (chosen_keys or everything) and all(each is None for each in filters.values()):
             named = "".join(f"{name}=, " for name in filters)
             raise UsageError(f"say which tasks: some keys, {named}or all=True for every one")
@@ -237,11 +237,11 @@ class Tasks:
         return [replace(chosen, host=place) for place in self._places(stage)]
 
     def _places(self, stage: str | None) -> Sequence[str | None]:
-        """Return the ledger's host fields of tasks in *stage*; None, for any, without a stage."""
+        """Return the ledger's host fields of tasks in *stage*; None (any) if there is no stage."""
         return (None,) if stage is None else self.use_case.places([keys.stage(stage)])
 
     async def _reopen(self, chosen: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # What changes from now on is left alone, however often this is sent.
+        # A repeated call must not change tasks that change from now on.
         until = chosen.until or self.ledger.now() + A_MILLISECOND
         count = await self.ledger.admin.reopen(replace(chosen, until=until), stage=stage, anew=anew)
         self.added.set()

@@ -53,7 +53,7 @@ CHUNK = 500
 
 
 class Opening(Generic[TrackerT]):
-    """A tracker about to be opened, by `await` or by `async with`, which closes it as well."""
+    """A tracker that opens by `await`, or by `async with`, which closes it as well."""
 
     def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
         self._opening = opening
@@ -128,7 +128,7 @@ class Tracker(Tasks):
 
     @property
     def sync(self) -> SyncCalls:
-        """The same for other threads: `with tracker.sync.start(key)`."""
+        """The same tracker for other threads: `with tracker.sync.start(key)`."""
         return SyncCalls(self, self.portal)
 
     @property
@@ -142,7 +142,7 @@ class Tracker(Tasks):
         return self.session.policy
 
     async def configure(self, **policy: Any) -> Policy:
-        """Record settings: this process follows them at once, the others within half a minute.
+        """Record settings: this process follows them immediately, others within half a minute.
 
         Return all current settings. Raises `SettingsError`.
         """
@@ -161,7 +161,7 @@ class Tracker(Tasks):
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> bool:
-        """Add a task; return whether it was new. A known one does not change.
+        """Add a task; return whether it was new. A known task does not change.
 
         *stage* is by default the use case's first. The task is due after *delay*. Raises
         `UsageError`, and `LedgerError` if the store cannot hold it.
@@ -175,12 +175,11 @@ class Tracker(Tasks):
     async def add_many(
         self, tasks: Iterable[NewTask | str] | AsyncIterable[NewTask | str]
     ) -> Added:
-        """Add the tasks that are not known, up to 500 at a time, whatever number there is of them.
+        """Add the tasks that the ledger does not have, 500 at a time, whatever their number.
 
-        Those of an asynchronous source are added soon after they were yielded. If it
-        raises, the tasks that it has yielded before are added. Raises `UsageError` for an
-        object that is no task; those before it are added, but for some that were to be written
-        with it.
+        Tasks of an asynchronous source are added soon after it yields them. If the source raises,
+        the tasks that it yielded before are added. Raises `UsageError` for an object that is not
+        a task; the tasks before it are added, except some of the same write.
         """
         check_many(tasks)
         added = Added()
@@ -211,11 +210,13 @@ class Tracker(Tasks):
     ) -> AsyncIterator[Execution]:
         """Hold a task within the block, with a renewed lease.
 
-        A normal end finishes it; an exception costs an attempt and propagates; cancellation
-        and KeyboardInterrupt release it. With *enter_from* a task of that status, such as
-        `Status.FINISHED`, is reopened in *stage*. Raises a subclass of `TaskMissedError` if
-        the task cannot be started now, and `LeaseLostError` if another worker has taken it
-        over.
+        - A normal end finishes the task.
+        - An exception costs an attempt and propagates.
+        - Cancellation and KeyboardInterrupt release the task.
+
+        With *enter_from* a task of that status, such as `Status.FINISHED`, is reopened in
+        *stage*. Raises a subclass of `TaskMissedError` if the task cannot be started now, and
+        `LeaseLostError` if another worker has claimed it meanwhile.
         """
         entered = statuses(enter_from)
         lease = await self._claimed(keys.key(key), entered, stage)
@@ -224,7 +225,7 @@ class Tracker(Tasks):
 
     @asynccontextmanager
     async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
-        """Do the same as `start`, with a lease that is held already."""
+        """Do the same as `start`, with a lease that exists already."""
         held = self.session.held
         execution: Execution | None = None
         try:
@@ -279,7 +280,7 @@ class Tracker(Tasks):
                     await self.session.give_back([lease])
                     raise
                 return lease
-            # Another worker was faster, or it is given up: the next iteration decides.
+            # Another worker was faster, or the task was given up: the next iteration decides.
 
     def _check_due(self, task: Task) -> None:
         """Raise if a task cannot be claimed now."""
@@ -306,9 +307,9 @@ class Tracker(Tasks):
         await self.ledger.admin.reopen(chosen, stage=entered)
 
     def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
-        """Return a coroutine function of a key, which runs *function* on that task.
+        """Return a coroutine function that takes a key and runs *function* on that task.
 
-        *function* is also registered as the handler of the stage with its name.
+        *function* also becomes the handler of the stage with its name.
         """
         self.use_case.handle(function.__name__, function)
         handler = self.use_case.handlers[function.__name__]
@@ -329,9 +330,9 @@ class SyncTracker(SyncCalls):
     @classmethod
     @contextmanager
     def open(cls, url: str, use_case: str | UseCase, **options: Any) -> Iterator[Self]:
-        """Open a use case for the length of a `with` block, see `Tracker.open`.
+        """Open a use case for a `with` block, see `Tracker.open`.
 
-        Its event loop runs in a thread of its own.
+        Its event loop runs in a separate thread.
         """
 
         async def opening() -> Any:

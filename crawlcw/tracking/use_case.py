@@ -1,7 +1,7 @@
 """Declaration of a use case: its name, its stages and their handlers, and its settings.
 
-The settings are in its ledger, and every process on it follows them. What `Tracker.open` is
-given is written down; the rest is as it is found there.
+The settings are in its ledger, and every process on it follows them. `Tracker.open` records the
+settings that it gets; the others stay as recorded.
 """
 
 import difflib
@@ -19,7 +19,7 @@ from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.tracking import keys
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-#: Name in the ledger for the first stage, of tasks that were added without a stage.
+#: The ledger's name of the first stage, for tasks that were added without a stage.
 NO_STAGE = "todo"
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 
@@ -41,10 +41,10 @@ class Handler:
 
 
 class UseCase:
-    """Tasks of one kind, declared: `crawlcw work module:object` takes one."""
+    """Declaration of tasks of one kind, which `crawlcw work module:object` accepts."""
 
     def __init__(self, name: str, *, chain: Sequence[str] = (), **policy: Any) -> None:
-        """*chain* are stages in their order: after one is done, the next is due.
+        """*chain* has stages in their order: after one is done, the next is due.
 
         *policy* are settings of `Policy`. Raises `UsageError` and `SettingsError`.
         """
@@ -89,7 +89,7 @@ class UseCase:
     ) -> _F | Callable[[_F], _F]:
         """Decorate a function as the handler of a stage, by default the one with its name.
 
-        A coroutine function runs in the event loop, a function in a thread, and with
+        A coroutine function runs in the event loop. Another function runs in a thread, or with
         *process* in a separate process.
         """
 
@@ -119,9 +119,9 @@ class UseCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """How the tasks of a use case are leased and tried again.
+    """Settings for the leases and the retries of a use case's tasks.
 
-    Raises `SettingsError` where a value makes no sense.
+    Raises `SettingsError` for an invalid value.
     """
 
     max_retry: Count = Count(3, "failed attempts at a stage until a task is given up", minimum=1)
@@ -136,12 +136,12 @@ class Policy:
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
-        """Return the policy that a ledger has written down, with the defaults for the rest."""
+        """Return the policy that a ledger has recorded, with defaults for the rest."""
         return replace(cls(), **checked(written))
 
     @cached_property
     def retries(self) -> RetryPolicy:
-        """What `transitions` asks."""
+        """The settings that `transitions` needs."""
         return RetryPolicy(
             max_retry=self.max_retry,
             base=self.backoff_base,
@@ -151,7 +151,7 @@ class Policy:
 
 
 def checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of *values* that are given (not None); raises `SettingsError`."""
+    """Return those of *values* that are not None; raises `SettingsError`."""
     known = {field.name for field in fields(Policy)}
     given = {name: value for name, value in values.items() if value is not None}
     for name in given:
@@ -164,7 +164,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of *values* as a ledger writes them down: durations in seconds."""
+    """Return the settings of *values* as a ledger records them: durations in seconds."""
     given = checked(values)
     policy = replace(Policy(), **given)
     found = {name: getattr(policy, name) for name in given}

@@ -22,20 +22,20 @@ _OF_TASK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTask:
-    """One tracked task, as it was when it was read."""
+    """One tracked task, as it was at its read."""
 
     key: str
     stage: str
     status: Status
     reason: Reason | None  #: why it failed or is ignored
-    data: Mapping[str, Any] | BlobRef  #: a `BlobRef` where it is large and was not asked for
+    data: Mapping[str, Any] | BlobRef  #: a `BlobRef` if it is large and was not loaded
     results: Mapping[str, Any]  #: stage -> its result
     context: Mapping[str, Any] | BlobRef | None
     priority: int
     retry: int  #: failed attempts at this stage
     lost: int  #: workers lost on it
-    due: datetime | None  #: when it may be worked on; the end of its lease; None: never
-    holder: str | None  #: who holds it
+    due: datetime | None  #: when it may be worked on, or the end of its lease; None: never
+    holder: str | None  #: the worker that holds it
     create_time: datetime
     update_time: datetime  #: of the last change of its status
     errors: tuple[AttemptError, ...]
@@ -43,7 +43,7 @@ class TrackedTask:
 
     @classmethod
     def of(cls, record: Record, *, stage: str) -> Self:
-        """Return the view of a record whose task is in *stage*, as its use case calls it."""
+        """Return the view of a record; *stage* is its stage as the use case calls it."""
         task = record.task
         carried = task.carried or Payload()
         return cls(
@@ -60,26 +60,26 @@ class TrackedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some of the tasks that were asked for."""
+    """Some of the tasks that match."""
 
     tasks: tuple[TrackedTask, ...]
-    after: str | None  #: what to ask for the next ones with; None: there are no more
+    after: str | None  #: the argument for the next page; None: there are no more
 
 
 def holder(task: Task) -> str | None:
-    """Return who holds a task: its token is `holder:n`."""
+    """Return the holder of a task, whose token is `holder:n`."""
     return None if task.lock is None else task.lock.partition(":")[0]
 
 
 def written(place: Cursor | Task) -> str:
-    """Return the place of a task as text."""
+    """Return the position of a task as text."""
     moment = (place.update_time - _EPOCH) // _MILLISECOND
     raw = moment.to_bytes(8, "big", signed=True) + place.id
     return base64.urlsafe_b64encode(raw).decode("ascii")
 
 
 def place(text: str) -> Cursor:
-    """Return the place that `written` was given; raises `UsageError` for any other text."""
+    """Return the position that `written` encoded; raises `UsageError` for any other text."""
     try:
         if not isinstance(text, str):
             raise ValueError

@@ -1,8 +1,8 @@
-"""A worker: pulls tasks whose stage it has a handler for, and lets the handlers work on them.
+"""A worker: pulls tasks of the stages that it has handlers for, and runs the handlers on them.
 
-It pulls when it is low, so that it never holds more than it can soon begin with;
-where there is nothing to do it looks with growing pauses, but at once when
-something is added in this process, or when the store tells of a change.
+It pulls when its pool is low, so that it never holds more tasks than it can begin soon. If there
+is nothing to do, it polls with growing pauses. It polls immediately when a task is added in this
+process, or when the store reports a change.
 """
 
 import asyncio
@@ -43,19 +43,19 @@ _SHORTEST_IDLE = 0.05
 _LONGEST_IDLE = 10.0
 _FIRST_RECONNECT = 1.0
 _LONGEST_RECONNECT = 60.0
-#: Tasks that are looked at besides, while leases have their grace after an outage.
+#: Tasks that are read in addition while leases have a grace period after an outage.
 _MOST_IN_GRACE = 1_000
 _LONGEST_RETREAT = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """How the work ended, as far as this process saw it."""
+    """Result of the work, as far as this process knows."""
 
     finish_reason: FinishReason  #: `drained`, `stopped` or `stopped-at-once`
     done: int  #: stages that ended well
     failed: int  #: attempts that failed
-    released: int  #: tasks given back at the end
+    released: int  #: tasks released at the end
     counts: Counts | None = None  #: of the whole use case; None: not counted in time
 
 
@@ -75,10 +75,10 @@ class Worker:
     ) -> None:
         """*handlers* (stage -> function) are added to those of the tracker's use case.
 
-        At most *concurrency* tasks are under way, and *prefetch* more (by default
-        as many) are held. With *drain* `run` ends when nothing is left to do, else
-        it goes on. A handler that keeps the event loop for longer than *stall_timeout*
-        (0: no limit) ends the process. Raises `UsageError`.
+        At most *concurrency* tasks run, and *prefetch* more (by default the same number) are
+        leased. With *drain*, `run` ends when there is no more work; otherwise it continues. A
+        handler that blocks the event loop for longer than *stall_timeout* (0: no limit) ends the
+        process. Raises `UsageError`.
         """
         for stage, function in (handlers or {}).items():
             tracker.use_case.handle(stage, function)
@@ -113,18 +113,18 @@ class Worker:
 
     @property
     def in_flight(self) -> int:
-        """The number of tasks that handlers work on just now."""
+        """The number of tasks that handlers are working on."""
         return self._pool.dispatched - self._pool.waiting
 
     def stop(self) -> None:
-        """End soon: finish the tasks under way within the grace, and release the rest."""
+        """Stop soon: finish the running tasks within the grace period, and release the rest."""
         self._stopping = True
-        # Where the ledger is away, a stop does not wait for it to come back.
+        # If the ledger is unavailable, a stop does not wait until it is back.
         self._session.retry.shorten(max(self.grace, LAST_PATIENCE))
         self._changed.set()
 
     def stop_now(self) -> None:
-        """End at once: release everything."""
+        """Stop immediately, and release everything."""
         self._at_once = True
         self._session.retry.shorten(LAST_PATIENCE)
         self.stop()
@@ -132,7 +132,7 @@ class Worker:
             self._running.cancel()
 
     def abandon(self) -> None:
-        """Release everything from another thread: the process ends, but `run` does not."""
+        """Release everything from another thread: the process ends, although `run` does not."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -140,11 +140,11 @@ class Worker:
         await self._session.abandon(ledger)
 
     def stuck_in(self) -> str:
-        """Return which handler keeps the event loop just now; nothing where none does."""
+        """Return which handler blocks the event loop now; empty if none does."""
         return self._session.watchdog.stuck_in()
 
     async def run(self) -> WorkReport:
-        """Work until drained, or stopped; raises `LedgerError` where the ledger stays away."""
+        """Work until drained or stopped; raises `LedgerError` if the ledger stays unavailable."""
         with single_errors():
             reason = await self._run()
         counts = await self._session.retry.in_time(self._ledger.queries.counts)
@@ -168,7 +168,7 @@ class Worker:
                     give_back=self._give_back,
                     grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
                 )
-            # `stop_now` may have ended the block anywhere.
+            # `stop_now` may have ended the block at any point.
             await self._give_back()
             beside.cancel_scope.cancel()
         at_once = self._at_once and reason is not FinishReason.DRAINED
@@ -190,7 +190,7 @@ class Worker:
         return FinishReason.STOPPED
 
     async def _claim_some(self, room: int) -> bool:
-        """Claim up to *room* tasks that are due; say whether there were any."""
+        """Claim up to *room* due tasks; return whether there were any."""
         since = self._session.retry.grace_since(self._ledger.now())
         limit = room if since is None else room + _MOST_IN_GRACE
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
@@ -198,7 +198,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.held
-            # After an outage their holders may be about to come back.
+            # After an outage their holders may come back soon.
             and not ended_since(task, since)
         ][:room]
         if not wanted:
@@ -209,7 +209,7 @@ class Worker:
         if claimed.leases:
             self._idle = _SHORTEST_IDLE
         elif claimed.missed:
-            # Others claim the same tasks: do not go on in step with them.
+            # Others claim the same tasks: a random pause avoids the same rhythm.
             await anyio.sleep(random.random() * _LONGEST_RETREAT)
         return True
 
@@ -217,9 +217,9 @@ class Worker:
         return await self._ledger.queries.horizon(enough=self._ledger.now())
 
     async def _rest(self, horizon: datetime | None) -> None:
-        """Pause until other tasks may be due: those that are due now are not for this worker.
+        """Pause until other tasks may be due: tasks that are due now are not for this worker.
 
-        As long as nothing is due, all that is asked is when something will be.
+        While no task is due, it only asks for the time of the next one.
         """
         if self._is_due(horizon):
             self._tell_of_others()
@@ -265,7 +265,7 @@ class Worker:
         try:
             async with self._tracker.executing(lease) as execution:
                 while not await self._run_alone.enter(lease):
-                    pass  # another task had to be alone, and was
+                    pass  # another task had to run alone first
                 async with Cancellation().contained():
                     await handle(
                         handler, execution, threads=self._threads, processes=self._processes
@@ -302,7 +302,7 @@ class Worker:
             self._run_alone.leave(lease)
 
     async def _give_back(self) -> None:
-        """Release the tasks that are not begun."""
+        """Release the tasks that have not begun."""
         if waiting := self._pool.take_back():
             await self._session.release(waiting)
             self._released += len(waiting)
@@ -314,7 +314,7 @@ class Worker:
             self._changed.set()
 
     async def _wake_by_changes(self) -> None:
-        """Look whenever the store tells of a change; without that, the pauses have to do."""
+        """Poll whenever the store reports a change; otherwise the pauses are enough."""
         pause = _FIRST_RECONNECT
         while True:
             try:
