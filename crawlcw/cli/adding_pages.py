@@ -81,7 +81,7 @@ class PageAdder:
             self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
             if changed := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.fed.again += await self._ledger.tasks.reopen_changed(changed)
-        # After the tasks: a host that wakes up before would find nothing.
+        # After the tasks, because a host that woke up before would find nothing.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._told_at >= _TELL_EVERY:
             await self._tell()

@@ -24,7 +24,7 @@ async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[
         except Exception as error:
             read.put(error)
 
-    # A daemon: a thread that waits for standard input cannot be interrupted.
+    # A daemon, because a thread that waits for standard input cannot be interrupted.
     threading.Thread(target=read_on, daemon=True).start()
     while True:
         chunk, found = await to_thread.run_sync(_some, read, at_once, abandon_on_cancel=True)
@@ -39,7 +39,7 @@ async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[
 def _some(
     read: "queue.Queue[tuple[T] | Exception | None]", at_once: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Wait for one, then return all that are available, with the last entry."""
+    """Wait for one entry, then return all that are available, with the last entry."""
     chunk: list[T] = []
     found = read.get()
     with suppress(queue.Empty):

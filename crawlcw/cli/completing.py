@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 
 
 class _Completed(click.ParamType[str]):
-    """A text that the shell completes by *complete*; none is refused here."""
+    """A text that the shell completes by *complete*; it accepts every text."""
 
     name = "text"
 
@@ -46,7 +46,7 @@ def _settings(incomplete: str) -> list[CompletionItem]:
 
 
 def offer(command: click.Command) -> None:
-    """Give the parameters of *command* that name spiders and settings their completion."""
+    """Add completion to the parameters of *command* that name spiders or settings."""
     for param in command.params:
         if param.name == "spider" and isinstance(param, click.Argument):
             param.type = _Completed(_spiders)

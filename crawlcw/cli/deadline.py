@@ -1,4 +1,4 @@
-"""The end of this process by a deadline, whatever code of the user still runs.
+"""Ends this process at a deadline, whatever code of the user still runs.
 
 Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
 keep the process for ever. One timer beside the event loop ends all of these.
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds beyond the grace: for cancelled code to end, and for the release of all leases.
 _BEYOND_GRACE = 3.0
-#: Seconds for the last words of the timer's thread: the ledger, or the log, may be blocked.
+#: Seconds for the last words of the timer's thread, because the ledger or the log may block.
 _LAST_WORDS = 6.0
 #: Seconds for crawlcw's own work, such as a commit, when no code of the user runs.
 _OWN_WORK = 60.0
@@ -55,14 +55,14 @@ class Deadline:
     """
 
     def __init__(self) -> None:
-        #: Whether this process is a command, and no program that calls it.
+        #: Whether this process is the command, and not a program that calls it.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: of a spider in an installed package
         #: Releases and reports unfinished work; returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
-        self.is_at_once = False  #: whether the user has asked for the end at once
+        self.is_at_once = False  #: whether the user wants the end at once
         #: Reports the outcome of the command; returns the exit code.
         self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
         self._timer: threading.Timer | None = None
@@ -80,12 +80,12 @@ class Deadline:
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
-        """End the process in a moment: the user has asked for the end at once."""
+        """End the process in a moment, because the user wants the end at once."""
         self.is_at_once = True
         self.set(_BEYOND_GRACE)
 
     def over(self, outcome: Callable[[], object]) -> None:
-        """Note that the command has ended, and how: *outcome* returns its result, or raises."""
+        """Note that the command has ended: *outcome* returns its result, or raises its error."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 
     def set(self, seconds: float) -> None:
@@ -101,9 +101,9 @@ class Deadline:
         self._timer.start()
 
     def lift(self) -> None:
-        """Set no time: the crawl has ended, and its results are to be written.
+        """Remove the deadline: the crawl has ended, and its results must be written.
 
-        Does not return if the time is up already: its thread writes them.
+        Does not return if the deadline has passed, because the timer's thread then writes them.
         """
         if self._has_passed:
             threading.Event().wait()
@@ -153,14 +153,14 @@ deadline = Deadline()
 
 
 def end_process(code: int) -> NoReturn:
-    """Exit with *code*; do not wait for ever for threads that the user's code has left."""
+    """Exit with *code*, without waiting for ever for threads of the user's code."""
     deadline.finish, deadline.is_finished = lambda: code, True
     deadline.set(_LEFTOVERS)
     sys.exit(code)
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return the user's code that runs in this process; for another thread than the loop's.
+    """Return the user's code that runs in this process; call it in another thread than the loop's.
 
     Installed packages are not the user's, except for files in *folder*.
     """
@@ -186,7 +186,7 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
 
 def _place(stack: list[FrameType], folder: str) -> str:
-    """Return the innermost function, file and line of the user's; empty: there is none."""
+    """Return function, file and line of the innermost code of the user; empty: there is none."""
     for frame in stack:
         code = frame.f_code
         if frame.f_globals.get("__name__") == "__main__":
@@ -200,7 +200,7 @@ def _place(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread without code of the user's is idle, or is crawlcw's."""
+    """Return whether a thread without code of the user is idle, or is crawlcw's."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
     # `_worker` waits in C code, the thread of anyio in `Queue.get`, and the loop's last one in
@@ -226,7 +226,7 @@ def _awaited(suspended: Any) -> list[FrameType]:
                 suspended = getattr(suspended, next_name)
                 break
         else:
-            # `__anext__` of an asynchronous generator names the generator to the collector only.
+            # Only the garbage collector knows the generator of an `__anext__`.
             inner = [each for each in gc.get_referents(suspended) if type(each) in _SUSPENDED]
             suspended = inner[0] if len(inner) == 1 else None
     return frames

@@ -20,7 +20,7 @@ from crawlcw.model.task import Status
 #: A worker on another machine counts as dead after this silence: its leases have ended.
 _SILENT = timedelta(minutes=10)
 _MOST_NAMED = 5
-#: Number of tasks whose items are counted: to count those of a million takes seconds.
+#: Number of tasks whose items are counted, because for a million this takes seconds.
 _SCAN_LIMIT = 10_000
 
 
@@ -79,7 +79,7 @@ async def check_idle(ledger: Ledger, name: str) -> None:
 
 
 def files_left(name: str, settings: Settings) -> str | None:
-    """Return one sentence about the WARC files of a spider; None: it has none."""
+    """Return a sentence about the WARC files of a spider; None: there are no files."""
     folder = folder_of(name, settings)
     sizes = _sizes(folder)
     if not sizes:

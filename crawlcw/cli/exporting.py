@@ -61,7 +61,7 @@ def _targets(
 ) -> list[Target]:
     targets = [Target.parse(text) for text in texts]
     if targets:
-        # Imported here: many modules, and few commands write a feed.
+        # Imported here, because it loads many modules, and few commands write a feed.
         from crawlcw.feeds import export
 
         export.check(targets)

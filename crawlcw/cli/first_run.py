@@ -13,7 +13,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 
-#: Members of Scrapy's spiders that nothing here reads: the crawl is another one without them.
+#: Members of Scrapy's spiders that nothing here reads, so a crawl differs from Scrapy's.
 _SCRAPYS = (
     *("allowed_domains", "custom_settings", "download_delay", "from_crawler"),
     *("handle_httpstatus_list", "start_requests"),
@@ -21,7 +21,7 @@ _SCRAPYS = (
 
 
 async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn in one line of Scrapy's names; at the first run, of attributes that callbacks change."""
+    """Warn of Scrapy's names in one line, and at the first run of attributes as state."""
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():

@@ -39,7 +39,7 @@ class Subject:
     """The spider or use case that a command names, and the URL of its ledger."""
 
     name: str
-    said_as: str  #: as the user named it: also a file or a module
+    said_as: str  #: the user's text: a name, a file or a module
     ledger_url: str
 
     def opened(self, *, crawls_only: str = "") -> AbstractAsyncContextManager[CopiedLedger]:
@@ -50,7 +50,7 @@ class Subject:
 def ledger_command(
     name: str, *, argument: str = "spider"
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], click.Command]:
-    """Return a decorator that makes the command *name* of a coroutine function.
+    """Return a decorator that makes a coroutine function the command *name*.
 
     Its first parameter is the `Subject` that *argument* and `--ledger` name. `--log-level`
     is the last option.
@@ -61,7 +61,7 @@ def ledger_command(
         def called(*, ledger_url: str, log_level: str | None, **given: Any) -> R:
             logs.set_up(log_level or "warning")
             text = given.pop(argument)
-            # Outside of the event loop: a file of the user may run its own.
+            # Outside the event loop, because a file of the user may run a loop as well.
             subject = Subject(name=loading.name_of(text), said_as=text, ledger_url=ledger_url)
             return loop.run(function(subject, **given))
 
@@ -90,11 +90,11 @@ async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
 async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
     """Open the ledger of a spider or use case that has tasks, and close it afterwards.
 
-    Raises `UsageError` if it has none: a misspelt name must not look like an empty crawl. If
-    *crawls_only* is given, raises for a use case as well; it ends that message.
+    Raises `UsageError` without tasks, because a misspelt name must not look like an empty crawl.
+    With *crawls_only* it also raises for a use case, with a message that ends in *crawls_only*.
     """
     try:
-        # Settings are read for the driver only.
+        # Only the driver is read from the settings.
         ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
@@ -118,7 +118,7 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 
 
 def run_command(said_as: str) -> str | None:
-    """Return the command that crawls a spider; None: nothing here has it by that name."""
+    """Return the command that crawls a spider; None: there is no spider of that name here."""
     from crawlcw.checking.reading import located  # reads the files, and runs none
 
     try:
@@ -144,7 +144,7 @@ async def nothing_of(name: str, url: str) -> UsageError:
 
 
 def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    """Return a valid ledger URL; errors do not repeat it, since it may hold a password."""
+    """Return a valid ledger URL; errors do not repeat it, because it may contain a password."""
     scheme, _, rest = url.partition("://")
     if url == _PASSING:
         ctx.meta[LEDGER] = None

@@ -56,7 +56,7 @@ class Broken:
 def find(text: str) -> type[Spider]:
     """Return the spider that *text* names: a name, `file.py`, `file.py:Class`, `module:Class`.
 
-    Raises `SpiderError`, which lists the spiders there are.
+    Raises `SpiderError`, which lists the available spiders.
     """
     if (located := _located(text)) is not None:
         return _in_module(*located)
@@ -71,7 +71,7 @@ def find(text: str) -> type[Spider]:
 def find_use_case(text: str) -> "UseCase":
     """Return the use case that *text* names: `file.py`, `file.py:object`, `module:object`.
 
-    Raises `UsageError`, which lists the use cases there are.
+    Raises `UsageError`, which lists the available use cases.
     """
     from crawlcw.tracking import UseCase  # imported here: a crawl does not need it
 

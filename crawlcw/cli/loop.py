@@ -17,7 +17,7 @@ T = TypeVar("T")
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run *main* on a new loop and return its result.
 
-    The loop waits at its end for tasks and threads of the user's, until the deadline.
+    At its end the loop waits for tasks and threads of the user, until the deadline.
     """
     try:
         import uvloop
@@ -60,7 +60,7 @@ def stopped_by_signals() -> asyncio.Event:
 
     def stop() -> None:
         if stopped.is_set():
-            # Clients keep their tasks until the leases run out.
+            # Clients keep their tasks until the leases expire.
             os._exit(INTERRUPTED)
         stopped.set()
 

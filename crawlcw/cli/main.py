@@ -52,8 +52,8 @@ GARBAGE_AFTER = (10_000, 20, 20)
 #: new memory, with a page fault for each 4 KiB.
 _FREED_ONCE = 8 << 20
 
-#: Commands in the order of need, with their line in `--help`: to load all modules for it would
-#: be slow.
+#: Commands in the order of need, with their line in `--help`, because loading all modules for it
+#: would be slow.
 _COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
     "new": "Write a first spider file.",
@@ -90,7 +90,7 @@ _COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: Modules of `cli.commands` that have several commands, or another name than theirs.
+#: Modules of `cli.commands` with several commands, or with another name than their command.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -186,7 +186,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    # Else click raises the help as an error, which would be printed as one line.
+    # Otherwise click raises the help as an error, which would be printed as one line.
     invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -209,7 +209,7 @@ def main() -> NoReturn:
     deadline.is_enabled, deadline.report = True, exit_code
     gc.set_threshold(*GARBAGE_AFTER)
     bytes(_FREED_ONCE)
-    # Until the command is loaded: loading creates objects that stay, and no garbage.
+    # Until the command is loaded, because loading creates objects that stay, and no garbage.
     gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -246,7 +246,7 @@ def _of_worker() -> list[str]:
 def _fill_standard_descriptors() -> None:
     """Open /dev/null as each closed standard descriptor.
 
-    Else the next file or socket gets its number: printed text would go there, and uvloop
+    Otherwise the next file or socket gets its number: printed text would go there, and uvloop
     aborts the process when it closes one of them.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):

@@ -20,9 +20,9 @@ from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The key in click's `meta` of the ledger that the user named; None: it ends with the command.
+#: Key in click's `meta` of the ledger that the user named; None: it ends with the command.
 LEDGER = "crawlcw.ledger"
-#: The parts of a URL that may have a password: behind a user, or an option.
+#: Parts of a URL that may contain a password: after a user, or in an option.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -44,9 +44,9 @@ arguments_option = click.option(
 
 
 def pasted(command: str, *arguments: str, ledger: str | None = None) -> str:
-    """Return a command line as the user can paste it, with the `--ledger` of this command.
+    """Return a command line that the user can paste, with the `--ledger` of this command.
 
-    *ledger* is another one.
+    *ledger* replaces that ledger.
     """
     ctx = click.get_current_context(silent=True)
     url = ledger or (ctx.meta.get(LEDGER) if ctx else None)
@@ -57,7 +57,7 @@ def pasted(command: str, *arguments: str, ledger: str | None = None) -> str:
 
 
 def is_kept() -> bool:
-    """Return whether the ledger is there after this command."""
+    """Return whether the ledger exists after this command."""
     ctx = click.get_current_context(silent=True)
     return ctx is None or ctx.meta.get(LEDGER, "") is not None
 
@@ -87,7 +87,7 @@ def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedel
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl of *spider*; None: those of the project alone.
+    """Return the settings of a crawl of *spider*; None: only those of the project.
 
     Precedence: *assignments*, the environment, the project, the spider. Raises
     `SettingsError`.
@@ -117,7 +117,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} No terminal to confirm on: add --yes")
-    # An event loop's handler of the first Ctrl-C would let the prompt wait on.
+    # Otherwise an event loop's handler of the first Ctrl-C would let the prompt continue.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         click.confirm(question, abort=True, err=True)

@@ -140,7 +140,7 @@ class Saving:
             await self.flush()
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
-        """Add links at once; see `Runner.write`."""
+        """Add links immediately; see `Runner.write`."""
         self.links += await self.adder.add(tasks, too_deep)
 
     async def flush(self) -> None:
@@ -165,8 +165,8 @@ async def reparser_of(
 ) -> Reparser:
     """Return the parser of *ledger*'s stored pages with *spider*.
 
-    Links from `url_list` callbacks go to *saving* at once, if given. Raises `UsageError`
-    without warcio.
+    Links from `url_list` callbacks go to *saving* immediately, if it is not None. Raises
+    `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
     # Changes of the state by pages are not written.

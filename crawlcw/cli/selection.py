@@ -64,7 +64,7 @@ def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
 class Selection:
     """The options' values; an empty selection chooses all tasks."""
 
-    statuses: tuple[Status, ...] = ()  #: none: of any
+    statuses: tuple[Status, ...] = ()  #: empty: any status
     reason: Reason | None = None
     host: str | None = None
     url_prefix: str | None = None
@@ -72,7 +72,7 @@ class Selection:
     since: timedelta | None = None  #: changed within this time
 
     def __bool__(self) -> bool:
-        """Return whether any option was given."""
+        """Return whether the user gave any option."""
         return self != Selection()
 
     @property
@@ -162,9 +162,10 @@ def tell_count(
 ) -> None:
     """Print the number of tasks that were changed, or would be; *said* is the text form.
 
-    An object has `at_least` if there may be more.
+    The JSON object has `at_least` if there may be more.
 
-    *at_work*: the number left alone because workers hold them; None: does not apply.
+    *at_work* is the number of tasks that do not change because workers hold them; None: does not
+    apply.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.whole:
@@ -178,7 +179,7 @@ def tell_count(
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time bound of a change: tasks whose status changes later are left alone."""
+    """Return the time bound of a change: tasks whose status changes later do not change."""
     return ledger.now() + timedelta(milliseconds=1)
 
 

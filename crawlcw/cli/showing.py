@@ -1,6 +1,6 @@
 """Output of the commands that crawl: progress, and a report at the end.
 
-Not in `crawling`: the supervisor shows a crawl too, and does not load the crawler.
+It is not in `crawling`, because the supervisor shows a crawl too, but does not load the crawler.
 """
 
 import logging
@@ -136,7 +136,7 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
 
 
 def _failed_before(report: Report) -> str:
-    """Return the sentence about pages that were given up, with the command that reopens them."""
+    """Return the sentence about given-up pages, with the command that reopens them."""
     if not report.failed_before:
         return ""
     number = report.failed_before
@@ -145,7 +145,7 @@ def _failed_before(report: Report) -> str:
 
 
 def _commands(report: Report) -> str:
-    """Return the commands that list the pages that were given up, and that reopen them."""
+    """Return the commands that list the given-up pages, and that reopen them."""
     if not is_kept():
         return ""
     listing = pasted("tasks", report.spider, "--given-up")

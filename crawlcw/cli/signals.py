@@ -1,8 +1,8 @@
 """Signal handling of a crawl or a worker: SIGINT or SIGTERM stops, a second stops at once.
 
-A third one exits. The handlers are Python's, not the event loop's, so that they run
-while the loop is blocked; a running loop does their work, and the deadline of the process
-ends it if the user's code does not end. SIGTSTP (Ctrl-Z) stops the workers as well.
+A third one exits. The handlers are Python's, not the event loop's, so that they run while the
+loop is blocked. A running loop does their work. If the user's code does not end, the deadline of
+the process ends it. SIGTSTP (Ctrl-Z) stops the workers as well.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ class Stoppable(Protocol):
     """A crawl or other work by this process, or by the workers it supervises."""
 
     def stop(self) -> None:
-        """Stop claiming, finish requests under way within the grace, and release the rest."""
+        """Stop claiming, finish running requests within the grace, and release the rest."""
 
     def stop_now(self) -> None:
-        """Release everything at once."""
+        """Release everything immediately."""
 
 
 class Blockable(Protocol):
@@ -55,9 +55,9 @@ def stopping(
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
-    The third one calls *kill* and exits the process. *grace* is the time that the first
-    one leaves for requests under way. If the work is this process's *own*, the signals and the
-    end of the block set the deadline of the process as well.
+    The third one calls *kill* and exits the process. *grace* is the time that the first one
+    leaves for running requests. If the work is this process's *own*, the signals and the end of
+    the block set the deadline of the process as well.
     """
     stop = _Stop(crawl, grace, kill, own)
     before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -85,7 +85,7 @@ class _Stop:
         self.received += 1
         if self.received > 2:
             self.kill()
-            # Leases that were not released run out.
+            # Leases that were not released expire.
             os._exit(INTERRUPTED)
         received = signal.Signals(number)
         obeyed = threading.Event()
@@ -102,7 +102,7 @@ class _Stop:
     def _wait(
         self, own: Blockable, received: signal.Signals, at_once: bool, obeyed: threading.Event
     ) -> None:
-        """Say that the loop is blocked; after the second signal, do not wait for it."""
+        """Report that the loop is blocked; after the second signal, do not wait for it."""
         if obeyed.wait(_OBEYED_WITHIN):
             return
         where = own.stuck_in()

@@ -1,8 +1,8 @@
 """Start of worker processes: their channel, their pipes, their arguments.
 
-The first one is started before this process has loaded the command, and loads the crawler
-meanwhile. The arguments come by the channel: every user of the machine can read command lines,
-and settings may hold secrets.
+The first worker starts before this process has loaded the command, and loads the crawler
+meanwhile. The arguments come through the channel, because every user of the machine can read
+command lines, and settings may contain secrets.
 """
 
 import json
@@ -24,7 +24,7 @@ _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that waits for its arguments, with this process's ends."""
+    """A worker process that waits for its arguments, with this process's ends of its pipes."""
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
@@ -32,7 +32,7 @@ class Process:
     logged: BinaryIO
 
     def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
-        """Send it what this process has, its *share* of the limits, and when the crawl *began*."""
+        """Send this process's arguments and environment, a *share*, and when the crawl *began*."""
         run, *rest = sys.argv[1:]
         shares = (f"--share={name}={limit}" for name, limit in share.items())
         arguments = [run, *shares, f"--began={began.isoformat()}", *rest]
@@ -40,7 +40,7 @@ class Process:
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
-        """End it: it has no arguments yet, or has ended."""
+        """End the process, which has no arguments yet, or has ended."""
         for end in (self.channel, self.printed, self.logged):
             end.close()
         self.popen.kill()
@@ -74,7 +74,7 @@ def start() -> Process:
             stdout=stdout,
             stderr=stderr,
             pass_fds=(number,),
-            # The terminal's Ctrl-C reaches this process only, which sends orders.
+            # The terminal's Ctrl-C reaches only this process, which then sends orders.
             start_new_session=True,
         )
         ours.pop_all()

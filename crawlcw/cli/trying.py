@@ -1,4 +1,4 @@
-"""One page fetched and parsed as a crawl would, without a record of it.
+"""Fetching and parsing one page as a crawl would, without recording it.
 
 For the commands `fetch`, `parse` and `shell`. robots.txt, redirects, address guard, time limits
 and scope are those of a crawl; delays do not apply.
@@ -121,7 +121,7 @@ class Trial:
     async def fetch(self, request: Request) -> Response:
         """Return the final response after redirects, with any status; raises `FetchError`.
 
-        A spider that logs in does so first, and once more if it was logged out meanwhile.
+        A spider that logs in does so first, and again if it was logged out meanwhile.
         """
         location, _ = request.identity()
         try:
@@ -194,7 +194,7 @@ class Trial:
         return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
-        """End the requests under way, and store the pages' changes to their sessions."""
+        """End the running requests, and store the pages' changes to their sessions."""
         if self._sessions is not None:
             await self._sessions.keep()
         await self._render.aclose()
@@ -207,8 +207,8 @@ async def trying(
 ) -> AsyncIterator[Trial]:
     """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.
 
-    The URL may be at a private address, like a start URL: the user has named it. The sessions
-    of a spider that logs in are in *sessions*, or else live for this trial. Raises
+    The URL may be at a private address, like a start URL, because the user has named it. The
+    sessions of a spider that logs in are in *sessions*, or otherwise live for this trial. Raises
     `SpiderError` for an invalid `login_when`.
     """
     try:

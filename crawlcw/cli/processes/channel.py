@@ -1,8 +1,8 @@
 """Messages between a supervisor and its worker: lines on a separate socket.
 
-The supervisor sends the orders to stop, each with its grace, the worker its states and, at an
-orderly end, its exit code. Orders are not signals, which would kill a worker during its start;
-states do not use stdout, which is the spider's.
+The supervisor sends the orders to stop, each with its grace. The worker sends its states and, at
+an orderly end, its exit code. Orders are not signals, because a signal would kill a worker during
+its start. States do not use stdout, because stdout is the spider's.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _LONGEST_LINE = 1 << 20
 def exit_line(code: int) -> bytes:
     """Return the last line of an orderly end; a worker that has not sent it has crashed.
 
-    The exit code of the process is not proof: the spider's code may exit with any.
+    The exit code of the process is not proof, because the spider's code may exit with any code.
     """
     return b'{"exit": %d}\n' % code
 

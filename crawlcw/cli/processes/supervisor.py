@@ -56,8 +56,8 @@ _LONGEST_WAIT = timedelta(seconds=30)
 _MOST_CRASHES = 5
 #: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
 _LONGER = timedelta(seconds=15)
-#: Seconds of silence, beyond the grace, of an ending worker. It ends itself earlier, unless no
-#: thread of it runs.
+#: Seconds of silence, beyond the grace, of an ending worker. It ends itself earlier, unless none
+#: of its threads runs.
 _SILENT = 8.0
 
 
@@ -73,7 +73,7 @@ async def crawl(
 ) -> int:
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
-    The *first* one may wait already. The exit code also covers the report of all workers
+    The *first* worker may be waiting already. The exit code also covers the report of all workers
     together. *afterwards* is called with the open ledger, unless the crawl was stopped at once or
     no worker started it.
     """
@@ -103,7 +103,7 @@ async def crawl(
     return code
 
 
-#: The limits that workers share, and what ends a crawl that has reached one.
+#: Limits that the workers share, and the finish reason of a crawl that has reached one.
 _SHARED = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
@@ -127,7 +127,7 @@ class _End:
 def wait_after(crashes: int) -> timedelta | None:
     """Return the wait of a slot after this many crashes in a row; None: it stays empty.
 
-    Progress of a worker resets the number: its crash has another cause than the last one's.
+    Progress of a worker resets the number, because its crash has another cause than the last one.
     """
     if crashes >= _MOST_CRASHES:
         return None
@@ -150,7 +150,7 @@ class Supervisor:
         processes: int,
         first: Process | None = None,
     ) -> None:
-        """Use an open ledger, which stays open, and the *first* process, which may wait."""
+        """Use an open ledger, which stays open, and the *first* process, which may be waiting."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
@@ -225,9 +225,9 @@ class Supervisor:
         return worst(end.code for end in self._ends)
 
     async def report(self) -> Report | None:
-        """Return the report of all workers together; None if none has counted anything.
+        """Return the report of all workers together; None if no worker has counted anything.
 
-        None as well if workers have given up the ledger and it is still unavailable. Raises
+        It is also None if workers gave up the ledger and it is still unavailable. Raises
         `LedgerUnavailableError` if it became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
@@ -260,7 +260,7 @@ class Supervisor:
         )
 
     def finish_reason(self, *, is_empty: bool) -> FinishReason:
-        """Return the finish reason of all workers; *is_empty* says that no task is left to do."""
+        """Return the finish reason of all workers; *is_empty* says that there are no more tasks."""
         return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _heed(self, state: WorkerState) -> None:
@@ -278,7 +278,7 @@ class Supervisor:
     def _judge(self, worker: WorkerProcess, silent: float) -> None:
         longest = self._longest_silence
         if worker.state.finish_reason is not None:
-            # It sends no more states.
+            # A worker that has finished sends no more states.
             longest = self.settings.grace.total_seconds() + _SILENT
         stops = (since := time.monotonic() - self._ends_from) >= 0
         if not worker.has_begun:
@@ -313,7 +313,7 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end := worker.end_code()) is not None:
                 return _End(code=end, finish_reason=worker.state.finish_reason)
-            # An order that comes from now on has not ended this worker.
+            # An order that comes from now on is not the cause of this end.
             was_stopping = self._stopping.is_set()
             was_alone = await self._take_back()
             was_stopping = await self._follows_stop() or was_stopping
@@ -388,10 +388,10 @@ class Supervisor:
             worker.close()
 
     async def _take_back(self) -> bool:
-        """Release the tasks of dead workers, without waiting for their leases to run out.
+        """Release the tasks of dead workers, without waiting until their leases expire.
 
-        Return whether one of them worked on a single quarantined page: the crash counts
-        against that page, which is given up after several.
+        Return whether one of them worked on a single quarantined page. Then the crash counts
+        against that page, which is given up after several crashes.
         """
         was_alone = False
         try:
@@ -406,9 +406,9 @@ class Supervisor:
         return was_alone
 
     async def _follows_stop(self) -> bool:
-        """Stop if `crawlcw stop` has come, which the crashed worker may not have read.
+        """Stop if there was a `crawlcw stop`, which the crashed worker may not have read.
 
-        Return whether it has.
+        Return whether there was one.
         """
         try:
             control = Control.of(await self.ledger.notes.control())

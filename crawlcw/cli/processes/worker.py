@@ -30,7 +30,7 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Interval until the first page: the state decides whether a crash is one without progress.
+#: Interval until the first page, because the state decides whether a crash came without progress.
 _FIRST_STATE_WITHIN = 0.05
 #: Grace of a worker that has not opened its crawl, after the supervisor's end.
 _BEGINS_WITHIN = timedelta(seconds=10)
@@ -50,7 +50,7 @@ class Supervision:
     """The supervisor at the other end of a worker's channel.
 
     A thread reads its orders and notices its end, because code of the spider may block the event
-    loop: each sets the deadline of this process.
+    loop. Both set the deadline of this process.
     """
 
     def __init__(self, channel: int) -> None:
@@ -64,7 +64,7 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let the orders, those that have come included, end *crawl* in the running loop."""
+        """Let the orders, including earlier ones, end *crawl* in the running loop."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
@@ -82,13 +82,13 @@ class Supervision:
 
     def send(self, line: bytes) -> None:
         """Send a line, after the rest of an earlier one; wait until the supervisor reads it."""
-        # If the supervisor has ended, this process will.
+        # If the supervisor has ended, this process will end as well.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
             self._unsent = b""
 
     def offer(self, line: bytes) -> None:
-        """Send a line unless the supervisor has not read the last ones."""
+        """Send a line, unless the supervisor has not read the last ones."""
         with suppress(OSError):
             self._unsent = self._unsent or line
             sent = self._channel.send(self._unsent, socket.MSG_DONTWAIT)
@@ -164,7 +164,8 @@ async def crawl(
 ) -> int:
     """Crawl *spider* under its supervisor; return the exit code.
 
-    The crawl *began* then by the ledger's clock. If *measured*, the states include measures.
+    *began* is the start of the crawl by the ledger's clock. If *measured*, the states include
+    measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
@@ -184,7 +185,7 @@ async def crawl(
         deadline.finish = lambda: supervision.last_word(partial(anyio.run, abandon))
         running.on_end(deadline.allow)
         supervision.control(running, grace=settings.grace)
-        # Signals may come from others: a shutdown of the machine sends one to each process.
+        # Other programs send signals too: a shutdown of the machine sends one to each process.
         with signals.stopping(running, grace=settings.grace, own=running):
             async with background_tasks(_tell(running, supervision)):
                 report = await running.run()

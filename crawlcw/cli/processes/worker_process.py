@@ -44,7 +44,7 @@ class WorkerProcess:
         self.was_ended = False  #: whether this process has sent it a signal to end
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._hear)
-        # Looked up at each line: a live display replaces both streams.
+        # Looked up at each line, because a live display replaces both streams.
         self._printed = Lines(lambda line: _print(line, sys.stdout))
         self._logged = Lines(lambda line: _print(line, sys.stderr))
         self._orders: socket.socket  #: from the start on
@@ -60,7 +60,7 @@ class WorkerProcess:
     async def start(
         self, *, share: Mapping[str, int], began: datetime, process: Process | None = None
     ) -> None:
-        """Start a *process*, or use a waiting one, with its *share* of the limits, by setting.
+        """Start a process, or use the waiting *process*; *share* has its limits by setting.
 
         *began* is the supervisor's start by the ledger's clock.
 
@@ -84,7 +84,7 @@ class WorkerProcess:
     def tell(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless it has ended. Idempotent."""
         # The process may have ended already, even before its start. A transport that cannot write
-        # reads no more: the last lines, which say how the crawl has ended, would be lost.
+        # stops reading: the last lines, which say how the crawl has ended, would be lost.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
@@ -95,8 +95,8 @@ class WorkerProcess:
             self._started.send_signal(which)
 
     def send_group(self, which: signal.Signals) -> None:
-        """Send a signal to it and to the processes of its group, unless it has ended."""
-        # Until it is reaped, no other group can have its id.
+        """Send a signal to the worker and the processes of its group, unless it has ended."""
+        # Until it is reaped, its id belongs to no other group.
         if self._started.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, which)
@@ -124,13 +124,13 @@ class WorkerProcess:
         """Return the exit code of its orderly end; None: it has crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_ended and reason is not None:
-            # After its last state, only code that its spider has left kept it.
+            # After its last state, only leftover code of its spider kept it running.
             return code_of(reason)
         return self.exit_code
 
     @property
     def has_begun(self) -> bool:
-        """Whether a state has come."""
+        """Whether a state has arrived."""
         return self._silence is not None
 
     def silent(self) -> float:
@@ -156,7 +156,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # In a thread: the loop does not watch a process that was started before it.
+    # In a thread, because the loop does not watch a process that was started before it.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )

@@ -35,8 +35,8 @@ R = TypeVar("R")
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
-#: Limit of the text searched for passwords, before the cut to the lengths above: a password
-#: may end behind that cut.
+#: Limit of the text searched for passwords, before the cut to the lengths above, because a
+#: password may end after that cut.
 _LONGEST_READ = 20_000
 _FIRST_FEW = 5
 _COUNT_EVERY = 60.0
@@ -75,7 +75,7 @@ quiet_option = click.option(
 
 
 def log_option(command: Callable[..., R]) -> Callable[..., R]:
-    """Add `--log-level` to a command, and log as it says, else only warnings."""
+    """Add `--log-level` to a command, and log at that level, by default only warnings."""
 
     @level_option
     @wraps(command)
@@ -133,7 +133,7 @@ def _appending(file: Path) -> TextIO:
 class TextFormatter(logging.Formatter):
     """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of such lines.
 
-    Indented: an exception's text could imitate a record.
+    The block is indented, because an exception's text could imitate a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -175,7 +175,7 @@ def _message(record: logging.LogRecord) -> str:
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
-        # A callback's traceback is text already: it may come from another process.
+        # A callback's traceback is text already, because it may come from another process.
         told = getattr(record, "traceback", "")
         return printable_block(redacted(told)) if isinstance(told, str) else ""
     return printable_block(redacted(formatter.formatException(record.exc_info)))
@@ -256,6 +256,6 @@ def _counted(record: logging.LogRecord) -> bool:
 
 
 def _key(record: logging.LogRecord) -> tuple[str, str]:
-    # Without an event, the message's template is the key.
+    # If there is no event, the message's template is the key.
     event = getattr(record, "event", None) or record.msg
     return str(event), str(getattr(record, "reason", ""))

@@ -28,7 +28,7 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: Wait until the next count, in durations of the last one: 5 % of the time.
+#: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8

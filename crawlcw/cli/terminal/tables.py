@@ -1,6 +1,6 @@
 """Tables of names and numbers, as plain text.
 
-Without rich, which takes 20 ms to load and draws the live displays only.
+It does not use rich, which takes 20 ms to load and only draws the live displays.
 """
 
 import sys
@@ -29,7 +29,7 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def stalls(counters: Counters) -> dict[str, str]:
-    """Return the row about an event loop that stood still; empty: none did."""
+    """Return the row about an event loop that stood still; empty: it did not."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
     said = f"{counters.stalls:,} times, {longest} at most"
     return {"event loop blocked": said} if counters.stalls else {}
