@@ -1,7 +1,7 @@
 """Running a spider's callbacks, which yield items and requests for new tasks.
 
-Whatever a callback does is contained here: it may be any kind of function, it
-may raise, it may yield a hundred thousand links. The crawl goes on.
+The crawl continues whatever a callback does: it may be any kind of function, it may raise, it may
+yield a hundred thousand links.
 """
 
 import asyncio
@@ -51,9 +51,9 @@ from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 from crawlcw.model.values import cleaned_item, is_item
 
-#: A page that sends its reader on later than that has something else in mind: the end of a session.
+#: A refresh after a longer time is no link: it shows the end of a session, for example.
 LONGEST_REFRESH = timedelta(seconds=100)
-#: So many reasons are told apart: a reason may have crawled text in it.
+#: Limit of different reasons, because a reason may contain crawled text.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _NOTHING_GIVEN = "item() yielded nothing"
@@ -61,15 +61,15 @@ _LONGEST_REASON = 120
 #: Things that the callback of a list of URLs yields between two writes.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
-#: Seconds of a callback's step: then all else has its turn.
+#: Seconds of one step of a callback; other coroutines run after it.
 _STEP = 0.05
-#: The most seconds of one step that count: in a longer one the loop stood still.
+#: Maximum of seconds that count for one step: in a longer step the event loop stalled.
 _LONGEST_STEP = 1.0
-#: Seconds of callbacks in one turn of the loop, which costs about as much as a small page.
+#: Seconds of callbacks in one turn of the event loop. A turn costs about as much as a small page.
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
-#: Adds links while a callback runs: those to follow, and those that lie too deep.
+#: Adds links while a callback runs: those to follow, and those that are too deep.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
@@ -80,23 +80,23 @@ class Produced:
     items: list[dict[str, Any]] = field(default_factory=list)
     items_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
     tasks: list[Task] = field(default_factory=list)
-    too_deep: list[Task] = field(default_factory=list)  #: kept for a crawl that goes deeper
+    too_deep: list[Task] = field(default_factory=list)  #: kept for a deeper crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
-    stop: str | None = None  #: why the crawl is to end, where the spider wants it to
+    stop: str | None = None  #: why the spider ends the crawl, if it does
     #: The callback's changes of the spider's state.
     state: dict[str, Any] = field(default_factory=dict)
-    retired: str | None = None  #: why the page's session is of no use, where the callback says so
+    retired: str | None = None  #: why the callback retires the page's session, if it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Which links of a crawl are followed; the seeder adds hosts, and `PageLimit` full ones."""
+    """The links that a crawl follows; the seeder adds hosts, and `PageLimit` adds full ones."""
 
-    hosts: set[str]  #: those of the seeds and `allowed_hosts`
+    hosts: set[str]  #: hosts of the seeds and of `allowed_hosts`
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
-    full: set[str] = field(default_factory=set)  #: those of `PageLimit.full`
+    full: set[str] = field(default_factory=set)  #: the set `PageLimit.full`
 
     @classmethod
     def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":
@@ -111,8 +111,8 @@ class Scope:
     def admit_url(self, url: str, *, redirected: Task | None = None) -> None:
         """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap.
 
-        *redirected* is the task that leads there. A start URL may lead from `www.a.example` to
-        `a.example`: that is how the site spells its name.
+        *redirected* is the task that leads to the URL. A start URL may redirect from
+        `www.a.example` to `a.example`, because the site spells its name that way.
         """
         location = urls.locate(url)
         host = location.host
@@ -127,19 +127,19 @@ class Scope:
             raise FetchError(trap, f"{location.url} looks like a trap")
 
     def is_apex(self, host: str) -> bool:
-        """Return whether `www.` before a host makes one that is crawled."""
+        """Return whether a host is crawled with `www.` before its name."""
         return urls.in_scope(f"www.{host}", self.hosts)
 
 
 class Turns:
-    """Bounds the time of callbacks in one turn of the loop, so that all else has its turns."""
+    """Limits the time of callbacks in one turn of the event loop, so that other coroutines run."""
 
     def __init__(self) -> None:
         self._until: float | None = None  #: the end of the slice
         self._ended = asyncio.Event()
 
     async def take(self) -> None:
-        """Wait for a slice with time left, behind those that came before."""
+        """Wait for a slice with time left, after earlier callers."""
         while self._until is not None and time.monotonic() >= self._until:
             await self._ended.wait()
         if self._until is None:
@@ -147,7 +147,7 @@ class Turns:
             asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._end)
 
     def _end(self) -> None:
-        """End a slice: the first that waits begins the next one."""
+        """End a slice: the first waiting caller starts the next one."""
         self._until = None
         self._ended.set()
         self._ended = asyncio.Event()
@@ -160,15 +160,16 @@ class Runner:
     spider: Spider
     _: KW_ONLY
     scope: Scope
-    seen: Container[bytes]  #: tasks whose links are left out, for the ledger has them
+    seen: Container[bytes]  #: tasks whose links are dropped, because the ledger has them
     now: Callable[[], datetime]
     watch: Watchdog
     parsing: Parsing
     state: KeptState
-    write: WriteLinks | None  #: for callbacks that read a list of URLs; None: these are as others
+    #: for callbacks that read a list of URLs; None: treat these like others
+    write: WriteLinks | None
     turns: Turns = field(default_factory=Turns)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
-    hook_waits: bool = field(init=False)  #: whether that may wait, by its form
+    hook_waits: bool = field(init=False)  #: whether `hook` is asynchronous
 
     def __post_init__(self) -> None:
         spider = self.spider
@@ -190,7 +191,7 @@ class Runner:
         with self.state.running(task) as page:
             given = arguments[-1]
             response = given.response if isinstance(given, FetchError) else given
-            # The base class's `on_error` looks at nothing.
+            # The base class's `on_error` does not use the response.
             looks = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and looks:
                 async with self.parsing.ready(response) as run.response:
@@ -208,46 +209,47 @@ class Runner:
 
 
 class CallbackRun:
-    """One run of a callback, whose yields become items and tasks.
+    """One run of a callback: its yields become items and tasks.
 
-    A callback that awaits is cancelled after the watchdog's limit, not counting stalls of the loop.
-    One that yields for long waits for its next turn now and then, and has the same limit.
+    A callback that awaits is cancelled after the watchdog's limit, which does not count stalls of
+    the loop. A callback that yields for a long time pauses now and then, and has the same limit.
 
-    The links of a callback that reads a list of URLs are not bounded, and lie as deep as the list.
-    They are written slice by slice, each of which may take its time: 50,000 links take no more
-    memory than some hundred. The last slice's links are returned, to be written with the outcome.
+    If a callback reads a list of URLs, its links are not limited in number and have the depth of
+    the list. They are written in slices, and each slice has the full time limit. So 50,000 links
+    take no more memory than some hundred. The links of the last slice are returned, and written
+    with the outcome.
     """
 
     def __init__(
         self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
     ) -> None:
-        """*name* is the callback's, which may be another one than the function's."""
-        self.response: Response | None = None  #: the callback's, or that of its error
-        self.page: Response | None = None  #: the callback's own, and not an error's
+        """*name* is the callback's name, which may differ from the function's name."""
+        self.response: Response | None = None  #: of the callback or of its error
+        self.page: Response | None = None  #: of the callback, but not of an error
         self._runner = runner
         self._method = method
         self._task = task
         self._called = Called(name=name, subject=task.url)
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
-        self._slice = SLICE if self._write is not None else 0  #: how many things; 0: all
+        self._slice = SLICE if self._write is not None else 0  #: things per slice; 0: all
         self._depth = task.depth + (self._write is None)  #: of its links
         self._now = runner.now()
         self._produced = Produced()
-        #: Kept: an error while its things are sorted must not end the generator, for its place.
+        #: Kept between slices: if sorting raises, the open generator shows the place of the error.
         self._found: Iterator[object] | AsyncIterator[object] | None = None
-        self._spent = 0.0  #: seconds of the slice
-        self._over = 0.0  #: when it is the turn of all else
+        self._spent = 0.0  #: seconds used in this slice
+        self._over = 0.0  #: when other coroutines must run
         self._links = 0
-        self._admitted = ""  #: the host that was admitted last
+        self._admitted = ""  #: the last admitted host
         self._yielded: set[bytes] = set()
-        #: Why each plain link was dropped, by address; None: it was not.
+        #: Why each plain link was dropped, by address; None: it was accepted.
         self._taken: dict[str, str | None] = {}
 
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
-        """Return the products of the callback; a `Failed` where it raises."""
-        # The watchdog reads it from the frame.
+        """Return the products of the callback; a `Failed` if it raises."""
+        # The watchdog reads `called` from this frame.
         called, page, result = self._called, self.page, None
         failed: Failed | None = None
         is_over = False
@@ -302,7 +304,7 @@ class CallbackRun:
             async for thing in found:
                 if (kept := self._take(thing)) is not None:
                     await kept
-                # It need not have awaited anything. It has a limit of its own.
+                # It may never really await, so pause here. It has its own time limit.
                 if time.monotonic() >= self._over:
                     await self._rest()
                 number += 1
@@ -329,7 +331,7 @@ class CallbackRun:
         self._over = time.monotonic() + _STEP
 
     async def _flush(self) -> None:
-        """Write the links of a list of URLs so far; the next ones have a callback's time anew."""
+        """Write the links of a list of URLs so far; the next slice has the full time again."""
         if self._write is not None and self._found is not None:
             await self._write(self._produced.tasks, self._produced.too_deep)
             self._produced.tasks, self._produced.too_deep = [], []
@@ -338,7 +340,7 @@ class CallbackRun:
             self._spent = 0.0
 
     def _take(self, thing: object) -> Awaitable[None] | None:
-        """Make a task or an item of a yielded thing, or drop it; return the rest to be awaited."""
+        """Make a task or an item from a yielded thing, or drop it; return the rest to await."""
         if not isinstance(thing, Request):
             if thing is None:
                 return None
@@ -354,7 +356,7 @@ class CallbackRun:
             if self._links > most:
                 self._drop(thing, TOO_MANY_LINKS)
                 return None
-        # Most links of a page stand there several times.
+        # Most links of a page occur several times.
         url = thing.plain_url
         if url is None:
             self._judge(thing)
@@ -365,7 +367,7 @@ class CallbackRun:
         return None
 
     def _take_refresh(self, response: Response) -> None:
-        """Follow where a page sends its reader: a link like any other, to the same callback."""
+        """Follow the refresh of a page: a link like any other, to the same callback."""
         refresh = response.refresh
         if refresh is None or refresh.after > LONGEST_REFRESH:
             return
@@ -375,25 +377,25 @@ class CallbackRun:
         self._take(response.request.elsewhere(refresh.url))
 
     def _judge(self, request: Request) -> str | None:
-        """Take a request, or drop it; return why it is dropped each time that it is yielded."""
+        """Accept or drop a request; return the reason if it is dropped each time it is yielded."""
         # A page that is parsed again yields its requests in the same order,
-        # so the number makes the same task of the same request.
+        # so with the number the same request becomes the same task.
         salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
         place = request.place(salt)
         if isinstance(place, Refusal):
             return self._drop(request, place.reason, where=place.message)
         location, task_id = place
         scope = self._runner.scope
-        # Most links of a page lead to one host; those admitted once stay so.
+        # Most links of a page lead to one host, and an admitted host stays admitted.
         if location.host != self._admitted:
-            is_home = location.host == self._task.host  # where a start URL has led
+            is_home = location.host == self._task.host  # a start URL has redirected here
             if not urls.in_scope(location.host, scope.hosts) and not (
                 is_home and scope.is_apex(location.host)
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted = location.host
-        # Before traps are looked for: a start URL may look as it likes.
-        # One that is known may have changed, which the ledger tells.
+        # Before the check for traps, because a start URL may look like one.
+        # A known task may have changed; only the ledger knows.
         if task_id in self._yielded or (request.changed is None and task_id in self._runner.seen):
             return None
         trap = scope.traps.why(location.canonical)
@@ -412,24 +414,24 @@ class CallbackRun:
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if own is None:
-            # No deeper crawl is to fetch a link that the request itself forbids.
+            # A deeper crawl must not fetch a link that its own limit forbids.
             self._produced.too_deep.append(too_deep(task))
         return None
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> str:
-        """Count a link that is not followed; *where* tells of one that has no text of its own."""
+        """Count a link that is not followed; *where* describes a link without its own text."""
         self._produced.dropped.note(reason, request.url or where)
         return reason
 
     async def _hooked(self, hook: Hook, thing: object) -> None:
-        """Keep the hook's result for an item: one item, or any number of them."""
+        """Keep the hook's result for an item: one item, or any number of items."""
         is_empty = True
         try:
             result = hook(thing, self.page)
             if inspect.isawaitable(result):
                 result = await result
             if result is None:
-                # To forget the `return` would lose every item without a word.
+                # Without this error, a forgotten `return` would lose every item silently.
                 why = 'item() returned None: return the item, or raise DropItem("why")'
                 return self._refuse(InvalidItemError(why))
             found = things(result)
@@ -465,14 +467,14 @@ class CallbackRun:
 
 
 def _may_wait(result: object) -> bool:
-    """Return whether a callback's result is to be awaited, as a whole or in its parts."""
-    if isinstance(result, GeneratorType):  # most are, and ABCs take long to tell
+    """Return whether a callback's result must be awaited, as a whole or in its parts."""
+    if isinstance(result, GeneratorType):  # most are, and ABC checks are slow
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return the failure of a callback; *result* has its place where the error has none."""
+    """Return the failure of a callback; *result* shows the place if the error does not."""
     raised = Raised.by(error, own=_OUR_FILES, function=callback)
     if raised.where or (place := _place_of(result)) is None:
         return raised
@@ -481,10 +483,10 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
 
 
 def _place_of(result: Any) -> FrameSummary | None:
-    """Return where a generator stands, for an error that is not its own."""
+    """Return where a generator is suspended, for an error that was raised outside it."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is None:
-        return None  # one that has come to its end stands nowhere
+        return None  # a finished generator has no place
     return FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
@@ -502,7 +504,7 @@ def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
 
 
 def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
-    """Yield from a generator; raises `SpiderError` where it returns something as well."""
+    """Yield from a generator; raises `SpiderError` if it returns a value as well."""
     returned = yield from generator
     if returned is not None:
         raise SpiderError(
@@ -513,6 +515,6 @@ def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
 
 
 def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
-    """Count *number* items dropped for *reason*; those of too many reasons together."""
+    """Count *number* items dropped for *reason*; with too many reasons, count new ones together."""
     known = reason in counts or len(counts) < MOST_REASONS
     counts[reason if known else OTHER_REASONS] += number

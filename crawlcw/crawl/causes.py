@@ -47,7 +47,7 @@ _SECONDS_BEHIND = 1.0
 _MOST_BANS = 4
 #: If there are more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds that only the first probe page is asked, before the others.
+#: Seconds between the request for the first probe page and those for the others.
 _FIRST_ALONE = 0.5
 
 
@@ -435,7 +435,7 @@ class Causes:
             self._wake()
 
     async def uplink_known(self) -> None:
-        """Wait until tasks may start: the uplink works, or the wait for it is given up."""
+        """Wait until tasks may start: the uplink works, or the wait for it has ended."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 

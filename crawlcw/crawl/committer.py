@@ -1,15 +1,15 @@
 """Group commit of the fetchers' outcomes.
 
-The order of writes, and what remains where the process dies after each:
+The order of writes, and the state if the process dies after each of them:
 
-1. What pages changed besides (cookies of a session, the spider's state): the page is done again.
-2. Links that lie too deep, then the links to follow: they are there; the page is done again.
-3. The hosts of the links are woken: a wake-up that is lost is made up for by the sweep of an idle
-   process.
+1. Other changes of pages (cookies of a session, the spider's state): the page is done again.
+2. Links that are too deep, then the links to follow: they are stored; the page is done again.
+3. The hosts of the links are woken: if a wake-up is lost, an idle process finds the host by its
+   sweep.
 4. The outcomes, each with the end of its lease, atomically: the page is done.
 
-Before any of them the bodies that the outcomes name are synced to the disk. A page that is done
-again adds no link twice, for links are known by their identity.
+Before all of them, the bodies that the outcomes name are synced to the disk. A page that is done
+again adds no link twice, because links are known by their identity.
 """
 
 import asyncio
@@ -43,7 +43,8 @@ _GENERATION = 100_000
 class SeenFilter(dict[bytes, None]):
     """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
 
-    It saves writes, as most links of a page are known. A dictionary needs no call of Python's.
+    It saves writes, because most links of a page are known. A dictionary needs no call of a Python
+    method.
     """
 
     def __init__(self, *, generation: int = _GENERATION) -> None:
@@ -61,24 +62,24 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    It also lets in links that were too deep and lie nearer now, and reopens changed pages.
+    It also admits links that were too deep and are nearer now, and reopens changed pages.
     """
 
     ledger: Ledger
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
-    max_depth: int | None  #: how deep the crawl goes, for links may have been refused for it before
-    #: Write, durably and before any task, what pages change besides their outcomes.
+    max_depth: int | None  #: the crawl's depth; earlier crawls may have refused links for it
+    #: Writes the other changes of pages, durably and before any task.
     first: Sequence[Callable[[], Awaitable[None]]] = ()
-    began: datetime | None = None  #: the beginning of this run; None: it is not known yet
+    began: datetime | None = None  #: when this run began; None: not known yet
     seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Links that are kept and lie too deep. Not among those seen: found nearer they count.
+    #: Links that are kept and too deep. They are not in `seen`, because a nearer one counts.
     kept: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
-        """Add tasks, wake their hosts; return how many are to be done that were not before.
+        """Add tasks and wake their hosts; return how many become due that were not before.
 
-        Those that lie *too_deep* are only kept. What pages have changed is written in any case.
+        Tasks that are *too_deep* are only kept. Other changes of pages are written in any case.
         """
         for write in self.first:
             await write()
@@ -100,20 +101,20 @@ class TaskAdder:
             return 0
         new = await self.put(fresh)
         self.stats.links_added += new
-        # Known or new: the process that added it may have been killed before it woke the host.
+        # Also for known tasks: the process that added one may have died before it woke the host.
         await self.announce(fresh.values())
         self.seen.add(fresh)
         return new
 
     def forget(self) -> None:
-        """Add tasks again that the ledger had, because it may have them no more."""
+        """Forget which tasks the ledger has, because it may have lost them."""
         self.seen.clear()
         self.kept.clear()
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks and wake no host; return how many are to be done that were not before.
+        """Add tasks without waking their hosts; return how many become due that were not before.
 
-        Tasks that the store cannot hold are taken out of *tasks*.
+        Tasks that the store cannot hold are removed from *tasks*.
         """
         added = await self.ledger.tasks.add([*tasks.values()])
         for task, why in added.rejected:
@@ -126,8 +127,8 @@ class TaskAdder:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
             if changed and (began := self.began) is not None:
-                # Not a page that was done in this run: two sitemaps with dates in the future that
-                # lead to one another would go on for ever.
+                # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
+                # future that link to each other would never end.
                 changed = [task.before(began) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
         return number
@@ -135,15 +136,15 @@ class TaskAdder:
 
 @dataclass(slots=True)
 class Committer:
-    """Drains the queue of results into the ledger."""
+    """Writes the queue of results to the ledger."""
 
     session: WorkerSession
     _: KW_ONLY
     coordinator: Coordinator
     adder: TaskAdder
     state: KeptState
-    bodies: Bodies | None  #: the files that outcomes name
-    end: End  #: ends the crawl if they fail
+    bodies: Bodies | None  #: has the files that outcomes name
+    end: End  #: ends the crawl if these cannot be written
 
     async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write results that are *done* until cancelled; at once while *workers_wait* for tasks."""
@@ -169,12 +170,13 @@ class Committer:
         with UNSEEN if watched is None else watched.commit(leases):
             held.settling(leases)
             if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
-                # No outcome is recorded, and the tasks go back as they were.
+                # No outcome is recorded, so the tasks return to their state before.
                 for lease in leases:
                     self.state.undo(lease)
                 held.orphans += leases
                 return
-            # Even without links: it writes the changes of the pages' state before the outcomes.
+            # Also without links, because it writes the changes of the pages' state before the
+            # outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats
@@ -202,7 +204,7 @@ class Committer:
         committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
         for lease in committed.lost:
-            # Not a failure: the lease ran out while the page was loading, and
+            # Not a failure: the lease expired while the page was loading, and
             # the newer holder's result is the one that counts.
             not_recorded.add(lease.task.id)
             stats.leases_lost += 1

@@ -1,7 +1,7 @@
 """Orders to the running crawls of a ledger: pause, stop, other settings.
 
-They are written down in the ledger, and stay until they are taken back (`Control`, no I/O).
-Each process looks for them now and then (`Steering`).
+The orders stay in the ledger until they are withdrawn (`Control`, no I/O). Each process polls them
+(`Steering`).
 """
 
 import logging
@@ -20,36 +20,36 @@ from crawlcw.model.durations import iso_time
 from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
-    # The commands that write an order down load nothing that crawls.
+    # The commands that write an order must not load the crawler.
     from crawlcw.crawl.committer import TaskAdder
     from crawlcw.crawl.coordinator import Coordinator
     from crawlcw.engine.session import WorkerSession
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks; each is a read of one small document by its key.
+#: Seconds between two polls; each reads one small document by its key.
 LOOK_EVERY = 0.5
 #: The settings that a crawl follows while it runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
-#: Seconds after which the crawls that run follow the orders.
+#: Seconds within which running crawls follow an order.
 FOLLOWED_WITHIN = 1.0
-#: Descriptors beside the sockets of fetchers: 100 for connections of a MongoDB client, by its own
+#: Descriptors besides the sockets of fetchers: 100 for the connections of a MongoDB client, its own
 #: default, and 50 for the ledger's files, the log, pipes and children.
 _OTHER_DESCRIPTORS = 150
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The orders in a ledger, each part by its name. Times are the ledger's."""
+    """The orders in a ledger, each by its name. Times are the ledger's."""
 
-    paused: datetime | None = None  #: since when nothing is to be begun with
-    stopped: datetime | None = None  #: crawls that began before are to end
-    fed: str | None = None  #: another text each time that tasks were added or purged by hand
-    settings: Mapping[str, str] = field(default_factory=dict)  #: instead of the crawls' own
+    paused: datetime | None = None  #: when the user paused the crawls
+    stopped: datetime | None = None  #: crawls that began before this must end
+    fed: str | None = None  #: a new text each time that tasks are added or purged by hand
+    settings: Mapping[str, str] = field(default_factory=dict)  #: replace the crawls' own
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
-        """Return the orders of a ledger; raises `SettingsError` where they make no sense."""
+        """Return the orders of a ledger; raises `SettingsError` if they are invalid."""
         settings = {name: str(written[name]) for name in ADJUSTABLE if name in written}
         check(settings)
         return cls(
@@ -60,21 +60,21 @@ class Control:
         )
 
     def stops(self, began: datetime) -> bool:
-        """Return whether a crawl that began then is to end."""
+        """Return whether a crawl that *began* at that time must end."""
         return self.stopped is not None and began <= self.stopped
 
     def applied(self, settings: Settings) -> Settings:
-        """Return *settings* as they are to be followed; raises `SettingsError`."""
+        """Return *settings* changed by the orders; raises `SettingsError`."""
         return replace(settings, **self.settings)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields for a program's reader: `paused` and `set`."""
+        """Return the fields for a program: `paused` and `set`."""
         paused = None if self.paused is None else iso_time(self.paused)
         return {"paused": paused, "set": dict(self.settings)}
 
 
 def check(settings: Mapping[str, str]) -> None:
-    """Raise `SettingsError` for settings that no crawl follows, or that make no sense."""
+    """Raise `SettingsError` for settings that no crawl follows, or that are invalid."""
     for name in settings:
         if name in ADJUSTABLE:
             continue
@@ -99,12 +99,12 @@ def _moment(written: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def secure_descriptors(concurrency: int) -> None:
-    """Raise this process's limit on open files, and its children's, to what its fetchers need.
+    """Raise the limit on open files, for this process and its children, as its fetchers need.
 
-    With fewer, pages and the ledger's own connections would wait for descriptors. Raises
+    Without this, pages and the ledger's own connections would wait for descriptors. Raises
     `SettingsError` if the system does not allow that.
     """
-    # Twice: idle connections are open as well, and a spider opens files of its own.
+    # Double the number, for idle connections and for files that a spider opens.
     needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
     limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit >= needed:
@@ -120,7 +120,7 @@ def secure_descriptors(concurrency: int) -> None:
 
 @dataclass
 class Steering:
-    """Lets one process of a crawl follow the orders in its ledger."""
+    """Makes one process of a crawl follow the orders in its ledger."""
 
     session: "WorkerSession"
     settings: Settings  #: the crawl's own
@@ -132,17 +132,17 @@ class Steering:
     _wrong: str = ""
 
     async def run(self) -> None:
-        """Look now and then until cancelled."""
+        """Poll the orders until cancelled."""
         while True:
             await anyio.sleep(LOOK_EVERY)
             await self.look()
 
     async def look(self) -> None:
-        """Follow the present orders; raises `LedgerUnavailableError`."""
+        """Follow the current orders; raises `LedgerUnavailableError`."""
         try:
             control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
-            # They were written by hand; the orders so far stay in force.
+            # They were written by hand. The earlier orders stay in force.
             self._warn(error)
             return
         known, self._known = self._known, control
@@ -150,7 +150,7 @@ class Steering:
         if control.settings != known.settings:
             coordinator.follow(self._settings_by(control))
         if control.fed != known.fed:
-            # Of those that were purged, the next link makes a task again.
+            # The next link to a purged task must make the task again.
             self.adder.forget()
             coordinator.written(more=True, again=[*coordinator.frontier.hosts])
         if control.paused != known.paused:
@@ -164,7 +164,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings to follow: the crawl's own where the others do not go with them."""
+        """Return the settings to follow: the crawl's own if the ordered ones do not fit them."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -1,4 +1,4 @@
-"""One crawl in one process: its parts side by side, and its end.
+"""One crawl in one process: its concurrent parts, and its end.
 
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
@@ -44,12 +44,12 @@ from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
 
-#: What giving back leases may take when the crawl was told to end at once.
+#: Time to release leases when the crawl must end at once.
 LAST_WORDS = timedelta(seconds=2)
 
 
 class Ending:
-    """The early end of one crawl; signal handlers of the loop may ask for it as well."""
+    """The early end of one crawl; signal handlers of the loop may also request it."""
 
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Ends the source of tasks.
@@ -62,14 +62,14 @@ class Ending:
         #: The scope of the spider's `opened`, which may take long.
         self.opening = anyio.CancelScope()
         self._closing = anyio.CancelScope()
-        #: When code of the spider must have ended, by the loop's clock.
+        #: The latest end of the spider's code, by the loop's clock.
         self._ends_at = math.inf
         self.at_once = False
-        #: Why the crawl ends itself; None while it does not.
+        #: Why the crawl itself ends early; None if it does not.
         self.early: EarlyEnd | None = None
 
     def stop(self) -> None:
-        """End soon, with the grace for pages under way: the user has asked for that."""
+        """End soon because the user asked for it; pages in progress have the grace."""
         grace, told = format_duration(self._grace), {"event": "stopping"}
         logger.debug("stopping: up to %s for requests under way", grace, extra=told)
         self._begin()
@@ -83,7 +83,7 @@ class Ending:
         self._begin()
 
     def end(self, reason: FinishReason, detail: str) -> None:
-        """End soon for a *reason* of the crawl's own, of which the first counts."""
+        """End soon for a *reason* of the crawl itself; only the first reason counts."""
         if self.early is None:
             self.early = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
@@ -95,32 +95,32 @@ class Ending:
         self.on_stop()
 
     def _ends_within_grace(self) -> float:
-        """Return when code of the spider must have ended."""
+        """Return when the spider's code must have ended."""
         grace = timedelta(0) if self.at_once else self._grace
         self._ends_at = min(self._ends_at, anyio.current_time() + grace.total_seconds())
         self.on_end(grace)
         return self._ends_at
 
     def wished(self, why: str) -> None:
-        """End as the spider itself has asked."""
+        """End because the spider asked for it."""
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
 
     def why(self, reason: FinishReason) -> EarlyEnd:
-        """Return why the crawl has ended, if not earlier than its coordinator: for *reason*."""
+        """Return why the crawl has ended: an early end, or else the coordinator's *reason*."""
         if self.at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early or EarlyEnd(reason=reason, detail="")
 
     def grace(self) -> anyio.CancelScope:
-        """Return the scope of the wait for pages under way: the grace, from the stop on."""
+        """Return the scope of the wait for pages in progress; the grace counts from the stop."""
         self._scope.deadline = self._ends_within_grace()
         return self._scope
 
     @contextmanager
     def limit_closed(self) -> Iterator[None]:
-        """Cancel the spider's `closed` in the block at the end of the grace, or at a stop at once.
+        """Cancel the spider's `closed` in the block when the grace ends or the user stops at once.
 
-        It has a moment even if the pages under way have taken the whole grace.
+        It has a moment even if the pages in progress have used up the grace.
         """
         least = anyio.current_time() + LAST_WORDS.total_seconds()
         ends_at = max(self._ends_within_grace(), least)
@@ -136,7 +136,7 @@ class Ending:
 
 
 class Parts:
-    """The parts of one crawl, as `assembly` puts them together."""
+    """The parts of one crawl; `assembly` puts them together."""
 
     spider: Spider
     settings: Settings
@@ -147,27 +147,28 @@ class Parts:
     coordinator: Coordinator
     fetcher: Fetcher
     committer: Committer
-    # What runs beside these, or is closed at the end:
+    # Parts that run beside these, or are closed at the end:
     robots: Robots
     sessions: Sessions
     state: KeptState
     steering: Steering
     render: Render
-    bodies: Bodies | None  #: where pages are kept, if they are
-    meter: Meter | None  #: of a crawl that is measured
+    bodies: Bodies | None  #: stores pages; None if the crawl does not
+    meter: Meter | None  #: None if the crawl is not measured
     rests: Rests
-    #: Each is run beside the crawl, and ends with it at the latest.
+    #: Each runs beside the crawl, and ends with it at the latest.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Crawl:
-    """A crawl of one spider's ledger by this process, as one of any number.
+    """A crawl of one spider's ledger by this process, together with any number of others.
 
-    `run` may be called once, `stop` and `stop_now` at any time from signal handlers of the loop.
+    `run` may be called once; signal handlers of the loop may call `stop` and `stop_now` at any
+    time.
     """
 
     def __init__(self, parts: Parts) -> None:
-        """Crawl with these parts; ledger and downloader stay open."""
+        """Crawl with these parts; the ledger and the downloader stay open."""
         self.spider = parts.spider
         self.ledger = parts.session.raw_ledger
         self.settings = parts.settings
@@ -176,25 +177,25 @@ class Crawl:
         self._parts = parts
         self._ending = parts.ending
         self._reason = FinishReason.STOPPED  #: why the coordinator has ended
-        self._released = 0  #: leases that were given back
+        self._released = 0  #: number of released leases
 
     @property
     def held(self) -> int:
-        """The number of tasks that this process holds just now."""
+        """The number of tasks that are leased to this process now."""
         return len(self._session.held)
 
     @property
     def standstill(self) -> Standstill | None:
-        """Why nothing has been under way for a moment; None while something is."""
+        """Why nothing has been in progress for a moment; None if something is."""
         return self._parts.coordinator.standstill()
 
     @property
     def ending(self) -> EarlyEnd | None:
-        """Why the crawl ends itself; None while it does not."""
+        """Why the crawl itself ends early; None if it does not."""
         return self._ending.early
 
     def measures(self) -> Measures | None:
-        """Return the measures so far; None where the crawl was opened without a meter."""
+        """Return the measures so far; None if the crawl was opened without a meter."""
         meter, rests = self._parts.meter, self._parts.rests
         if meter is None:
             return None
@@ -202,7 +203,7 @@ class Crawl:
         return meter.measures(self.stats, held=self.held, resting=resting)
 
     def share_run(self, since: datetime) -> None:
-        """Take part in the last run of the ledger, unless it was over before *since*.
+        """Join the last run of the ledger, unless it ended before *since*.
 
         The workers of one supervisor share a run: one that starts late may find it drained.
         """
@@ -213,7 +214,7 @@ class Crawl:
         self._ending.stop()
 
     def stop_now(self) -> None:
-        """End at once: release everything, however far it has come."""
+        """End at once: release everything, even pages in progress."""
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
@@ -221,23 +222,23 @@ class Crawl:
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
-        """Release everything by a *ledger* of another thread's loop, since `run` does not end.
+        """Release everything with a *ledger* in another thread's loop, because `run` does not end.
 
-        *at_once* says whether that was the order, which a blocked loop has not followed.
+        *at_once* says that the order was to end at once; a blocked loop has not followed it.
         """
         self._ending.at_once |= at_once
         self._released += await self._session.abandon(ledger)
         return self._report(await ledger.queries.counts(), await ledger.queries.reasons())
 
     def stuck_in(self) -> str:
-        """Return the spider's code that keeps the event loop just now, if any."""
+        """Return the spider's code that blocks the event loop now, if any."""
         return self._session.watchdog.stuck_in()
 
     async def run(self) -> Report:
         """Crawl until nothing is left to do, or until `stop`.
 
         Raises `LedgerUnavailableError` if the ledger stays away longer than `ledger_give_up`, and
-        `SpiderError` if `start`, `opened` or `closed` raises. Whatever is held is given back first.
+        `SpiderError` if `start`, `opened` or `closed` raises. All leases are released first.
         """
         bodies = self._parts.bodies or nullcontext()
         render = aclosing(self._parts.render)
@@ -257,7 +258,7 @@ class Crawl:
             await self._leave()
         queries, in_time = self._session.ledger.queries, self._session.retry.in_time
         report = self._report(await in_time(queries.counts), await in_time(queries.reasons))
-        # Else it may lack what `closed` uses.
+        # Otherwise `closed` may lack values that `opened` sets.
         if not opening.cancelled_caught:
             with (
                 self._ending.limit_closed(),
@@ -281,7 +282,7 @@ class Crawl:
         )
 
     async def _open(self) -> None:
-        """Call the spider's `opened`, and follow the orders in the ledger meanwhile."""
+        """Call the spider's `opened`, and follow the orders in the ledger at the same time."""
         async with anyio.create_task_group() as background:
             background.start_soon(self._parts.steering.run)
             with (
@@ -292,19 +293,19 @@ class Crawl:
             background.cancel_scope.cancel()
 
     async def _crawl(self) -> FinishReason:
-        """Run everything side by side; return why it ended."""
+        """Run all parts concurrently; return why the crawl ended."""
         parts, ledger = self._parts, self._session.ledger
         state = await ledger.notes.state()
         seeded = await parts.seeder.is_seeded(state)
-        # Once: a page that is to be visited again sooner than that waits for the next run.
+        # Only once: a page whose revisit comes due during the run waits for the next run.
         await ledger.admin.revisit_due()
-        # A crawl that is paused begins with nothing.
+        # Read the orders first, because a paused crawl must start nothing.
         await parts.steering.look()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
-        # From the fetchers to the committer: fetchers wait for room.
+        # From the fetchers to the committer: fetchers wait if it is full.
         done: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
-        # Two groups: after the fetchers have ended, their results still need the committer, and
-        # until they are written their leases need the renewer.
+        # Two groups: after the fetchers have ended, the committer must still write their results,
+        # and until then the renewer must renew their leases.
         async with anyio.create_task_group() as background:
             renewing = partial(
                 self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce
@@ -320,7 +321,7 @@ class Crawl:
                 give_back=self._give_back,
                 grace=self._ending.grace,
             )
-            # The fetchers' results are written before the end.
+            # Write the fetchers' results before the end.
             await done.join()
             await parts.sessions.keep()
             await parts.state.close()
@@ -330,19 +331,20 @@ class Crawl:
         return reason
 
     async def _give_back(self) -> None:
-        """Give back the leases that no fetcher has begun with."""
+        """Release the leases that no fetcher has started."""
         self._released += await self._parts.coordinator.give_back_undispatched()
 
     async def _leave(self) -> None:
-        """Give back the remaining leases, even while being cancelled, and sign off."""
-        # Shielded, but not for ever, since the leases run out anyway.
+        """Release the remaining leases, even while being cancelled, and sign off."""
+        # Shielded, but only for a time, because the leases expire anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 held = self._session.held.all()
                 self._released += await self._session.release_all()
-                # Other processes' hosts: they come back when the leases would have run out.
+                # Wake the hosts of other processes: otherwise the tasks would be found only when
+                # the leases would have expired.
                 await coordinator.announce(lease.task for lease in held)
                 await self._session.leave()
             except LedgerUnavailableError as error:
@@ -352,5 +354,5 @@ class Crawl:
                     extra={"event": "not_given_back"},
                 )
             finally:
-                # Last: it waits for layers of the user's.
+                # Last, because it waits for the user's layers.
                 await self._parts.robots.close()

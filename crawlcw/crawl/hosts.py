@@ -46,7 +46,7 @@ _STEP_ANYWAY = 60.0
 class Phase(Enum):
     """The phase of a process's work on a host."""
 
-    OPENING = auto()  #: only its robots.txt is asked for and, after a failure, a probe page
+    OPENING = auto()  #: it gets only requests for robots.txt and, after a failure, for a probe page
     SERVING = auto()  #: its tasks get their turns
     LEAVING = auto()  #: no request starts; the host is released next
 
@@ -217,7 +217,7 @@ class HeldHost:
     def obstacle(self, task: Task) -> Reason | datetime | None:
         """Return the obstacle of a task: the end of its origin's rest, or why that is given up.
 
-        If the origin is given up, its tasks begin to be ignored, unless each is settled by itself.
+        Tasks of a given-up origin begin to be ignored, unless each is settled by itself.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]

@@ -1,8 +1,8 @@
-"""The state of a spider in one process: whose change each is, and when it is written.
+"""The state of a spider in one process: the page of each change, and when it is written.
 
-A change belongs to the page whose callback makes it, by a context variable. The changes of all
-pages are written with the next group of outcomes, before these and before any link. A change
-outside of a callback (`start`, `opened`, a hook) belongs to no page, and stays.
+A context variable shows which page's callback makes a change. The changes of all pages are written
+with the next group of outcomes, before these outcomes and before any link. A change outside a
+callback (`start`, `opened`, a hook) belongs to no page, and stays.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptState:
-    """Keeps the state of one spider in its ledger; without one it ends with this process."""
+    """Keeps the state of one spider in its ledger; without a ledger it ends with this process."""
 
     def __init__(self, spider: Spider, ledger: Ledger | None) -> None:
         self._ledger = ledger
@@ -37,13 +37,13 @@ class KeptState:
         #: Whether it is read before each batch of pages.
         self._is_used = False
         state = spider.state
-        # A spider may have an attribute of its own of that name.
+        # A spider may have its own attribute with that name.
         if isinstance(state, State):
             state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
 
     def _page(self) -> Page | None:
-        """Return the page whose callback uses the state; None: no callback does."""
+        """Return the page whose callback uses the state; None if no callback does."""
         self._is_used = True
         page = _RUNNING.get()
         if threading.get_ident() != self._thread:
@@ -55,9 +55,9 @@ class KeptState:
         return page
 
     def _refusal(self, where: str) -> SpiderError:
-        """Return the error of a use that is not counted, and log the first one.
+        """Return the error of an invalid use, and log the first one.
 
-        The thread or the task may end unseen, and the error with it.
+        The thread or the task may end unseen, together with the error.
         """
         error = SpiderError(f"self.state was used {where}")
         if not self._is_refused:
@@ -68,7 +68,7 @@ class KeptState:
     @contextmanager
     def running(self, task: Task) -> Iterator[Page]:
         """Return a block in which a callback runs for the page of a task."""
-        # The fence is that of the task as it was when it was claimed.
+        # The claim of the task has raised its fence by one since *task* was read.
         page = Page((task.id, task.fence + 1), task.settled, task.url)
         token = _RUNNING.set(page)
         try:
@@ -78,45 +78,45 @@ class KeptState:
             self._history.end(page)
 
     def changes(self, page: Page) -> dict[str, Any]:
-        """Return the changed values of a page, by name; None: a name is gone."""
+        """Return the changed values of a page, by name; None means that the name is deleted."""
         return {name: self._history.view.get(name) for name in sorted(page.names)}
 
     def undo(self, lease: Lease) -> None:
-        """Take back the changes by callbacks of a page that is put back."""
+        """Undo the changes by callbacks of a page that is requeued."""
         self._history.undo((lease.task.id, lease.fence))
 
-    # When it is written, and read.
+    # Writes and reads.
 
     async def open(self) -> None:
-        """Read it, and settle what crashed processes have left."""
+        """Read the state, and settle the changes of dead processes."""
         await self._read()
         if self._history.stored.revision:
             self._is_used = True
             await self._settle_others()
 
     async def refresh(self) -> None:
-        """Read what other processes have changed, if the spider has a state."""
+        """Read the changes of other processes, if the spider has a state."""
         if self._is_used:
             async with self._writing:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write what ended callbacks have changed, and the running one so far, durably."""
+        """Write the changes of ended callbacks, and of the running one so far, durably."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
     async def close(self) -> None:
-        """Write the rest, with the settled changes among the values."""
+        """Write the rest, with the settled changes merged into the values."""
         if self._is_used:
             await self._settle_others()
             await self._write(is_last=True)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write the changes not written yet; the *last* write has settled ones as well."""
+        """Write the changes that are not written yet; the *last* write includes settled ones."""
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:
-            # The write that this has waited for may have been of all that.
+            # An earlier write, which this one waited for, may have included everything.
             while (pages := history.unwritten(page)) or is_last:
                 after = history.next(pages)
                 if not pages and after.pending == history.stored.pending:
@@ -134,7 +134,7 @@ class KeptState:
             self._history.load(found)
 
     async def _settle_others(self) -> None:
-        """Find out how the pages ended whose changes other processes have left pending."""
+        """Settle the changes that other processes left pending, by how their pages ended."""
         runs = dict(self._history.unknown())
         if not runs:
             return
@@ -148,10 +148,10 @@ class KeptState:
             elif task.settled == run[1]:
                 self._history.settle(run, recorded=run[1])
 
-    # How pages end.
+    # Ends of pages.
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Note the recorded outcomes, but for those of tasks that are *lost*."""
+        """Note the recorded outcomes, except those of tasks that are *lost*."""
         if not self._is_used:
             return
         for settlement in settlements:
@@ -167,9 +167,9 @@ _RUNNING: ContextVar[Page | None] = ContextVar("running", default=None)
 
 
 def _names_state(kind: type[Spider]) -> bool:
-    """Return whether the code of a spider has the word `state`.
+    """Return whether the code of a spider uses the name `state`.
 
-    Another process may have changed the state before this one has used it for the first time.
+    Then it is read from the start: another process may change it before this one first uses it.
     """
     own = kind.__mro__[: kind.__mro__.index(Spider)]
     codes = [getattr(each, "__code__", None) for base in own for each in vars(base).values()]

@@ -1,4 +1,4 @@
-"""Checks of a link without a request: the decisions that `callbacks` makes in a crawl."""
+"""Checks of a link without a request: the same decisions as those of `callbacks` in a crawl."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,26 +20,26 @@ class Refusal:
     """Why a link is not followed."""
 
     reason: str
-    why: str  #: for people
+    why: str  #: for a person
 
 
 class LinkChecks:
-    """Judges links as the crawls of a spider on a ledger do."""
+    """Checks links as the crawls of a spider on a ledger do."""
 
     def __init__(self, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> None:
-        """*state* is the ledger's, as the spider's crawls have written it, see `Notes.state`."""
+        """*state* is the ledger's state after the spider's crawls, see `Notes.state`."""
         self._settings = settings
-        # Hosts that `start` has led to.
+        # Hosts of the requests from `start`.
         seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
         hosts = {*(scope(spider) or ()), *seeded}
         self._scope = Scope.of(hosts, settings)
         # The hosts of the seeds are not known yet.
         self._is_anywhere = scope(spider) is None and not seeded
-        #: How many links a page may lie from a start URL; those that lie deeper are kept.
+        #: Maximum number of links between a start URL and a page; deeper links are only kept.
         self.max_depth = self._scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
-        """Return why no crawl of the spider follows a link to *url*, None where it does."""
+        """Return why no crawl of the spider follows a link to *url*; None if one does."""
         try:
             followed = self._scope
             if self._is_anywhere:
@@ -50,7 +50,7 @@ class LinkChecks:
         return None
 
     async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
-        """Return the same, with the ledger's knowledge of the host and of links not followed."""
+        """Return the same, also by the ledger's records of the host and of dropped links."""
         if (refusal := self.refusal(url)) is not None:
             return refusal
         location = urls.locate(url)
@@ -78,5 +78,5 @@ class LinkChecks:
 
 
 def seeded_hosts(state: Mapping[str, Any]) -> frozenset[str]:
-    """Return the hosts where the seeds lead that a ledger's *state* has noted as complete."""
+    """Return the hosts of the seeds, if a ledger's *state* says that all seeds are written."""
     return frozenset((state.get("seeds") or {}).get("hosts", ()))

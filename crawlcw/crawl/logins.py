@@ -1,6 +1,6 @@
-"""Logging a session in: the spider's `login`, run by one process.
+"""Logging a session in: one process runs the spider's `login`.
 
-It has a lease in the ledger, for as long as a login may take; then another process takes over.
+It has a lease in the ledger for the time that a login may take; then another process takes over.
 """
 
 import logging
@@ -32,9 +32,9 @@ from crawlcw.model.values import frozen
 
 logger = logging.getLogger(__name__)
 
-#: The pause before a login that failed for our uplink, or a proxy, is begun again.
+#: Pause before the next try of a login, if our uplink or a proxy was the cause of its failure.
 _LATER = timedelta(seconds=2)
-#: What writing down the end of a login may take that was cancelled.
+#: Seconds to write the end of a cancelled login.
 _LAST_WORDS = 2.0
 _LONGEST_REASON = 300
 
@@ -43,8 +43,8 @@ _LONGEST_REASON = 300
 class Login:
     """One login of a session: its lease in the ledger, its requests and its cookies."""
 
-    identity: Identity  #: the session, whose login *process* has begun
-    proxy: Proxy | None  #: its requests go through it
+    identity: Identity  #: the session whose login *process* has started
+    proxy: Proxy | None  #: used for its requests
     _: KW_ONLY
     spider: Spider
     process: WorkerSession
@@ -54,10 +54,10 @@ class Login:
     end: Callable[[FinishReason, str], None]  #: ends the crawl
     _jar: SiteCookies = field(init=False, default_factory=SiteCookies)
     _origins: dict[str, None] = field(init=False, default_factory=dict)
-    _innocent: bool = False  #: whether our own uplink may have been away
+    _innocent: bool = False  #: whether our own uplink or a proxy may be the cause
 
     async def run(self) -> Identity | None:
-        """Return the session after its login; None: another process has taken it over."""
+        """Return the session after its login; None if another process has taken it over."""
         ended: Identity | None = None
         try:
             ended = await self._outcome()
@@ -94,9 +94,9 @@ class Login:
 
     @calls_user_code
     async def _failure(self, session: LoginSession) -> str | None:
-        """Run the spider's code; return why it failed, None where it did not."""
+        """Run the spider's code; return why it failed, or None."""
         cancellation = Cancellation()
-        # The watchdog reads it from the frame.
+        # The watchdog reads `called` from this frame.
         called = Called(name="login", subject=session.name)
         try:
             within = self.settings.login_timeout.total_seconds()
@@ -115,7 +115,7 @@ class Login:
         return None
 
     async def _send(self, request: Request) -> Response:
-        """Return the answer to a request, redirects followed; raises `FetchError`."""
+        """Return the response to a request after all redirects; raises `FetchError`."""
         location, _ = request.identity()
         url, admission = location.url, self.admission
         self._origins[urls.origin_of(url)] = None
@@ -126,7 +126,7 @@ class Login:
             try:
                 await admission.admit(attempt, url)
             except Defer as wait:
-                # The login is put off, and not counted.
+                # The login is deferred, and not counted.
                 self._innocent = True
                 raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
             began = time.monotonic()
@@ -139,12 +139,12 @@ class Login:
                 admission.asked(url)
 
     def _add_cookie(self, url: str, name: str, value: str) -> None:
-        """Have a cookie of the spider's own; raises `ValueError`."""
+        """Add a cookie that the spider sets; raises `ValueError`."""
         self._jar.add(name, value, url=urls.parse(url))
 
     async def _write(self, ended: Identity) -> bool:
-        """Write down how the login ended; return whether it still was ours."""
-        # A write that is under way must not be cancelled half done.
+        """Write how the login ended; return whether it was still ours."""
+        # A write in progress must not be cancelled halfway.
         with anyio.CancelScope(shield=True):
             if await self.process.ledger.sessions.change(self.identity, ended):
                 return True

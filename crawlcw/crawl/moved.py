@@ -1,7 +1,7 @@
-"""Redirects, and the tasks of the pages where they lead.
+"""Redirects, and the tasks of their targets.
 
-A redirect ends its task, and its target is a task of its own: a process that dies between two
-hops has recorded the target before the end of the task that led there.
+A redirect ends its task, and its target becomes another task. The target is recorded before the
+task of the redirect ends, so no target is lost if the process dies between two hops.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -24,9 +24,9 @@ from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
 from crawlcw.model.transitions import Moved, is_quarantined
 
-#: A page that sends its reader on within this time is a redirect by other means.
+#: A page with a refresh within this time is a redirect in another form.
 _REDIRECTING = timedelta(seconds=5)
-#: Pages that lead to one another are looked for among so many.
+#: Maximum number of tasks that are followed to find a loop.
 _LONGEST_LOOP = 100
 
 
@@ -44,9 +44,12 @@ class MovedPages:
     def follows(self, attempt: PageAttempt, url: str) -> bool:
         """Return whether an attempt without a session itself asks for the target of a redirect.
 
-        Another spelling of its own URL cannot be another task; a form, or a request that is to be
-        repeated, is not a page. One proxy of a pool asks for all hops within a host: two proxies
-        that are sent to different places lead in a circle.
+        It does in these cases:
+        - The target is another spelling of its own URL, which cannot be another task.
+        - The request is a form, or it is repeated in each run, so it is not a page.
+        - A pool of proxies is used within a host: one proxy must ask for all hops, because two
+          proxies
+          that are sent to different places lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -58,7 +61,7 @@ class MovedPages:
         return location.host == task.host and proxies.asks_for(request.url)
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
-        """End a task whose page is elsewhere; the target is asked for by the owner of its host."""
+        """End a task whose page is elsewhere; the owner of the target's host asks for that."""
         lease = attempt.lease
         await self.outcomes.keep(attempt)
         try:
@@ -73,9 +76,9 @@ class MovedPages:
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
     ) -> Done | None:
-        """Hand on a page that sends its reader on at once; None where it is a page itself.
+        """Redirect a page by its refresh; return None if it is a page itself.
 
-        It is one if its target may not be asked for, or is known by another way.
+        It is a page itself if its target may not be asked for or is known in another way.
         """
         lease = attempt.lease
         if refresh.after > _REDIRECTING or not _is_plain(attempt):
@@ -86,42 +89,42 @@ class MovedPages:
             target, known = await self._target(lease, home)
         except FetchError:
             return None
-        # Its own child is what an earlier attempt handed on, and crashed before it ended.
+        # If the target is its own child, an earlier attempt added it and died before it ended.
         if known is not None and known.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
         return self._moved(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a page that redirects followed in place led to, once, under the URL where it is.
+        """Record a page behind redirects that were followed in place, once, under its own URL.
 
-        If this process can claim the task of that URL, and its own request is the one that was
-        sent, the response in hand is parsed as its page. Either way the task that led here is
+        If this process can claim the task of that URL, and that task's own request equals the one
+        that was sent, the response is parsed as its page. In both cases the task that led here is
         finished.
         """
         lease = attempt.lease
         there = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
-            # A header that one hop has dropped was not sent to any later one.
+            # If one hop dropped a header, no later hop sent it.
             passed = onward(attempt.request, redirect, target=response.url).headers
             there.headers = tuple(pair for pair in there.headers if pair in passed)
         target = self._at(lease.task, there, hops=0)
         if target.id == lease.task.id or not _is_plain(attempt):
-            # The same resource by another spelling, or a `dont_filter` request.
+            # Another spelling of the same resource, or a `dont_filter` request.
             return await self.outcomes.parsed(attempt, response)
         home = await self._claim(target)
         if home is None:
             if attempt.exchanges:
-                del attempt.exchanges[-1]  # the page is another task's
+                del attempt.exchanges[-1]  # the page belongs to another task
             await self.outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
-        # Its origin may be another one than that of the task which led here.
+        # Its origin may differ from the origin of the task that led here.
         self.outcomes.answered(at_home, response)
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Only the lease of the task that led here is known to be lost.
+            # Release this lease too: only the lease of the task that led here is known to be lost.
             self.outcomes.state.undo(home)
             self.session.held.orphans.append(home)
             raise
@@ -129,17 +132,17 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *moved.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add the task of a page in hand and lease it, if it waits for an answer like this one."""
-        # A cancelled claim would leave a lease that no process knows of.
+        """Add the task of a fetched page and lease it, if it waits for a response like this one."""
+        # After a cancelled claim there would be a lease that no process knows.
         with anyio.CancelScope(shield=True):
-            # Other processes may ask for it from here on: as with links, its cookies come first.
+            # Other processes may ask for it from now on, so its cookies come first, as with links.
             await self.adder.add(())
             await self.adder.put({target.id: target})
             record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
             if _exchange(record.task) != _exchange(target):
-                return None  # the answer to its own request may be another one
+                return None  # the response to its own request may differ
             settings = self.outcomes.settings
             claimed = await self.session.ledger.leases.claim(
                 [record.task],
@@ -151,16 +154,16 @@ class MovedPages:
         return next(iter(claimed.leases), None)
 
     async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
-        """Return the task of a redirect's target, and its record where it is known.
+        """Return the task of a redirect's target, and its record if the target is known.
 
-        Raises `FetchError` where it may not be asked for.
+        Raises `FetchError` if it may not be asked for.
         """
         settings = self.outcomes.settings
         self.scope.admit_url(home.url, redirected=lease.task)
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
-            # The rules of another host are its owner's to read: the outcome of a page is
-            # not to depend on the process that has asked for it.
+            # The owner of another host reads its rules: the outcome of a page must
+            # not depend on which process asked for it.
             self._check_robots(home.url)
         deepest = lease.task.options.max_depth
         if deepest is None:
@@ -168,23 +171,23 @@ class MovedPages:
         if deepest is not None and target.depth > max(deepest, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         known, most = await self.session.ledger.tasks.get(target.id), settings.max_redirects
-        # Pages that lead to one another for ever have no other end than this number.
+        # Only this limit ends a chain of pages that redirect for ever.
         if known is None and target.hops > most:
             message = f"more than {most} redirects, the last one to {target.url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
         return target, known
 
     def _check_robots(self, url: str) -> None:
-        """Raise `FetchError` for a URL that the rules disallow, where they are known here."""
+        """Raise `FetchError` for a URL that the rules disallow, if this process knows them."""
         rules = self.robots.known(url)
         if rules is not None:
             rules.check(url)
 
     def _at(self, task: Task, home: Request, *, hops: int) -> Task:
-        """Return the task of the page that *task* leads to, due in its place.
+        """Return the task of the page that *task* leads to, with the same due time.
 
         Within a host it is as deep as *task*; on another host it is one link deeper. If *task* is
-        done again, so is it.
+        done again, this one is too.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
@@ -192,8 +195,9 @@ class MovedPages:
         return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
-        """Return whether the task where *task* leads has ended, and leads to *task* again."""
-        # What ended before this task was brought back, to be visited again, has been then.
+        """Return whether the task that *task* leads to has ended, and leads to *task* again."""
+        # If this task was reopened for a visit, a task that ended before that is of an earlier
+        # visit.
         since = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
@@ -221,13 +225,13 @@ class MovedPages:
 
 
 def _exchange(task: Task) -> tuple[object, ...]:
-    """Return the parts of a task's request that change its answer, beside its URL."""
+    """Return the parts of a task's request that change its response, besides its URL."""
     own = task.options
     how = own.browser, own.save_to, own.truncate, own.accept_statuses, own.max_body
     return *how, own.session, own.proxy, own.cookies, task.headers
 
 
 def _is_plain(attempt: PageAttempt) -> bool:
-    """Return whether the URL alone makes the task: it is no form, and no repeated request."""
+    """Return whether the URL alone identifies the task: it is no form and no repeated request."""
     request = attempt.request
     return request.method == "GET" and attempt.lease.task.id == request.identity()[1]

@@ -1,6 +1,6 @@
-"""Permission to ask: hosts are opened, and URLs without a task of their own are admitted.
+"""Permission to ask: hosts are opened, and URLs without their own task are admitted.
 
-No page is asked for before the robots.txt of its host is known. It comes from the ledger, or the
+A page is requested only after the robots.txt of its host is known. It comes from the ledger, or the
 host's owner requests it once a day for all processes. If a host has pages of its other scheme too,
 a fetcher of each process requests that robots.txt in the turn of the first such page. If the
 breaker of a host is half-open, the host is first asked for a probe page: only a host that is down

@@ -1,6 +1,6 @@
 """A process that parses one page and may die of it: run as a script, with the page on stdin.
 
-It exits with 0 and prints the bytes that the tree takes, or exits with TOO_LARGE. It imports
+It exits with 0 and prints the bytes that the tree takes, or it exits with TOO_LARGE. It imports
 nothing of crawlcw, so that it starts within a tenth of a second.
 """
 
@@ -13,19 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-#: The exit code for a tree that does not fit into its room.
+#: The exit code for a tree that takes more than its memory.
 TOO_LARGE = 3
-#: The signal that ends the process when its time of CPU is over.
+#: The signal that ends the process when its CPU time is used up.
 TIME_IS_OVER = signal.SIGPROF
 _NICE = 5
 #: See prctl(2).
 _PR_SET_PDEATHSIG = 1
-#: Of Linux: the first number is the size of the process, in pages.
+#: Only on Linux. The first number is the size of the process, in pages.
 _FIGURES = Path("/proc/self/statm")
 
 
 def _addresses() -> int:
-    """Return the size of the process in bytes, 0 where the system does not tell."""
+    """Return the size of the process in bytes; 0 if the system does not tell it."""
     try:
         return int(_FIGURES.read_text().split()[0]) * resource.getpagesize()
     except OSError:
@@ -41,16 +41,16 @@ def _parser(kind: str) -> Callable[[bytes], object]:
 
     from parsel import Selector  # an extra, and slow to import
 
-    # As `crawlcw.api.markup` has it.
+    # As in `crawlcw.api.markup`.
     return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 
 def main(kind: str, room: int, seconds: float) -> None:
-    """Parse the page by a parser within *room* bytes and *seconds* of CPU."""
-    # A page that this process dies of leaves no core behind.
+    """Parse the page with a parser, within *room* bytes and *seconds* of CPU."""
+    # A process that a page kills must leave no core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
-    # The parser may be busy when the parent goes. Elsewhere than on Linux its time ends that.
+    # The parser may be busy when the parent dies. On other systems than Linux its CPU time ends it.
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parse, body = _parser(kind), sys.stdin.buffer.read()
@@ -62,9 +62,9 @@ def main(kind: str, room: int, seconds: float) -> None:
     try:
         tree = parse(body)
         size = _addresses() - before if before else room
-        del tree  # only now
-    except Exception:  # for want of memory: whatever its bytes are, a page can be parsed
-        os._exit(TOO_LARGE)  # `sys.exit` takes memory as well
+        del tree  # not before the size is known
+    except Exception:  # out of memory: any bytes can be parsed as a page
+        os._exit(TOO_LARGE)  # `sys.exit` needs memory as well
     sys.stdout.write(str(size))
 
 

@@ -1,9 +1,10 @@
-"""Having a page's tree ready before its callback, where making it may take long, or much memory.
+"""Preparation of a page's tree before its callback, if making it may take long or much memory.
 
-Ordinary pages are parsed when their callback asks. Large and suspicious ones are parsed by another
-process first: one that it lives through is parsed again in a thread, because a tree cannot travel,
-and one that it dies of is refused. Each tree has its share of the memory budget until its callback
-has ended. Once a callback has asked for a tree of parsel's, the same is done with that.
+Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
+parsed by another process. If that process survives, a thread parses the page again, because a tree
+cannot be sent to another process. If it dies, the page is refused. Each tree has its share of the
+memory budget until its callback has ended. Once a callback has used a tree of parsel's, such trees
+are prepared too.
 
 `anyio.to_process` and `multiprocessing` would run the main module again, which may be a crawl.
 """
@@ -36,18 +37,18 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Part of the memory budget; a quarter is for bodies, and the rest for uncounted memory.
+#: Share of the memory budget. A quarter is for bodies, and the rest is for uncounted memory.
 _FOR_TREES = 3 / 8
 _COPIES = 2
-#: Growth of a process that parses, for each byte of the tree as it is estimated: up to 1.23
-#: [measured]. With less room most large pages are parsed by two processes.
+#: Growth of a parsing process for each byte of the estimated tree: up to 1.23 [measured]. With less
+#: room two processes would parse most large pages.
 _GROWS = 1.25
-#: Growth by lexbor itself, for any page [measured]. In a quarter of that it segfaults.
+#: Growth by lexbor itself, for any page [measured]. With a quarter of that it segfaults.
 _PARSER = 5 << 18
 _MOST_PROCESSES = 2
-#: So much longer than its time of CPU may a page take: the process was stopped, or gets no CPU.
+#: A page may take this multiple of its CPU time, because the process may be stopped or get no CPU.
 _LONGER = 12
-#: So many deaths are the page's fault: a process may be killed by chance.
+#: A page is refused after this number of deaths: a process may be killed by chance.
 _DEATHS = 2
 _ORDINARY = Trees()
 _NO_ROOM = "its tree for XPath takes over what memory_budget leaves for it"
@@ -57,20 +58,21 @@ class Parsing:
     """The trees of one crawl."""
 
     def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
-        """Give one page so many *seconds* of CPU."""
+        """Give each page *seconds* of CPU."""
         self.memory = MemoryBudget(int(settings.memory_budget * _FOR_TREES))  #: of all trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots
         self._processes = asyncio.Semaphore(_MOST_PROCESSES)
         self._has_warned = False
-        # Its own, so that nothing else waits for pages; each thread keeps memory of its own.
+        # One separate thread: nothing else waits for pages, and each further thread would keep
+        # memory.
         self._thread = anyio.CapacityLimiter(1)
-        self._selecting = False  # whether a callback has asked for a tree of parsel's
+        self._selecting = False  # whether a callback has used a tree of parsel's
 
     @asynccontextmanager
     async def ready(self, response: Response) -> AsyncIterator[Response]:
-        """Yield a response with its trees; in the block their memory is held."""
+        """Yield a response with its trees; their memory is reserved in the block."""
         share, trees = await self._prepared(response)
         following = Following(robot=self._robot, obey_robots=self._obey_robots)
         response = replaced(response, trees=trees, following=following)
@@ -81,7 +83,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and those of a process; None: no look."""
+        """Return the memory for a response's trees, and the trees; None if it was not examined."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -92,7 +94,7 @@ class Parsing:
         try:
             return await self._parse_screened(response)
         except ParseRefusedError as refusal:
-            # Its traceback would keep the response.
+            # Drop the traceback, because it would keep the response.
             return nothing, Trees(refusal=refusal.with_traceback(None))
         except OSError as error:  # no process could be started
             if not self._has_warned:
@@ -105,8 +107,8 @@ class Parsing:
             return nothing, None
 
     async def _parse_screened(self, response: Response) -> tuple[Share, Trees]:
-        """Return the trees that were made, and their memory; raises `ParseRefusedError`."""
-        # A body that is parsed is in memory twice more: as text or UTF-8, and on its way.
+        """Return the trees and their memory; raises `ParseRefusedError`."""
+        # During parsing there are two more copies of the body: as text or UTF-8, and in transit.
         beside = _COPIES * response.size
         most = self.memory.limit - beside
         estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
@@ -114,7 +116,7 @@ class Parsing:
         rooms = dict.fromkeys((expected, most)) if most >= _PARSER else ()
         async with self._processes:
             for room in rooms:
-                # One that takes more gives this back first: others may wait for the same.
+                # If it needs more, release this memory first, because others may wait for the same.
                 share = await self.memory.take(room + beside)
                 trees: Trees | None = None
                 try:
@@ -129,9 +131,9 @@ class Parsing:
         )
 
     async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
-        """Return the trees of a response, None if they take more than *room*.
+        """Return the trees of a response; None if they take more than *room*.
 
-        If *most* is no more than that, parsel's is left out.
+        If *room* is already *most*, parsel's tree is left out instead.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, room=room, by="lexbor")
@@ -151,15 +153,15 @@ class Parsing:
                 make = partial(markup.selector, source, kind=kind, url=response.url)
                 trees = Trees(selector=await run(make))
             except ParseRefusedError as refusal:
-                # Its traceback would keep the response.
+                # Drop the traceback, because it would keep the response.
                 trees = Trees(selector_refusal=refusal.with_traceback(None))
         return replace(trees, tree=await run(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, room: int, by: str) -> int | None:
-        """Return how many bytes the tree of a page in UTF-8 takes *by* a parser; None: over *room*.
+        """Return the bytes of a UTF-8 page's tree, made *by* a parser; None if over *room*.
 
-        Raises `ParseRefusedError` for a page that does not end, or that two processes died of, and
-        `OSError` if none can be started.
+        Raises `ParseRefusedError` for a page that does not end or that two processes died of, and
+        `OSError` if no process can be started.
         """
         code = 0
         for _ in range(_DEATHS):
@@ -185,25 +187,25 @@ class Parsing:
         raise ParseRefusedError(f"{_DEATHS} processes died while they parsed it: {_how(code)}")
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
-        """Run a process on a page; return its exit code, or less than 0 for a signal."""
+        """Run a process on a page; return its exit code, negative for a signal, and its output."""
         # Not by the event loop: uvloop forks, which takes milliseconds for much memory.
-        # -P: beside the script are modules that it must not find. Out of reach of Ctrl-C.
+        # -P hides the modules beside the script. A new session keeps Ctrl-C away.
         child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
             (sys.executable, "-PS", parser_child.__file__, *arguments),
-            # What this process can import, wherever that was found.
+            # The child must find all modules that this process can import.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
             start_new_session=True,
         )
-        # In a thread at once, which closes the pipes though the caller be cancelled.
+        # The thread closes the pipes even if the caller is cancelled.
         told = asyncio.get_running_loop().run_in_executor(None, child.communicate, source)
         try:
             said, _ = await asyncio.shield(told)
         finally:
             child.kill()
-            # A caller that is cancelled meanwhile must not leave a zombie behind.
+            # A caller that is cancelled meanwhile must leave no zombie.
             with anyio.CancelScope(shield=True):
                 await told
         return child.returncode, said

@@ -1,7 +1,8 @@
 """robots.txt by RFC 9309: the URLs that a site lets us fetch, and its delay. Parsed by protego.
 
-4xx allows everything; 5xx, 429 and network errors leave it unknown, and nothing of the host is
-fetched until it is known. A host's owner fetches it once a day, and the ledger keeps it for others.
+4xx allows everything. After 5xx, 429 and network errors the rules are unknown, and nothing of the
+host is fetched until they are known. A host's owner fetches robots.txt once a day, and the ledger
+keeps it for the other processes.
 """
 
 import asyncio
@@ -33,30 +34,30 @@ LARGEST = 512 * 1024
 LONGEST_CRAWL_DELAY = 60.0
 _KEPT = 10_000
 VALID = timedelta(hours=24)
-#: Every line that protego may take for one that names an agent.
+#: Every line that protego may read as the name of an agent.
 _USER_AGENT = re.compile(r"\s*user(?:-|\s+)?agent(?:\s*:|\s)(.*)", re.IGNORECASE | re.DOTALL)
-#: A rule, or a line that is no part of a group, however protego lets them be written.
+#: A rule, or a line outside groups, in every spelling that protego accepts.
 _RULE = re.compile(r"\s*(?:d[is]+al+[ao]w|diasllow|allow)(?:\s|:|$)", re.IGNORECASE)
 _SITEMAP = re.compile(r"\s*site-?maps?(?:\s|:|$)", re.IGNORECASE)
 _CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
 _SLASH = re.compile("%2f", re.IGNORECASE)
-#: In any spelling that protego takes; without one everything is allowed.
+#: In any spelling that protego accepts. Without such a line everything is allowed.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
-#: No product token has a slash, so this is the name of no crawler.
+#: A product token has no slash, so no crawler has this name.
 _NO_GROUP = "/"
-#: Seconds that any other error is remembered, or each page of its host would ask again.
+#: Seconds that other errors are remembered: otherwise each page of the host would ask again.
 _UNKNOWN_FOR = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What one robots.txt says to us."""
+    """The rules of one robots.txt for us."""
 
     parsed: Protego | None = None  #: None: everything is allowed
     agent: str = ""
     crawl_delay: float = 0.0  #: seconds, at most 60
     sitemaps: tuple[str, ...] = field(default=())
-    body: str = ""  #: its text; empty where the server has none
+    body: str = ""  #: its text; empty if the server has none
 
     def allows(self, url: str) -> bool:
         """Return whether *url* may be fetched; the robots.txt itself always may."""
@@ -65,7 +66,7 @@ class Rules:
         return bool(self.parsed.can_fetch(_with_slashes(url), self.agent))
 
     def check(self, url: str) -> None:
-        """Raise `FetchError` (`refused-robots`) where *url* may not be fetched."""
+        """Raise `FetchError` (`refused-robots`) if *url* may not be fetched."""
         if not self.allows(url):
             raise FetchError(Reason.REFUSED_ROBOTS, f"robots.txt disallows {url}")
 
@@ -75,14 +76,14 @@ ALLOW_ALL = Rules()
 
 @dataclass
 class Robots:
-    """The rules of every origin, each fetched once by a process, and kept for a day."""
+    """The rules of every origin: a process fetches each once and keeps it for a day."""
 
     ask: Next
     settings: Settings
     _: KW_ONLY
-    clock: Callable[[], float]  #: rules are valid by it, in seconds
+    clock: Callable[[], float]  #: gives the validity of rules, in seconds
     now: Callable[[], datetime]  #: the time of day
-    #: Told of each origin whose rules have been fetched.
+    #: Called with each origin whose rules have been fetched.
     learned: Callable[[str], None] = lambda _: None
     _known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
         init=False, default_factory=OrderedDict
@@ -92,16 +93,16 @@ class Robots:
         self._agent = product_token(self.settings.user_agent)
 
     async def rules(self, url: str) -> Rules:
-        """Return the rules for *url*'s origin; many callers at once make one request.
+        """Return the rules for *url*'s origin; concurrent callers share one request.
 
-        Raises `FetchError` (`robots-unavailable`) while they cannot be known.
+        Raises `FetchError` (`robots-unavailable`) while they are unknown.
         """
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
         expires, answer = self._known.get(origin, (0.0, None))
         if answer is None or self.clock() >= expires:
-            # A task of its own: a cancelled caller must not cancel the others' request.
+            # In a separate task: a cancelled caller must not cancel the others' request.
             answer = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, answer, VALID.total_seconds())
             answer.add_done_callback(partial(self._answered, origin))
@@ -129,7 +130,7 @@ class Robots:
         return rules
 
     async def admit(self, url: str) -> None:
-        """Raise `FetchError` (`refused-robots`) where robots.txt disallows *url*."""
+        """Raise `FetchError` (`refused-robots`) if robots.txt disallows *url*."""
         (await self.rules(url)).check(url)
 
     def crawl_delay(self, host: str) -> float:
@@ -138,7 +139,7 @@ class Robots:
         return max((plain or ALLOW_ALL).crawl_delay, (secure or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
-        """End look-ups that are still under way."""
+        """Cancel look-ups in progress."""
         for _, answer in self._known.values():
             answer.cancel()
         await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
@@ -152,7 +153,7 @@ class Robots:
         error = None if answer.cancelled() else answer.exception()
         unknown = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if unknown or isinstance(error, ProxiesAwayError | SpiderFaultError):
-            # Its host may rest now; the next caller after that is to ask again.
+            # Its host may rest now. The next caller after the rest must ask again.
             self._known.pop(origin, None)
         elif error is not None:
             self._known[origin] = (self.clock() + _UNKNOWN_FOR, answer)
@@ -161,17 +162,18 @@ class Robots:
 
     async def _fetch(self, origin: str) -> Rules:
         try:
-            # The settings for statuses and cuts are about pages. Nothing behind LARGEST is parsed.
+            # The settings for statuses and sizes are about pages. Nothing after LARGEST is parsed.
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
-            # The page that waits for it has a slot of this host; a redirect elsewhere has none.
+            # The waiting page has a slot of this host. A redirect to another host needs a slot
+            # there.
             attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:
                 response = await self.ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
-                return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were none
+                return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were no robots.txt
             is_behind = error.hop > 1
             is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if is_for_good and not is_behind:
@@ -181,7 +183,7 @@ class Robots:
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
                 # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has
-                # answered: the failure is none of its own name, address or port.
+                # answered, so its own name, address and port have not failed.
                 message = f"behind its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy
@@ -192,17 +194,17 @@ class Robots:
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         if response.truncated == "coding":
-            # The missing rest may disallow most.
+            # The missing rest may disallow almost everything.
             raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its content coding is cut off")
         return parse(response.body, agent=self._agent)
 
 
 def parse(body: bytes, *, agent: str) -> Rules:
-    """Return the rules that a robots.txt has for *agent*; garbage has none."""
-    # RFC 9309, section 2.2, has UTF-8 alone, but the meaning is plain.
+    """Return the rules of a robots.txt for *agent*; garbage has no rules."""
+    # RFC 9309, section 2.2, allows only UTF-8, but the byte order mark shows UTF-16 clearly.
     encoding = "utf-16" if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
-    # Each byte that is no UTF-8 has become three, and the ledger keeps the text.
+    # Each invalid byte has become three bytes, and the ledger stores the text: cut it again.
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     parsed = Protego.parse(_without_others(text, agent=agent))
     delay = parsed.crawl_delay(agent) or 0.0
@@ -215,13 +217,13 @@ def parse(body: bytes, *, agent: str) -> Rules:
 
 
 def _no_slot() -> None:
-    """Free nothing: the request that needs the rules has the slot."""
+    """Free nothing, because the request that needs the rules has the slot."""
 
 
 def _without_others(text: str, *, agent: str) -> str:
-    """Return a robots.txt whose groups name no agents but those that *agent* answers to.
+    """Return a robots.txt whose groups name only agents that match *agent*.
 
-    protego keeps a group's rules for each agent: 1,000 of both were 50 s and 500 MiB.
+    protego keeps a group's rules for each agent: 1,000 of both took 50 s and 500 MiB.
     """
     lines: list[str] = []
     names: list[str] = []
@@ -229,8 +231,8 @@ def _without_others(text: str, *, agent: str) -> str:
     for line in text.splitlines():
         if found := _USER_AGENT.match(line):
             agents = [name.strip() for name in found[1].partition("#")[0].split(",")]
-            # The whole product token, whatever its version (RFC 9309, section 2.2.1). protego
-            # would take `crawl` for `crawler` as well, and `goo*gle` for `google`.
+            # Compare the whole product token, whatever its version (RFC 9309, section 2.2.1).
+            # protego would also match `crawl` with `crawler`, and `goo*gle` with `google`.
             tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
             ours = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
             if not is_named:
@@ -242,8 +244,8 @@ def _without_others(text: str, *, agent: str) -> str:
             delay = line
         elif _RULE.match(line):
             if is_named and delay:
-                # To protego the delay has ended the names, and to RFC 9309, section 2.2.4, only
-                # the first rule does. Each name has the delay by now.
+                # For protego the delay ends the names. By RFC 9309, section 2.2.4, only the first
+                # rule does. Each name has the delay already.
                 lines += names
             is_named = False
             lines += _spellings(line)
@@ -255,16 +257,16 @@ def _without_others(text: str, *, agent: str) -> str:
 def _with_slashes(text: str) -> str:
     """Return an address, or a rule, with the slashes of its query unescaped.
 
-    protego tells `/` from `%2F`, which mean the same there (RFC 9309, section 2.2.2).
+    protego distinguishes `/` and `%2F`, which mean the same there (RFC 9309, section 2.2.2).
     """
     path, mark, query = text.partition("?")
     return f"{path}?{_SLASH.sub('/', query)}" if mark and "%2" in query else text
 
 
 def _spellings(rule: str) -> list[str]:
-    """Return a rule as it matches addresses with unescaped slashes in their query."""
+    """Return the spellings of a rule that match addresses with unescaped slashes in the query."""
     before, star, behind = rule.partition("*")
     if star and "?" not in rule and _SLASH.search(behind):
-        # The wildcard may stand for a part of the path, or for all of it.
+        # The wildcard may match a part of the path, or all of it.
         return [rule, f"{before}*{_SLASH.sub('/', behind)}"]
     return [_with_slashes(rule)]
