@@ -1,7 +1,7 @@
 """Group commit: write the things of a queue, or of a source, in groups.
 
-While a group waits for the ledger's journal the next one gathers. If no worker waits for its
-writes, groups are a while apart: a large one costs a fast ledger half as much.
+While a group waits for the ledger's journal, the next group gathers. If no worker waits for its
+writes, groups start some time apart: a large group costs a fast ledger half as much.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: The most things in one group.
+#: Maximum number of things in one group.
 LARGEST_GROUP = 200
 _GROUPS_AT_ONCE = 3
-#: Seconds. Groups that follow each other sooner are small, and each costs a command or two.
+#: Seconds. Groups that follow sooner are small, and each costs one or two commands.
 _APART = 0.05
-#: Seconds until a worker that has begun to wait is seen.
+#: Seconds until the wait of a worker is noticed.
 _LOOK = 0.01
-#: Seconds that a lot of a source waits for more: sources that yield many things do so at once.
+#: Seconds that a batch waits for more: a source with many things yields them at once.
 _A_WHILE = 0.1
-#: Seconds that a source may take to close its resources, where it is not read to its end.
+#: Seconds that a source may take to close its resources if it is not read to its end.
 _TO_CLOSE = 5.0
 
 
@@ -38,10 +38,10 @@ async def write_in_groups(
     *,
     workers_wait: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Give *write* the things of *queue*, group after group until cancelled.
+    """Call *write* with the things of *queue*, group after group until cancelled.
 
-    While *workers_wait* for it, or for room in the queue, a group is written as soon as the last
-    one was. Raises what *write* raises.
+    While *workers_wait* for a write, or for room in the queue, a group is written as soon as the
+    last one was. Raises what *write* raises.
     """
     room = anyio.Semaphore(_GROUPS_AT_ONCE)
 
@@ -57,7 +57,7 @@ async def write_in_groups(
     began = float("-inf")
     async with anyio.create_task_group() as writing:
         while True:
-            # First room and then the group, which grows as long as there is none.
+            # First wait for room and then take the group, which grows in the meantime.
             await room.acquire()
             with anyio.move_on_after(_APART):
                 await last.wait()
@@ -77,31 +77,31 @@ async def write_in_groups(
 
 
 class Gathering(Generic[T]):
-    """Things on their way from one source to where they are written."""
+    """Things on their way from one source to the place where they are written."""
 
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first: int, largest: int
     ) -> None:
-        """*write* is given up to *first* things, and then up to *largest* at a time."""
+        """*write* gets up to *first* things, and then up to *largest* at a time."""
         self._write = write
         self._room = first
         self._largest = largest
-        self._coming: list[T] = []  #: things that were read since
+        self._coming: list[T] = []  #: things that were read but are not being written
         self._taken: list[T] = []  #: things that are being written
         self._is_over = False
         self._changed = anyio.Event()
 
     @property
     def left(self) -> int:
-        """How many things were read and may not be written."""
+        """How many things were read and are possibly not written."""
         return len(self._taken) + len(self._coming)
 
     async def run(self, source: AsyncIterable[T]) -> None:
         """Write all that *source* yields; a generator is closed in any case.
 
-        Raises the exceptions of both; things that were read and not written are left for `finish`.
+        Raises the exceptions of both. Things that were read but not written remain for `finish`.
         """
-        # In a task of its own: AnyIO cancels again and again, also while a source closes.
+        # In a separate task: AnyIO cancels repeatedly, even while a source closes.
         reading = asyncio.create_task(self._read(source))
         try:
             await self._write_lots()
@@ -111,7 +111,7 @@ class Gathering(Generic[T]):
                 await _ended(reading)
 
     async def finish(self) -> None:
-        """Write the things that `run` has read and may not have written."""
+        """Write the things that `run` has read and possibly not written."""
         if self.left:
             await self._write([*self._taken, *self._coming])
         self._taken, self._coming = [], []
@@ -128,7 +128,8 @@ class Gathering(Generic[T]):
                     since = anyio.current_time()
                     self._tell()
                 elif anyio.current_time() - since > _A_WHILE:
-                    await checkpoint()  # else a source that blocks the loop keeps all from writing
+                    # else a source that blocks the loop would prevent all writes
+                    await checkpoint()
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
@@ -158,7 +159,7 @@ class Gathering(Generic[T]):
 
 
 async def _ended(reading: "asyncio.Task[None]") -> None:
-    """End a source that is read no further; its exceptions meanwhile are logged, and no more."""
+    """End a source that is read no further; its exceptions from now on are only logged."""
     reading.cancel()
     with anyio.move_on_after(_TO_CLOSE, shield=True):
         await asyncio.wait({reading})

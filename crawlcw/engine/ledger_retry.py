@@ -1,7 +1,8 @@
-"""A ledger whose operations are repeated while its database is away (Decorator and Retry).
+"""A ledger that repeats its operations while its database is away (Decorator and Retry).
 
-An outage is no failure of a page: operations are tried again, with exponential backoff. It is no
-crash of a worker either: leases that run out during an outage have a renewal grace afterwards.
+An outage is no failure of a page, so operations are tried again with exponential backoff. It is no
+crash of a worker either: leases that expire during an outage can still be renewed for a short time
+after it, the renewal grace.
 """
 
 import logging
@@ -27,9 +28,9 @@ T = TypeVar("T")
 
 _FIRST_WAIT = 0.1
 _LONGEST_WAIT = 5.0
-#: Seconds for one figure of a report, which may as well be missing.
+#: Seconds for one figure of a report; a report may lack it.
 _LAST_LOOK = 10.0
-#: Seconds after an outage in which every process that waited comes back.
+#: Seconds after an outage within which every process that waited comes back.
 _COMING_BACK = 2 * _LONGEST_WAIT
 
 
@@ -37,20 +38,20 @@ class LedgerRetry:
     """The waits of one process for its ledger, and the last outage that it noticed."""
 
     def __init__(self, give_up: timedelta) -> None:
-        """Give up where the ledger has not answered for *give_up*."""
-        #: Operations, repetitions included, by a name such as `tasks.add`.
+        """Give up if the ledger has not answered for *give_up*."""
+        #: Operations, including repetitions, by a name such as `tasks.add`.
         self.asked: Counter[str] = Counter()
         self._give_up = give_up
-        self._answered = time.monotonic()  #: when the last operation with an answer was begun
+        self._answered = time.monotonic()  #: when the last successful operation started
         self._waiting = 0
         self._began = self._ended = float("-inf")  #: of the last outage
 
     def shorten(self, give_up: timedelta) -> None:
-        """Give up earlier, because the crawl is to stop."""
+        """Give up earlier, because the crawl must stop."""
         self._give_up = min(self._give_up, give_up)
 
     def grace_since(self, now: datetime) -> datetime | None:
-        """Return since when leases that ended have their renewal grace at *now*; None: none has."""
+        """Return the start of the outage whose expired leases have a renewal grace, or None."""
         monotonic = time.monotonic()
         if not self._waiting and monotonic > self._ended + _COMING_BACK:
             return None
@@ -63,7 +64,7 @@ class LedgerRetry:
 
         Raises `LedgerUnavailableError` when the time is up. *name* is for the counters.
         """
-        # Several times a page: the path without an outage makes no further call of Python.
+        # This runs several times a page: without an outage, it makes no further Python call.
         began = time.monotonic()
         self.asked[name] += 1
         try:
@@ -71,7 +72,7 @@ class LedgerRetry:
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, began)
         if (now := time.monotonic()) - began > _LONGEST_WAIT:
-            # No operation was refused: the ledger was frozen, and went on afterwards.
+            # No operation failed: the ledger was frozen, and continued afterwards.
             self._note_outage(began)
             self._ended = now
         if began > self._answered:
@@ -79,7 +80,7 @@ class LedgerRetry:
         return result
 
     async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
-        """Return a figure for a report; None if *operation* fails, or takes longer than 10 s."""
+        """Return a figure for a report; None if *operation* fails or takes longer than 10 s."""
         with anyio.move_on_after(_LAST_LOOK):
             try:
                 return await operation()
@@ -127,7 +128,7 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, began: float) -> None:
-        # It answered the last operation; it may have been away at any time since.
+        # It answered the last operation, but it may have been away at any time since.
         since = min(began, self._answered)
         if since > self._ended and not self._waiting:
             self._began = since
@@ -151,9 +152,9 @@ class _Retrying:
         if not self._name:
             if name in Ledger.__annotations__:
                 found = _Retrying(found, self._retry, name=name)
-        # Walks are no coroutines: they are the real ledger's.
+        # Walks are no coroutines: those of the real ledger are used.
         elif iscoroutinefunction(found):
             found = partial(self._retry.ask, f"{self._name}.{name}", found)
-        # Made once: the next access finds it in the instance.
+        # Store it: the next access finds it in the instance.
         setattr(self, name, found)
         return found

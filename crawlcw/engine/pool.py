@@ -1,7 +1,7 @@
 """Pool of coroutines that work on one queue of leases: fetchers, or handlers of tracked tasks.
 
-Its source puts leases as it gets them, and returns when there is nothing more to do. A
-quarantined task runs alone, so that the task that crashes its workers is found.
+The pool's source puts leases as it gets them, and returns when there is nothing more to do. A
+quarantined task runs alone, to find the task that crashes its workers.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.dispatched = 0  #: leases that were put and are not done
+        self.dispatched = 0  #: leases that were put and are not yet done
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Waits for a lease; the caller says when it is `done`.
+        #: Waits for a lease; the caller calls `done` at the end of the work.
         self.get = self._queue.get
-        self._begin_one: Callable[[], object] | None = None  #: while it runs
-        self._begun = 0  #: workers, of which some have nothing to do where the size has shrunk
+        self._begin_one: Callable[[], object] | None = None  #: set while the pool runs
+        self._begun = 0  #: workers; some have nothing to do after the size has shrunk
         self._one_is_done = asyncio.Event()
 
     @property
     def waiting(self) -> int:
-        """The number of leases that no worker has begun with."""
+        """The number of leases that no worker has started."""
         return self._queue.qsize()
 
     def has_idle_workers(self) -> bool:
@@ -46,24 +46,24 @@ class Pool:
         return self.dispatched < self.size
 
     def resize(self, size: int) -> None:
-        """Let *size* workers work from now on; where they are fewer, those at work finish."""
+        """Let *size* workers work from now on; surplus workers finish their work."""
         self.size = size
         while self._begin_one is not None and self._begun < size:
             self._begin_one()
             self._begun += 1
 
     def put(self, lease: Lease) -> None:
-        """Let the next worker that is free begin with a lease."""
+        """Let the next free worker start on a lease."""
         self.dispatched += 1
         self._queue.put_nowait(lease)
 
     def done(self) -> None:
-        """Note that the work under a lease has ended, well or not."""
+        """Note that the work on a lease has ended, with or without success."""
         self.dispatched -= 1
         self._one_is_done.set()
 
     def take_back(self) -> list[Lease]:
-        """Return the leases that no worker has begun with; none will."""
+        """Take back and return the leases that no worker has started."""
         leases = []
         while not self._queue.empty():
             leases.append(self._queue.get_nowait())
@@ -78,10 +78,10 @@ class Pool:
         give_back: Callable[[], Awaitable[None]],
         grace: Callable[[], AbstractContextManager[object]],
     ) -> FinishReason:
-        """Let every worker *work* on what *source* puts until that returns; return why it did.
+        """Let every worker *work* on the leases of *source* until that returns; return its reason.
 
-        If it is not drained, *give_back* is awaited, then the rest of the work, within the scope
-        that *grace* returns. Raises `UsageError` if other code cancels a worker's task.
+        If *source* is not drained, *give_back* is awaited, and then the rest of the work, within
+        the scope that *grace* returns. Raises `UsageError` if other code cancels a worker's task.
         """
         async with anyio.create_task_group() as workers:
             self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
@@ -92,7 +92,7 @@ class Pool:
                 nonlocal reason
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
-                    # At once: in the next tick a worker could begin with one more.
+                    # Now, because in the next tick a worker could start one more lease.
                     await give_back()
                     with grace():
                         while self.dispatched:
@@ -101,13 +101,13 @@ class Pool:
                 self._begin_one = None
                 workers.cancel_scope.cancel()
 
-            # In a task of its own: each wake-up passes all coroutines that await it.
+            # In a separate task, because each wake-up passes all coroutines that await it.
             workers.start_soon(run_source)
         return reason
 
 
 async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
-    """Work; raises `UsageError` if other code than a scope around it cancels this."""
+    """Work; raises `UsageError` if code other than an enclosing scope cancels this task."""
     try:
         await work()
     except asyncio.CancelledError as error:
@@ -119,28 +119,28 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: A task that found no moment to run alone waits this multiple of the patience for the next one.
+#: If a task found no time to run alone, it waits this multiple of the patience for the next try.
 _PAUSES = 12
 
 
 class RunAlone:
-    """The tasks under way in one process, and the one that is alone, if any."""
+    """The tasks in progress in one process, and the one that runs alone, if any."""
 
     def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: float = math.inf) -> None:
-        """*patience* is how many seconds all tasks may wait for the end of those under way."""
+        """*patience* is how many seconds all tasks may wait for the end of those in progress."""
         self._ledger = ledger
         self._held = held
         self._patience = patience
         self._under_way: set[tuple[bytes, int]] = set()  #: ids and fences
-        self._left = anyio.Event()  #: set when nothing is under way any more
-        self.alone: Lease | None = None  #: of the task that has begun alone and has not left
+        self._left = anyio.Event()  #: set when nothing is in progress any more
+        self.alone: Lease | None = None  #: of the task that has started alone and has not left
         self._free = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
-        """Return whether to begin with a task now; a begun task must `leave`.
+        """Return whether to start a task now; a started task must `leave`.
 
-        False: another one had to end first, and the turn of the task's host is over. If the lease
-        is lost, the work under it is cancelled, here. Raises `Defer` if that takes too long.
+        False means that another task had to end first, so the turn of this task's host is over. If
+        the lease is lost, its work is cancelled here. Raises `Defer` if the wait takes too long.
         """
         if self.alone is not None:
             await self._free.wait()
@@ -150,7 +150,7 @@ class RunAlone:
             if alone:
                 self.alone = lease
                 self._free = anyio.Event()
-                if self._under_way:  # nothing is added to them from here on
+                if self._under_way:  # no task is added to them from now on
                     self._left = anyio.Event()
                     with anyio.move_on_after(self._patience) as waiting:
                         await self._left.wait()
@@ -167,7 +167,7 @@ class RunAlone:
         return True
 
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended, well or not; it may not have begun."""
+        """Note that the work on a task has ended, in any way; it may not have started."""
         self._under_way.discard((lease.task.id, lease.fence))
         if not self._under_way:
             self._left.set()

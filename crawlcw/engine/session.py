@@ -1,6 +1,6 @@
 """Session: a process as one worker on a ledger, with its leases, counters and heartbeat.
 
-Crawls and the work on tracked tasks stand on one.
+Crawls and the work on tracked tasks use it.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two heartbeats.
 _LONGEST_PAUSE = 5.0
-#: A worker that has been silent for as many beats is not counted on.
+#: A worker that has missed this number of heartbeats does not count.
 _MISSED_BEATS = 3
 _RATE_OVER = 60.0
 
@@ -42,12 +42,12 @@ class HeldLeases:
 
     def __init__(self) -> None:
         self._held: dict[bytes, Lease] = {}
-        #: By the task, what to cancel should its lease be lost.
+        #: By task, the scope to cancel if its lease is lost.
         self.scopes: dict[bytes, anyio.CancelScope] = {}
-        #: Leases to be released, for the work under them was cancelled.
+        #: Leases to release, because their work was cancelled.
         self.orphans: list[Lease] = []
         self._settling: set[bytes] = set()
-        self.of_host: Counter[str] = Counter()  #: tasks held, by the host
+        self.of_host: Counter[str] = Counter()  #: leased tasks, by host
         self._ends: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
@@ -57,19 +57,19 @@ class HeldLeases:
         return task_id in self._held
 
     def holds(self, lease: Lease) -> bool:
-        """Return whether *lease* itself is held, and not another one of its task."""
+        """Return whether this process has *lease* itself, and not another lease of its task."""
         held = self._held.get(lease.task.id)
         return held is not None and held.fence == lease.fence
 
     def add(self, leases: Iterable[Lease]) -> None:
-        """Take charge of leases just claimed."""
+        """Add leases that were just claimed."""
         for lease in leases:
             if lease.task.id not in self._held:
                 self.of_host[lease.task.host] += 1
             self._held[lease.task.id] = lease
 
     def all(self) -> list[Lease]:
-        """Return the leases held."""
+        """Return all leases."""
         return list(self._held.values())
 
     def settling(self, leases: Iterable[Lease]) -> None:
@@ -79,7 +79,7 @@ class HeldLeases:
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
-        # Not a later lease of the same task: it would run out.
+        # Not a later lease of the same task, because that would expire.
         for lease in filter(self.holds, leases):
             task = lease.task
             self._settling.discard(task.id)
@@ -91,12 +91,12 @@ class HeldLeases:
                 del self.of_host[task.host]
 
     async def ended(self, lease: Lease) -> None:
-        """Wait until *lease* was committed, released or lost."""
+        """Wait until *lease* is committed, released or lost."""
         if self.holds(lease):
             await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
 
     def lose(self, task_ids: Iterable[bytes]) -> None:
-        """Forget leases that another worker holds now, and stop what runs under them."""
+        """Forget leases that another worker has now, and stop the work on them."""
         for task_id in task_ids:
             if lease := self._held.get(task_id):
                 self.end([lease])
@@ -104,10 +104,10 @@ class HeldLeases:
                 scope.cancel()
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
-        """Renew the leases held; return the lost tasks, which are forgotten here as by `lose`."""
+        """Renew all leases; return the lost tasks, which are forgotten as by `lose`."""
         asked = self.all()
         lost = await ledger.leases.renew(asked, lease=lease) - self._settling
-        # A task that was committed meanwhile is not lost; one that is being committed is left out.
+        # A task that was committed in between is not lost; one that is being committed is left out.
         gone = {each.task.id for each in asked if each.task.id in lost and self.holds(each)}
         if gone:
             logger.warning(
@@ -118,22 +118,22 @@ class HeldLeases:
 
 
 class Hosts(Protocol):
-    """The leases of hosts that a process holds."""
+    """The leases of hosts of one process."""
 
     def leases(self) -> Sequence[HostLease]:
-        """Return them; for any thread."""
+        """Return the leases; any thread may call this."""
 
     async def renew(self) -> None:
-        """Renew them; raises `LedgerUnavailableError`."""
+        """Renew the leases; raises `LedgerUnavailableError`."""
 
     async def leave(self) -> None:
-        """Give them back; raises `LedgerUnavailableError`."""
+        """Release the hosts; raises `LedgerUnavailableError`."""
 
 
 class WorkerSession:
     """The leases of one process on one ledger, and its place among the workers."""
 
-    hosts: Hosts | None = None  #: the leases of hosts that it holds; None: of tracked tasks
+    hosts: Hosts | None = None  #: the leases of its hosts; None if it works on tracked tasks
     instruments: Instruments | None = None  #: observers of each step
 
     def __init__(
@@ -145,22 +145,22 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Not on the list of workers yet, see `join`; for *limit* and *deadlines* see `Watchdog`.
+        """Start outside the list of workers, see `join`; *limit* and *deadlines* are as in `Watchdog`.
 
-        *lease* returns how long a lease is just now. Gives up if the ledger has not answered for
-        *give_up*.
+        *lease* returns the current length of a lease. The session gives up if the ledger has not
+        answered for *give_up*.
         """
         self.raw_ledger = ledger
         self.lease = lease
         self.retry = LedgerRetry(give_up)
         self.stats = Stats(ledger_operations=self.retry.asked)
-        #: The same ledger; its operations are repeated while it is unavailable.
+        #: The same ledger, which repeats its operations while it is unavailable.
         self.ledger = retrying(ledger, self.retry)
         self.held = HeldLeases()
-        self.renewed = time.monotonic()  #: when the leases of tasks were renewed last
+        self.renewed = time.monotonic()  #: when the leases of tasks were last renewed
         self._this = this_worker(now=ledger.now())
         self.worker = self._this.name  #: the name of this process in the ledger
-        self.began = self._this.started  #: of the ledger's time
+        self.began = self._this.started  #: by the ledger's clock
         self._hurried = anyio.Event()
         self.watchdog = Watchdog(
             self.stats,
@@ -169,18 +169,19 @@ class WorkerSession:
             renew=self._renew_beside,
             deadlines=deadlines,
         )
-        self._samples = deque([(time.monotonic(), 0)])  #: of the last minute: pages by then
+        #: of the last minute: times, and the number of pages at each
+        self._samples = deque([(time.monotonic(), 0)])
         self._shown = Vitals()
-        #: In which minute a point was left, or the worker started.
+        #: The minute of the last point, or of the worker's start.
         self._recorded = minute_of(self.began)
         self._longest_lag = 0.0  #: since then, in seconds
         self._idle = False
         self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
-        """Take back the leases of dead processes of this machine, and enter the list of workers.
+        """Take over the leases of dead processes on this machine, and enter the list of workers.
 
-        Raises `LedgerConfigurationError` if the ledger is half of a copy.
+        Raises `LedgerConfigurationError` if the ledger is an unfinished copy.
         """
         if (await self.ledger.notes.state()).get(copying.UNFINISHED):
             raise LedgerConfigurationError(copying.HALF_COPIED)
@@ -195,15 +196,16 @@ class WorkerSession:
     ) -> None:
         """Renew and beat until cancelled; call *on_lost* with the tasks that others have now.
 
-        Renews every third of a lease, and takes back what dead neighbours held. *announce* gets
-        the tasks that were given back because their work was cancelled.
+        Renews every third of a lease, and takes over the leases of dead processes on this machine.
+        *announce* gets the tasks that were released because their work was cancelled.
         """
-        self._hurried = anyio.Event()  # earlier changes are no reason
+        self._hurried = anyio.Event()  # ignore earlier changes
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
             while True:
-                # An outage of the ledger is no part of the pause: the renewal grace is short.
+                # Do not add an outage of the ledger to this pause, because the renewal grace is
+                # short.
                 with anyio.CancelScope(deadline=began + self.lease().total_seconds() / 3):
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
@@ -231,10 +233,10 @@ class WorkerSession:
         return lost
 
     async def _renew_beside(self) -> None:
-        """Renew, and beat, in another loop and over another connection: this loop stands still."""
+        """Renew and beat with another loop and another connection, because this loop stalls."""
         ledger = await self.raw_ledger.another()
         try:
-            # As the ledger has them: of a claim whose answer is on its way the loop knows nothing.
+            # Ask the ledger, because the loop does not know a claim whose reply is on its way.
             if held := await ledger.leases.held(self.worker):
                 await ledger.leases.renew(held, lease=self.lease())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
@@ -244,29 +246,29 @@ class WorkerSession:
             await ledger.close()
 
     def lease_changed(self) -> None:
-        """Renew the leases held at once, and by the present lease from here on.
+        """Renew all leases at once, and use the current length of a lease from now on.
 
-        Else a shorter one would run out during the pause before the next renewal.
+        Otherwise a shorter lease would expire during the pause before the next renewal.
         """
         self.watchdog.renew_every = self.lease().total_seconds() / 3
         self._hurried.set()
 
     async def abandon(self, ledger: Ledger) -> int:
-        """Release all tasks by another connection, and leave; return how many were released.
+        """Release all tasks over another connection, and leave; return their number.
 
-        For another thread's loop: this session's own does not end its work.
+        For the loop of another thread, because this session's own loop does not end its work.
         """
         released = await ledger.outcomes.release(self.held.all())
         await ledger.workers.leave(self.worker)
         return released
 
     async def release_all(self) -> int:
-        """Give all tasks back that are held; return how many went back."""
+        """Release all tasks; return the number of released tasks."""
         return await self.ledger.outcomes.release(self.held.all())
 
     async def leave(self) -> None:
-        """Give back the hosts and leave the list of workers, after all tasks."""
-        # While it is on the list its leases are its own.
+        """Release the hosts and leave the list of workers, after all tasks were released."""
+        # While the worker is on the list, its leases belong to it.
         if self.hosts is not None:
             await self.hosts.leave()
         await self.beat(over=self.ledger)
@@ -274,7 +276,7 @@ class WorkerSession:
         await self.ledger.workers.leave(self.worker)
 
     async def _keep_beating(self) -> None:
-        """Beat every few seconds, and at once when this worker becomes idle, or has work again."""
+        """Beat every few seconds, and at once when this worker becomes idle or has work again."""
         while True:
             with anyio.move_on_after(min(_LONGEST_PAUSE, self.lease().total_seconds() / 3)):
                 await self._idle_changed.wait()
@@ -287,9 +289,9 @@ class WorkerSession:
                 await self.record()
 
     async def beat(self, over: Ledger | None = None) -> None:
-        """Write the counters down, and that this worker lives; raises `LedgerError`.
+        """Write the counters and a sign of life; raises `LedgerError`.
 
-        *over*: another connection, of a worker that stands still or leaves, and wants no hosts.
+        *over* is another connection, for a worker that stalls or leaves, and so needs no hosts.
         """
         idle = self._idle and over is None
         self._shown = self.vitals()
@@ -299,7 +301,7 @@ class WorkerSession:
         )
 
     def vitals(self) -> Vitals:
-        """Return how this process is just now; for any thread."""
+        """Return the current state of this process; any thread may call this."""
         stats = self.stats
         return Vitals(
             finished=stats.pages,
@@ -314,7 +316,7 @@ class WorkerSession:
         )
 
     def _rate(self) -> float:
-        """Return how many tasks were finished a second in the last minute, or since the start."""
+        """Return the number of tasks finished per second in the last minute, or since the start."""
         now, samples = time.monotonic(), self._samples
         samples.append((now, self.stats.pages))
         while now - samples[1][0] >= _RATE_OVER:
@@ -323,7 +325,7 @@ class WorkerSession:
         return (self.stats.pages - first) / (now - began) if now > began else 0.0
 
     async def record(self, *, last: bool = False) -> None:
-        """Leave a point of the counters shown last: one a minute, and a *last* one at the end."""
+        """Record a point of the counters that were last shown: one a minute, and a *last* one."""
         now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded:
             return
@@ -332,24 +334,24 @@ class WorkerSession:
         try:
             await self.raw_ledger.rates.record(point)
         except LedgerError as error:
-            # It costs no page: what this one counts is in the next one.
+            # This loses no page, because the next point includes this one's counts.
             logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
         else:
             self._recorded, self._longest_lag = minute_of(now), 0.0
 
     @property
     def is_idle(self) -> bool:
-        """Whether this worker's fetchers have no host to ask, though there is work."""
+        """Whether this worker's fetchers have no host to ask although there is work."""
         return self._idle
 
     def set_idle(self, idle: bool) -> None:
-        """Note whether this worker's fetchers have no host to ask, though there is work."""
+        """Note whether this worker's fetchers have no host to ask although there is work."""
         if idle != self._idle:
             self._idle = idle
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:
-        """Return how many workers are at work, and how many others of them are idle."""
+        """Return the number of workers, and how many of the others are idle."""
         now = self.ledger.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
         listed = await self.ledger.workers.all()

@@ -15,7 +15,7 @@ from crawlcw.model.transitions import Event, Settlement
 
 @dataclass(slots=True, kw_only=True)
 class Stats(Counters):
-    """Counters of one process, since it started. Written by the crawl, read by anyone."""
+    """Counters of one process since its start. The crawl writes them, and anyone may read them."""
 
     started: float = field(default_factory=time.monotonic)
     items_by_callback: Counter[str] = field(default_factory=Counter)
@@ -25,17 +25,17 @@ class Stats(Counters):
     hosts_given_up: dict[str, str] = field(default_factory=dict)
     links_dropped: Counter[str] = field(default_factory=Counter)
     link_examples: dict[str, list[str]] = field(default_factory=dict)
-    dropped: DroppedLinks = field(init=False)  #: the last two, to count with
+    dropped: DroppedLinks = field(init=False)  #: the last two as one object, which counts both
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
-    unwritten_pages: int = 0  #: finished, in results that wait for the ledger
-    unwritten_items: int = 0  #: of the same results
+    unwritten_pages: int = 0  #: finished pages in results that wait for the ledger
+    unwritten_items: int = 0  #: items in the same results
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     claims: int = 0
     claims_missed: int = 0
-    loop_lag: Histogram = field(default_factory=Histogram)  #: ten times a second
-    ledger_operations: Counter[str] = field(default_factory=Counter)  #: asked, by name
+    loop_lag: Histogram = field(default_factory=Histogram)  #: measured ten times a second
+    ledger_operations: Counter[str] = field(default_factory=Counter)  #: sent, by name
 
     def __post_init__(self) -> None:
         self.dropped = DroppedLinks(self.links_dropped, self.link_examples)
@@ -50,14 +50,14 @@ class Stats(Counters):
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
-        """Count an origin that was given up; the first hundred are named."""
+        """Count an origin that was given up; only the first hundred are named."""
         if origin in self.hosts_given_up or len(self.hosts_given_up) < MOST_NAMED:
             self.hosts_given_up[origin] = reason
         else:
             self.more_hosts_given_up += 1
 
     def waiting(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Count results that wait for the ledger; *written*: that waited until now."""
+        """Count results that wait for the ledger; with *written*, they have waited until now."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change
@@ -92,10 +92,10 @@ class Seen(Protocol):
     """One step, while it lasts."""
 
     def answered(self, *, status: int, size: int) -> None:
-        """Note an answer: its HTTP status, and the bytes of its decoded body."""
+        """Note a response: its HTTP status, and the bytes of its decoded body."""
 
     def failed(self, reason: str) -> None:
-        """Note that the step came to nothing, for one of the reasons of `errors.Reason`."""
+        """Note that the step failed, for one of the reasons of `errors.Reason`."""
 
 
 #: The block of a step in a crawl without instruments.
@@ -103,13 +103,13 @@ UNSEEN: AbstractContextManager[Seen | None] = nullcontext()
 
 
 class Instruments(Protocol):
-    """Observer of each step. A block that an exception leaves has failed for that."""
+    """Observer of each step. If an exception leaves a block, its step has failed with that."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
         """Enter the block of one attempt at a page."""
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
-        """Enter the block in which a callback runs."""
+        """Enter the block of a callback."""
 
     def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
-        """Enter the block in which the links and outcomes of a group of pages are written."""
+        """Enter the block of the write of a group's links and outcomes."""

@@ -1,7 +1,7 @@
 """Watchdog thread beside an event loop, for callbacks that block the loop or never return.
 
-While the loop stands still, the thread logs whose code keeps it, renews the leases, and ends the
-process at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
+While the loop stalls, the thread logs whose code blocks it, renews the leases, and ends the process
+at the limit. If C code holds the interpreter's lock, a timer of CPU time ends the process.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: The exit code of a process whose event loop was kept for longer than is allowed.
+#: The exit code of a process whose event loop was blocked for longer than the limit.
 STUCK = 124
 _LOOK_EVERY = 0.25
-#: Seconds for the last log lines before the process ends all the same.
+#: Seconds for the last log lines; then the process ends in any case.
 _LAST_WORDS = 2.0
-#: Seconds for a renewal beside the loop, which is not looked at meanwhile.
+#: Seconds for a renewal beside the loop. The thread does not watch the loop meanwhile.
 _TO_RENEW = 5.0
-#: The timer of CPU time is for where the thread does not get to run.
+#: The timer of CPU time is longer, because it is for cases where the thread cannot run.
 _LONGER = 5.0
 
 
 class Watchdog:
-    """Watches the event loop that it is entered in, for as long as the block.
+    """Watches its event loop while the block lasts.
 
-    One that is not entered watches nothing, and explains no failure.
+    A watchdog that is not entered watches nothing and explains no failure.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class Watchdog:
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """End the process when user code keeps the loop for longer than *limit* (0: never).
+        """End the process if user code blocks the loop for longer than *limit* (0: never).
 
-        While the loop stands still *renew* is called in the thread's own loop, every *renew_every*.
+        While the loop stalls, the thread calls *renew* in its own loop, every *renew_every*.
         *deadlines* are the time limits of requests in seconds, by the reason of the failure.
         """
         self.stalls = Stalls(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
         self.renew_every = renew_every.total_seconds()
-        #: The code of the user that has begun since the last tick.
+        #: The user's code that has started since the last tick.
         self.begun: Called | None = None
         self._renew = renew
         self._deadlines = deadlines
@@ -83,11 +83,11 @@ class Watchdog:
         self._most_late = 0.0
 
     def stalled(self, began: float) -> float:
-        """Return for how many seconds the loop has stood still since *began*."""
+        """Return how many seconds the loop has stalled since *began*."""
         return self.stalls.since(began, now=self._clock())
 
     def explains(self, error: FetchError, began: float) -> bool:
-        """Return whether a request that *began* then failed only because the loop stood still."""
+        """Return whether a request that *began* then failed only because the loop stalled."""
         limits = self._deadlines
         if error.deadline is not None:
             limits = {**limits, error.reason: error.deadline}
@@ -96,20 +96,20 @@ class Watchdog:
         return explained
 
     def lag(self) -> float:
-        """Return the most seconds that the loop was late since the last call; for any thread."""
+        """Return the longest lag of the loop in seconds since the last call; for any thread."""
         late, self._most_late = self._most_late, 0.0
         return max(late, self.stalls.lag(self._clock()))
 
     def stuck_in(self) -> str:
-        """Return which code of the user's keeps the loop, in words; for another thread."""
+        """Return the user's code that blocks the loop, in words; for another thread."""
         called = running_in(self._frame())
         return "" if called is None else f"{called.name} of {called.subject}"
 
     async def __aenter__(self) -> Self:
-        """Begin to watch."""
+        """Start to watch."""
         self._loop_thread = threading.get_ident()
         self.stalls = Stalls(now=self._clock())
-        # A process has one such timer, which the program around the crawl may use itself.
+        # A process has only one such timer, and the program around the crawl may use it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._most_cpu = self.limit + min(_LONGER, self.limit)
             # Chained to the default, which ends the process.
@@ -121,11 +121,12 @@ class Watchdog:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._tick_handle.cancel()
         self._left.set()
         with anyio.CancelScope(shield=True):
-            # It may be about to renew something; it is a daemon.
+            # The thread may be about to renew something. Do not wait longer, because it is a
+            # daemon.
             await to_thread.run_sync(self._thread.join, _LAST_WORDS)
         if self._most_cpu:
             self._most_cpu = 0.0
@@ -139,7 +140,7 @@ class Watchdog:
         if lag >= STANDSTILL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
-            # Where the thread did not get to see it.
+            # In case the thread could not run and see the stall.
             self._tell(self.begun, lag)
         self.begun = None
         if self._most_cpu:
@@ -148,7 +149,7 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            # No uvloop, and nothing else that the main loop has.
+            # Not uvloop, so that nothing is shared with the main loop.
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 self._watch(runner)
         except Exception:
@@ -160,7 +161,7 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent = silence.look(now, heard=lag < _LOOK_EVERY)
-            # A lease may be short and partly gone, and a connection must still be made.
+            # The lease may be short and partly used up, and a connection must still be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
             if now - self._renewed >= self.renew_every:
@@ -171,7 +172,7 @@ class Watchdog:
             frame = self._frame()
             called = running_in(frame)
             self._tell(called, lag)
-            # Python runs, if not in the loop: the time is taken here.
+            # Python code runs here, though not in the loop, so this thread measures the time.
             if self._most_cpu:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
             if called is not None and self.limit and silent >= self.limit:
@@ -205,7 +206,7 @@ class Watchdog:
             )
 
     def _end_process(self, called: Called, frame: FrameType | None) -> None:
-        # Whatever keeps the loop may keep the log's lock, too.
+        # The blocking code may also block the log's lock.
         threading.Timer(_LAST_WORDS, os._exit, [STUCK]).start()
         logger.error(
             "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",

@@ -16,13 +16,13 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Longer than any lease: its leases have run out by then.
+#: Longer than any lease, so a silent worker's leases have expired by then.
 _LONGEST_SILENCE = timedelta(days=1)
 _STATM = Path("/proc/self/statm")
 
 
 def this_worker(*, now: datetime) -> Worker:
-    """Return this process as a worker, with a name that no other one has."""
+    """Return this process as a worker, with a unique name."""
     pid = os.getpid()
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40]
     return Worker(
@@ -37,24 +37,24 @@ def this_worker(*, now: datetime) -> Worker:
 
 
 def is_dead(worker: Worker) -> bool:
-    """Return whether *worker* certainly is dead: it ran on this machine and its process is gone."""
+    """Return whether *worker* is certainly dead: its process on this machine does not exist."""
     return worker.machine == _machine() and _birth(worker.pid) != worker.birth
 
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
-    """Return whether *worker*, of any machine, has been silent too long to be counted on."""
+    """Return whether *worker*, on any machine, has been silent too long to count."""
     return now - worker.heartbeat > _LONGEST_SILENCE
 
 
 def _machine() -> str:
-    """Return a name for this machine since its last boot, as this process numbers processes."""
+    """Return a name for this machine since its last boot, and for this process's PID namespace."""
     parts = [socket.gethostname()]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
-        # Two containers on one machine number their processes apart.
+        # Two containers on one machine number their processes separately.
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     except OSError:
-        pass  # no Linux: the host name has to do
+        pass  # no Linux: the host name must be enough
     return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -64,7 +64,7 @@ def _birth(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if _exists(pid) else None
-    # Behind the name, which may hold anything: field 22 is the start, field 3 the state.
+    # The name before may contain anything. After it, field 22 is the start, field 3 the state.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
@@ -80,7 +80,7 @@ def _exists(pid: int) -> bool:
 
 
 async def reap_dead_workers(ledger: Ledger) -> int:
-    """End the leases of workers that are no more; return how many leases of tasks."""
+    """End the leases of dead workers; return the number of ended leases of tasks."""
     ended = 0
     for worker in await dead_workers(ledger):
         ended += await ledger.workers.leave(worker.name)
@@ -93,7 +93,7 @@ async def reap_dead_workers(ledger: Ledger) -> int:
 
 
 async def dead_workers(ledger: Ledger) -> list[Worker]:
-    """Return the workers that are on the list of those at work and are no more."""
+    """Return the dead workers that are still on the list."""
     now = ledger.now()
     listed = await ledger.workers.all()
     return [each for each in listed if is_dead(each) or is_gone(each, now=now)]
@@ -104,7 +104,7 @@ def resident_memory() -> int:
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        # No Linux: the most that it ever was has to do.
+        # No Linux: return the maximum that it ever was.
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
     return pages * resource.getpagesize()
