@@ -145,7 +145,7 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Start outside the list of workers, see `join`; *limit* and *deadlines* are as in `Watchdog`.
+        """Start outside the list of workers, see `join`; for *limit*, *deadlines* see `Watchdog`.
 
         *lease* returns the current length of a lease. The session gives up if the ledger has not
         answered for *give_up*.

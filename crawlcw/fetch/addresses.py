@@ -1,11 +1,12 @@
 """Addresses and ports that a crawl may connect to (CWE-918).
 
-A crawler follows links, often inside a network that trusts it: no link, redirect or name that
-resolves to `127.0.0.1` may lead there. The guard checks an address when a socket is made, after
-every look-up: the checked address is the one of the connection, and no DNS answer can change it.
+A crawler follows links, often inside a network that trusts it. No link, redirect or name that
+resolves to `127.0.0.1` may lead into that network. The guard checks an address when a socket is
+made, after every look-up. So the connection goes to the checked address, and no DNS answer can
+change it.
 
-aiohttp gives guard and connector the context of a request and nothing else. So the exchange under
-way is a context variable.
+aiohttp gives the guard and the connector only the context of a request. So the current exchange is
+a context variable.
 """
 
 import ipaddress
@@ -38,68 +39,68 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
-#: Special by the IANA's registries, though `ipaddress` of some Python that we
-#: run on calls them global.
+#: Special in IANA's registries, although `ipaddress` of some Python
+#: versions calls them global.
 _SPECIAL = [
     ipaddress.ip_network(each)
     for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
 ]
-#: Where clouds hand out credentials, outside of the link-local networks.
+#: Addresses where clouds serve credentials, outside the link-local networks.
 _METADATA = [
     ipaddress.ip_address(each)
     for each in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: Of more start URLs' names than that none is trusted: no intranet has so many, and
-#: each costs memory.
+#: If start URLs have more names, none is trusted: no intranet has this number,
+#: and each costs memory.
 MOST_START_NAMES = 1_000
-#: The most addresses of `start` that the ledger notes.
+#: Maximum number of addresses from `start` that the ledger notes.
 MOST_START_ADDRESSES = 1 << 16
-#: Keys of the notes: a host that `start` has yielded, a name that had a public address.
+#: Keys of the notes: a host that `start` yielded, and a name that had a public address.
 START, _PUBLIC = "start ", "public "
-#: Names that are remembered as public. The ledger has those of start URLs as well.
+#: Maximum number of names remembered as public. The ledger also has those of start URLs.
 _MOST_PUBLIC = 10_000
 NOT_PUBLIC = "the host is at an address that is not public"
 
 
 class Stage(IntEnum):
-    """How far a request has come on its way through a proxy."""
+    """The progress of a request on its way through a proxy."""
 
-    DIALLING = 0  #: there is no connection to the proxy itself
-    REACHED = 1  #: there is one, and the proxy has said nothing yet
-    GREETED = 2  #: it has said that it speaks SOCKS
-    PASSED = 3  #: it says that it has reached the host, or has an answer
+    DIALLING = 0  #: no connection to the proxy itself
+    REACHED = 1  #: connected, but the proxy has not answered yet
+    GREETED = 2  #: the proxy has answered that it speaks SOCKS
+    PASSED = 3  #: the proxy reports that it has reached the host, or a response has come
 
 
 @dataclass(slots=True, eq=False)
 class Hop:
-    """One exchange of an attempt, as connector and guard see it."""
+    """One exchange of an attempt, as the connector and the guard see it."""
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: the origin, or a page of it; None: no request yet
+    url: yarl.URL | None = None  #: the origin or one of its pages; None: no request yet
     stage: Stage = Stage.DIALLING
 
 
-#: The exchange of the request under way in this context, or the one that a user's own
-#: downloader works on. aiohttp races the addresses of a name in tasks of their own, which
-#: inherit the context of the request; no other request can see it.
+#: The exchange of the current request in this context, or the one that a user's own
+#: downloader works on. aiohttp tries the addresses of a name in separate tasks, which
+#: inherit the context of the request. No other request can see it.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
 class AddressRefusedError(PermissionError):
-    """The address is not public, and the host was not allowed to have such a one.
+    """The address is not public, and the host is not allowed to have such an address.
 
-    It is without a text: aiohttp merges errors of several addresses of one name into an `OSError`
-    of no particular kind where their texts differ.
+    The error has no text: if the errors for several addresses of a name have different texts,
+    aiohttp merges them into a general `OSError`.
     """
 
 
 class PublicNames:
-    """The names of start URLs in the ledger's notes, for all processes and the next crawls."""
+    """The names of start URLs in the ledger's notes, for all processes and later crawls."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Take the ledger's notes; only a spider that *has_own_start* notes hosts of it."""
+        """Use the ledger's notes; only a spider that *has_own_start* records its hosts there."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
@@ -122,33 +123,33 @@ class PublicNames:
         try:
             return await self._notes.state()
         except LedgerError as error:
-            # As if the DNS itself were away: the page is tried again.
+            # The same error as for an outage of the DNS, so that the page is tried again.
             message = f"the ledger could not be asked about the name: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
     async def note_public(self, name: str) -> None:
-        """Write down that a name has a public address."""
+        """Record that a name has a public address."""
         key = f"{_PUBLIC}{name}"
         if key not in self._noted:
-            # Where the ledger is away, the next look-up writes it down.
+            # If the ledger is away, the next look-up records it.
             with suppress(LedgerError):
                 await self._notes.set_state({key: True})
                 self._noted.add(key)
 
 
 class AddressGuard:
-    """Lets connections through to public addresses and to hosts the user has named.
+    """Allows connections to public addresses and to hosts that the user has named.
 
     - *start_origins*: the `Location.host` of the start URLs. Each may be at a
       private address, at its own port; a host without a port means 80 and 443.
-      Of names that holds for those without a public address, see `resolved`.
+      A name may be there only if it never had a public address, see `resolved`.
     - *allow_private*: names with a port, or without one for all usual ports.
-    - *public_names* remembers for other processes of the crawl, and for the next
-      ones; without it only this guard does.
+    - *public_names* remembers public names for other processes of the crawl, and
+      for later crawls; without it, only this guard remembers them.
 
-    A name is trusted only for requests to that name: another host that
-    resolves to the same address is refused. Link-local addresses and those
-    with the credentials of clouds are open only to requests for the address itself.
+    A name is trusted only for requests to that name: another host that resolves to the same address
+    is refused. Link-local addresses, and the addresses of clouds' credentials, are open only to
+    requests for the address itself.
     """
 
     def __init__(
@@ -162,9 +163,9 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _PORTS
         self._public_names = public_names
-        #: Names that had a public address, those that `start` may name yet among them.
+        #: Names that had a public address, including those that `start` may still yield.
         self._public: dict[str, None] = {}
-        self._private: set[str] = set()  #: the start URLs' names that never had one
+        self._private: set[str] = set()  #: names of start URLs that never had one
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -181,7 +182,7 @@ class AddressGuard:
             known[host] = known.get(host, frozenset()) | ports
 
     async def _ask(self, known: PublicNames) -> None:
-        """Trust the hosts that `start` has yielded, and write down which of them are public."""
+        """Trust the hosts that `start` has yielded, and record which of them are public."""
         before = set(self._start_names)
         self._trust(await known.start_hosts())
         for name in self._start_names.keys() - before:
@@ -194,9 +195,10 @@ class AddressGuard:
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
         """Check that a request may go to the host and port of *url*, through *proxy*.
 
-        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for a
-        private address that *proxy* would connect to. A proxy that looks names up does so unseen:
-        only the names of its own machine are refused. Raises `OSError` while the ledger is away.
+        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for a private
+        address that *proxy* would connect to. If a proxy resolves names itself, we do not see the
+        address, so only the names of its own machine are refused. Raises `OSError` while the ledger
+        is away.
         """
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
@@ -220,7 +222,7 @@ class AddressGuard:
         hop = current_hop.get(None)
         if hop is None or hop.url is None:
             raise AddressRefusedError
-        # The address may be that of a proxy, which the user has named.
+        # The address may be the proxy's, which the user has named.
         is_proxy = hop.proxy is not None and hop.proxy.resolves_names
         if not is_proxy and not self._permits(address, hop.url):
             raise AddressRefusedError
@@ -228,7 +230,7 @@ class AddressGuard:
     def socket(self, address: AddrInfoType) -> socket.socket:
         """Return a new socket for *address*; raises `AddressRefusedError`.
 
-        To be used as the `socket_factory` of aiohttp's connector.
+        It serves as the `socket_factory` of aiohttp's connector.
         """
         family, kind, protocol, _, place = address
         self.check(str(place[0]))
@@ -245,9 +247,9 @@ class AddressGuard:
         return host == address or not _is_kept(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
-        """Learn the *addresses* of a name after every look-up, before a socket is made.
+        """Note the *addresses* of a name after every look-up, before a socket is made.
 
-        The first ones decide for a start URL's name if it may have private addresses. Raises
+        The first look-up decides whether a start URL's name may have private addresses. Raises
         `OSError` while the ledger is away.
         """
         known, has_public = self._public_names, any(map(is_public, addresses))
@@ -264,7 +266,8 @@ class AddressGuard:
                 await known.note_public(name)
         elif is_start and name not in self._private:
             was_public = known is not None and await known.was_public(name)
-            if not was_public and name not in self._public:  # another look-up may have said so
+            # another look-up may have found a public one
+            if not was_public and name not in self._public:
                 self._private.add(name)
 
 
@@ -287,8 +290,8 @@ def is_address(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether an IP *address* belongs to the public Internet.
 
-    An IPv6 address that stands for an IPv4 one is judged by that: a gateway
-    would deliver there.
+    If an IPv6 address stands for an IPv4 address, that one decides, because a gateway would deliver
+    there.
     """
     ip = _parsed(address)
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:
@@ -300,12 +303,12 @@ def is_public(address: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _is_inside(host: str) -> bool:
-    """Return whether *host* is by its spelling at no public address."""
+    """Return whether the spelling of *host* shows that it has no public address."""
     return is_loopback(host) or (_parsed(host) is not None and not is_public(host))
 
 
 def _is_kept(address: str) -> bool:
-    """Return whether not even a trusted name may lead to *address*."""
+    """Return whether even a trusted name must not lead to *address*."""
     ip = _parsed(address)
     return ip is None or ip in _METADATA or ip.is_link_local or ip.is_unspecified
 
@@ -321,7 +324,7 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _embedded(ip: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that packets to *ip* may end up at."""
+    """Return the IPv4 address that packets to *ip* may reach."""
     packed = ip.packed
     if ip.ipv4_mapped is not None:
         return ip.ipv4_mapped
@@ -330,7 +333,7 @@ def _embedded(ip: IPv6Address) -> IPv4Address | None:
     if ip in _NAT64 or ip in _IPV4_COMPATIBLE:
         return IPv4Address(packed[12:])
     if ip in _NAT64_LOCAL:
-        # RFC 6052, section 2.2: with a /48 the address lies around byte 8.
+        # RFC 6052, section 2.2: with a /48 the address is on both sides of byte 8.
         return IPv4Address(packed[6:8] + packed[9:11])
-    # Teredo (2001::/32) is refused as a whole, being special.
+    # Teredo (2001::/32) is special, so it is refused as a whole.
     return None

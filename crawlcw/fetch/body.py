@@ -1,16 +1,16 @@
-"""Body of an answer: its content codings, its memory, and the bodies that are not read.
+"""Body of a response: its content codings, its memory, and the bodies that are not read.
 
-- **Codings.** The limit counts *decoded* bytes, and no step hands out more than one piece at a
-  time: 52 bytes of brotli can stand for gigabytes. A stream that ends too early is noticed
-  here, since with a correct Content-Length nothing else does: a page of it is marked, a file
-  is none.
-- **Memory.** A budget counts bytes. Shares that wait are given in the order of their
-  requests, so small ones do not keep a large one waiting. A holder of a share never waits for
-  another one, nor for a request that does: holders could wait for each other. Their further shares
-  are over the limit.
+- **Codings.** The limit counts *decoded* bytes, and no step returns more than one piece at a
+  time, because 52 bytes of brotli can stand for gigabytes. A stream that ends too early is
+  noticed here, because with a correct Content-Length nothing else notices it. A page with such
+  a stream is marked, and a file fails.
+- **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so
+  small shares do not keep a large one waiting. A holder of a share never waits for another
+  share, or for a request that waits for one, because holders could wait for each other. Their
+  further shares are over the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
-  picture that calls itself HTML is still a picture. PDF and bodies that are only called
-  `application/octet-stream` are read: spiders want them, and nothing tells them apart.
+  picture that calls itself HTML is still a picture. PDF, and bodies that are only called
+  `application/octet-stream`, are read: spiders want them, and nothing distinguishes them.
 """
 
 import asyncio
@@ -31,18 +31,18 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-#: What may be asked for: everything there is a decoder of, as Accept-Encoding.
+#: The value of Accept-Encoding: all codings that have a decoder here.
 ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: How much longer than the limit a body may be before any of its codings is
-#: taken off: gzip members without content never become bytes of a body, and
-#: what follows the end of a stream does not either.
+#: Number of coded bytes that a body may have beyond the limit. gzip members
+#: without content, and bytes after the end of a stream, never become bytes of
+#: a body.
 _RAW_SLACK = 1 << 20
-#: Each takes as long as some kilobytes of content; bodies that mean well have some hundreds.
+#: Each stream takes as long as some kilobytes of content. Honest bodies have some hundreds.
 _MAX_STREAMS = 10_000
-#: Of a file, whose size nothing else may bound.
+#: For a file, whose size may have no other limit.
 _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
@@ -58,12 +58,12 @@ _WITHOUT_DECODER = frozenset(
 
 
 class BodyDecoder:
-    """Takes the codings off a body, a piece at a time.
+    """Removes the codings of a body, one piece at a time.
 
     *codings* are those of Content-Encoding, in the order in which they were applied. A body over
-    *limit* decoded bytes is cut there. Without a limit, as for a file, a body fails that swells to
-    more than a hundred times its bytes on the wire. Making one, and `pieces`, raise `FetchError`
-    (`content-encoding`), for a coding without a decoder or a corrupt stream too.
+    *limit* decoded bytes is cut there. Without a limit, as for a file, a body fails if it swells to
+    more than a hundred times its bytes on the wire. The constructor and `pieces` raise `FetchError`
+    (`content-encoding`), also for a coding without a decoder or a corrupt stream.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
@@ -75,11 +75,11 @@ class BodyDecoder:
         self._limit = limit
         self._came = 0
         self.size = 0  #: decoded bytes
-        #: Whether the body was cut: there is no use in feeding more.
+        #: Whether the body was cut: then more input has no use.
         self.full = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Take the next bytes from the wire, and yield the decoded bytes."""
+        """Decode the next bytes from the wire, and yield the decoded bytes."""
         self._came += len(data)
         try:
             for piece in _through(self._stages, data):
@@ -87,7 +87,7 @@ class BodyDecoder:
                 if self._limit is None:
                     if self.size > _SWELLING_FROM + _MOST_SWELLING * self._came:
                         raise _OverfedError
-                # One byte more than the limit tells a body that is cut from one that just fits.
+                # One byte over the limit distinguishes a body that is cut from one that just fits.
                 elif self.size > self._limit:
                     cut = piece[: self._limit - self.size]
                     self.full, self.size = True, self._limit
@@ -102,27 +102,27 @@ class BodyDecoder:
 
     @property
     def missing(self) -> str:
-        """The coding that lacks its end if the body ends now; "" for a whole body."""
+        """The coding whose end is missing if the body ends now; "" for a whole body."""
         cut = [] if self.full else [each.missing for each in self._stages if each.missing]
         return cut[0] if cut else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether more is missing than the checksum behind the content."""
+        """Whether more is missing than the checksum after the content."""
         return any(each.missing and each.lacks_content for each in self._stages)
 
 
 def codings_of(headers: Mapping[str, str]) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
-    # RFC 9112, section 6.1: those of the transfer were applied after those of the content.
-    # aiohttp takes the chunks apart and leaves the others alone.
+    # RFC 9112, section 6.1: transfer codings were applied after content codings. aiohttp decodes
+    # the chunks and leaves the other codings.
     said = ",".join(headers[name] for name in CODED if name in headers)
     names = [part.strip().lower().removeprefix("x-") for part in said.split(",")]
     return [name for name in names if name in _CODINGS or name in _WITHOUT_DECODER]
 
 
 class _Zlib:
-    """A decompressor with the methods of the zstd module's."""
+    """A decompressor with the methods of the one in the zstd module."""
 
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
@@ -138,25 +138,25 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         out = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # A full piece may leave output behind with all of the input consumed; only a full one
-        # leaves input.
+        # After a full piece, more output may follow without any input. Only a full piece leaves
+        # input.
         self.needs_input = len(out) < max_length
         return out
 
     @property
     def awaits_checksum(self) -> bool:
-        """Whether all of the content is there, and the checksum is not."""
-        # zlib does not tell. But there any bytes lead to its end and give no content; before,
-        # zeros or ones may be the code of that end, not both.
+        """Whether all of the content has come, but not the checksum."""
+        # zlib does not tell this. At the checksum, any bytes lead to the end and give no content.
+        # Before it, zeros or ones may be the code of the end, but not both.
         return all(map(self._is_checksum, (b"\0", b"\xff")))
 
     def _is_checksum(self, byte: bytes) -> bool:
         probe = self._inflate.copy()
         try:
-            # gzip's has eight bytes (RFC 1952, section 2.3.1), zlib's four.
+            # The checksum of gzip has eight bytes (RFC 1952, section 2.3.1), that of zlib four.
             return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
         except zlib.error as error:
-            # Not "incorrect header check", which a stream of one byte leads to.
+            # Not "incorrect header check": a stream of one byte causes that.
             return str(error).endswith(("data check", "length check"))
 
 
@@ -172,8 +172,8 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # The limit is a soft one: it is looked at after each of its own buffers. Input is left
-        # behind only there.
+        # The limit is soft: brotli checks it after each of its own buffers, and leaves input only
+        # there.
         out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(out) < max_length
         return out
@@ -183,14 +183,14 @@ _Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
 
 
 class _OverfedError(Exception):
-    """A stage was given more bytes or streams than a body that keeps the limit has."""
+    """A stage got more bytes or streams than a body within the limit has."""
 
 
 class _Stage:
-    """One coding: a stream, or (gzip, zstd) several of them one after the other."""
+    """One coding: a stream or, with gzip and zstd, several streams in a row."""
 
     def __init__(self, name: str, *, room: int) -> None:
-        """Take at most *room* bytes."""
+        """Accept at most *room* bytes."""
         known = _CODINGS.get(name)
         if known is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
@@ -203,7 +203,7 @@ class _Stage:
         self._ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield what *data* decodes to, in pieces; raises `_OverfedError`."""
+        """Yield the decoded pieces of *data*; raises `_OverfedError`."""
         self._room -= len(data)
         if self._room < 0:
             raise _OverfedError
@@ -212,8 +212,8 @@ class _Stage:
             if engine is None:
                 data = self._begun + data
                 if self._streams and data[:1] != self._magic:
-                    # Browsers ignore what follows a stream and is not another one, which only
-                    # some codings have.
+                    # After a stream, browsers ignore bytes that do not start another stream. Only
+                    # some codings allow several streams.
                     self._ended = True
                     return
                 if len(data) < self._peek:
@@ -241,26 +241,26 @@ class _Stage:
 
     @property
     def missing(self) -> str:
-        """The stream's fault if it ends now; "" at its end."""
-        # Nothing at all is an empty body: so are many answers without content.
+        """The error of the stream if it ends now; "" at its end."""
+        # No bytes at all are an empty body, as in many responses without content.
         is_open = self._engine is not None or self._begun
         return f"the {self._name} stream is cut off" if is_open else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether more than a checksum is missing, as far as that can be told."""
+        """Whether more than a checksum is missing, if that can be known."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
 def _deflate(start: bytes) -> _Engine:
-    # RFC 9110, section 8.4.1.2: some send the raw stream without its zlib
-    # wrapper, whose two bytes are checked as RFC 1950, section 2.2, says.
+    # RFC 9110, section 8.4.1.2: some servers send the raw stream without its zlib
+    # wrapper. RFC 1950, section 2.2, says how to check the two bytes of the wrapper.
     wrapped = start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
     return _Zlib(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
 
 
-#: By name: what makes its decompressor of the first bytes; the first byte of a further stream,
-#: where there may be one; and how many bytes tell what kind of stream it is.
+#: By name: how the first bytes make its decompressor; the first byte of a further stream, if there
+#: may be one; and how many bytes show the kind of stream.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -277,9 +277,9 @@ def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
         yield from _through(stages[1:], piece)
 
 
-#: So many bytes of a body show its type.
+#: Number of bytes of a body that show its type.
 LOOK = 512
-#: Read, unlike others of the type before the slash.
+#: Read, although other types with the same family are not.
 _TEXT = ("image/svg+xml",)
 _REFUSED = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -289,7 +289,7 @@ _REFUSED = (
     *("application/x-tar", "application/x-iso9660-image", "application/x-msdownload"),
     *("application/vnd.android.package-archive", "application/wasm"),
 )
-#: WHATWG MIME Sniffing, section 6, as far as no text begins like this.
+#: WHATWG MIME Sniffing, section 6, except signatures with which a text may begin.
 _SIGNATURES = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"GIF87a", "image/gif"),
@@ -309,20 +309,21 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
-#: Any of these: most pages begin with none, and one look tells.
+#: Matches any of them. Most pages begin with none, so one check is enough.
 SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (place, re.escape(mark)) for place, mark, _ in _SIGNATURES), re.DOTALL
 )
-#: Types of servers for bodies that they do not know.
+#: Types that servers send for bodies of unknown type.
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 
 def check_type(
     kind: str, accepted: Sequence[str], *, status: int | None = None, said: str | None = None
 ) -> None:
-    """Raise `FetchError` for a body of *kind*, or called so by *said*, that is not to be read.
+    """Raise `FetchError` for a body of *kind* if it must not be read.
 
-    *accepted* are types that are read nevertheless: `image/png`, `image/*`, `*/*`.
+    *accepted* are types that are read in any case: `image/png`, `image/*`, `*/*`. *said* is the
+    type from the server, if the bytes show another.
     """
     if not kind.startswith(_REFUSED) or kind in _TEXT:
         return
@@ -336,9 +337,9 @@ def check_type(
 
 
 def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
-    """Raise `FetchError` for a body that begins with *start*, where that is not to be read.
+    """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    Only of a body whose type, as its server has *said*, is that of pages, or says nothing.
+    It checks only bodies whose type, as the server has *said*, is that of pages or says nothing.
     """
     if SIGNED.match(start) is not None and said in _SAYS_NOTHING:
         found = next(kind for place, mark, kind in _SIGNATURES if start.startswith(mark, place))
@@ -353,7 +354,7 @@ class Share:
     size: int
 
     def shrink(self, size: int) -> None:
-        """Keep *size* bytes at most, and give the rest back."""
+        """Keep at most *size* bytes, and return the rest to the budget."""
         if size < self.size:
             self.budget.used -= self.size - size
             self.budget.freed.set()
@@ -361,7 +362,7 @@ class Share:
 
 
 class MemoryBudget:
-    """So many bytes, for the one event loop that it is used in."""
+    """A number of bytes for the one event loop that uses it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -370,10 +371,10 @@ class MemoryBudget:
         self._turn = asyncio.Lock()  # first come, first served
 
     async def take(self, size: int, *, waits: bool = True) -> Share:
-        """Take *size* bytes, at most all there are; over the limit, unless the caller *waits*."""
+        """Take *size* bytes, at most the whole budget; over the limit unless the caller *waits*."""
         size = min(size, self.limit)
-        # With room and no turn under way there is no need for the lock, in whose queue each page
-        # costs a round of the event loop. So a share that is asked for between two turns is first.
+        # If there is room and no caller waits, skip the lock, whose queue costs each page one round
+        # of the event loop. So a share that is requested between two turns is first.
         if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:

@@ -1,16 +1,17 @@
 """Connections to servers: how they are opened, read, kept and used again.
 
-Nothing in HTTP/1.1 tells a late second answer from the answer to the next request. One rule bounds
-that: a byte that comes while a connection is idle closes it and the other idle connections to
-that origin, whose connections are used once from then on. Bytes that the event loop has not
-delivered yet count, and so does a second answer in the segment of the first. A second answer that
-comes after our next request is taken for its answer, until the rule stops that: the pages that are
-mistaken are of the same origin. HTTP/2 is not offered: aiohttp has none.
+In HTTP/1.1 a late second response looks like the response to the next request. One rule limits the
+damage: if a byte comes while a connection is idle, it is closed together with the other idle
+connections to that origin. From then on, connections to that origin are used only once. Bytes that
+the event loop has not delivered yet also count, and so does a second response in the segment of the
+first. A second response that comes after our next request is taken for its response, until the rule
+stops that. Only pages of the same origin are mistaken. HTTP/2 is not offered, because aiohttp does
+not have it.
 
-aiohttp opens the connections, and its parser reads heads and bodies; `framing` mends heads and
-takes chunks apart. Interim responses and framing, which aiohttp does not bound, are bounded here.
-This is the only module that uses names which aiohttp keeps private. Any release may change these,
-so pyproject.toml has an upper bound.
+aiohttp opens the connections, and its parser reads heads and bodies; `framing` repairs heads and
+decodes chunks. This module limits interim responses and framing, because aiohttp does not. It is
+the only module that uses private names of aiohttp. Any release may change these, so pyproject.toml
+has an upper bound.
 """
 
 import asyncio
@@ -56,27 +57,27 @@ from crawlcw.fetch.framing import Chunks, mended
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-#: An origin that was forgotten gets new connections.
+#: Maximum number of origins. A forgotten origin gets new connections.
 _SITES = 4_000
 _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
-#: Should descriptors run out before, the downloader closes the idle connections.
+#: If descriptors run out earlier, the downloader closes the idle connections.
 _IDLE_IN_TOTAL = 1_000
-#: What some servers say before they close an idle connection, RFC 9110, section 15.5.9.
+#: Some servers send this before they close an idle connection, RFC 9110, section 15.5.9.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
-#: Bytes of the interim responses to one request: two are usual (103 Early Hints), and some
-#: servers send them for ever.
+#: Maximum bytes of the interim responses to one request: two responses are usual (103 Early Hints),
+#: and some servers send them for ever.
 _MAX_INTERIM = 1 << 16
-#: Bytes on the wire that are no content. A body in chunks of a few bytes is mostly that.
+#: Maximum bytes on the wire that are not content. A body in chunks of a few bytes is mostly that.
 _MAX_FRAMING = 1 << 24
-#: Behind the empty lines that some servers begin with.
+#: After the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
-#: Browsers take the chunks apart wherever it stands among the codings.
+#: Browsers decode the chunks at any position among the codings.
 _CHUNKED = re.compile(r"(?:^|,)[ \t]*chunked[ \t]*(?:,|$)", re.IGNORECASE)
 _MAX_HEAD = 1 << 18  #: as in Chromium
-#: How aiohttp parses an answer.
+#: How aiohttp parses a response.
 _PARSING: Mapping[str, Any] = {
     "read_until_eof": True,
     "auto_decompress": False,
@@ -85,19 +86,19 @@ _PARSING: Mapping[str, Any] = {
     "max_field_size": 1 << 16,
     "max_headers": 1000,
 }
-_ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: at once
+_ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: acknowledge at once
 
-#: How long an answer of the DNS is used, in seconds.
+#: Seconds that an answer of the DNS is used.
 NAMES_KEPT = 30
 _NAME_PATIENCE = 5.0
 _RESOLVER_THREADS = 32
-#: RFC 1928, section 6: a SOCKS server's failures to reach the host.
+#: RFC 1928, section 6: replies of a SOCKS server that cannot reach the host.
 _OF_THE_HOST = range(1, 7)
 
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """An origin, asked directly or through one proxy: its behaviour and its idle connections."""
+    """An origin, reached directly or through one proxy: its behaviour and its idle connections."""
 
     url: yarl.URL
     is_admitted: bool = False  #: whether the address guard lets requests through
@@ -112,47 +113,47 @@ class Site:
 
 
 class Listener(ResponseHandler):
-    """The receiving end of a connection; hangs up on a server that does not keep to HTTP."""
+    """The receiving end of a connection; hangs up on a server that violates HTTP."""
 
-    # With aiohttp's they are more than Python shares the keys of, and each access would take
-    # longer.
+    # Together with aiohttp's, these attributes are too many for Python's shared keys, so without
+    # slots each access would take longer.
     __slots__ = (
         *("site", "released", "sent_at", "is_answered"),
         *("message", "content", "_socket", "_wire", "_head", "_framing", "_among"),
     )
 
-    message: RawResponseMessage  #: head of the answer
+    message: RawResponseMessage  #: head of the response
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
-        """Leave the connections *among* which it is counted, at its end."""
+        """*among* are the connections that count this one; it leaves them at its end."""
         super().__init__(loop)
         self._among = among
-        self.site: Site | None = None  #: None: a tunnel is not open yet
-        self.released = 0.0  #: since when it is idle
-        #: When the request was sent, by the monotonic clock, and never earlier than it was.
+        self.site: Site | None = None  #: None while a tunnel is not open yet
+        self.released = 0.0  #: when it became idle
+        #: When the request was sent, by the monotonic clock; never earlier than in reality.
         self.sent_at = 0.0
         self.is_answered = False  #: whether a head has come since the request
-        self.content: StreamReader = EMPTY_PAYLOAD  #: body of the answer
+        self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
         self._socket: Any = None
-        self._wire = 0  #: bytes that have come since the request
-        #: Bytes of a head that has no end yet; None: no head is awaited.
+        self._wire = 0  #: bytes received since the request
+        #: Bytes of a head that is not complete yet; None: no head is expected.
         self._head: bytes | None = None
-        #: So many bytes are no content at the end of the answer; of chunks none are counted.
+        #: Number of bytes, at the end of the response, that are not content; no limit for chunks.
         self._framing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a connection, or one that TLS has begun on."""
+        """Take over a connection, or one on which TLS has started."""
         super().connection_made(transport)
-        # With an HTTP proxy this is the connection to the proxy.
+        # With an HTTP proxy, this is the connection to the proxy.
         hop = current_hop.get()
         hop.stage = max(hop.stage, Stage.REACHED)
         self._socket = transport.get_extra_info("socket")
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail a body that was to end with its connection, where that was reset."""
+        """Fail a body that ends with its connection, if the connection was reset."""
         self._among.discard(self)
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
-            # aiohttp takes the reset for an end.
+            # aiohttp treats the reset as an end.
             self._payload.set_exception(
                 ClientPayloadError("the connection was reset within the body")
             )
@@ -161,22 +162,22 @@ class Listener(ResponseHandler):
     def close(self) -> None:
         """End the connection at once.
 
-        A server that does not read the rest of a request, or does not end TLS, could keep it
-        otherwise, and the connector's end waits for it.
+        Otherwise a server could keep it open if it does not read the rest of a request or does not
+        end TLS, and the connector's end waits for it.
         """
         self.abort()
 
     async def ask(self, request: bytes, *, is_head: bool, patience: float) -> None:
-        """Send a request, and wait for the head of its answer.
+        """Send a request, and wait for the head of its response.
 
-        The server may be silent for *patience* seconds. The answer to a HEAD has no body.
+        The server may be silent for *patience* seconds. The response to a HEAD has no body.
         """
         self.is_answered = False
         self._head, self._wire = b"", 0
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
-        # uvloop sends when it has come round.
+        # uvloop sends in its next round.
         self._loop.call_soon(self._note_sent)
         self.transport.write(request)
         if not self.writing_paused:
@@ -187,31 +188,31 @@ class Listener(ResponseHandler):
         self.sent_at = monotonic()
 
     def _acknowledge(self) -> None:
-        # Over a used connection the system acknowledges 40 ms late, and a server that sends head
-        # and body apart waits for that before the body (Nagle's algorithm).
+        # On a reused connection the system acknowledges 40 ms late. A server that sends head and
+        # body separately waits for that before the body (Nagle's algorithm).
         if _ACKNOWLEDGE is not None:
             with suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def resume_writing(self) -> None:
-        """Begin to wait for the answer to a large request: the system has taken all of it."""
+        """Start to wait for the response to a large request: the system has taken all of it."""
         super().resume_writing()
         self.start_timeout()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Go on reading where that was paused; aiohttp calls this after each read of a body."""
+        """Continue reading if it was paused; aiohttp calls this after each read of a body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def has_unread(self) -> bool:
-        """Return whether bytes wait in the socket; false if that is not known."""
+        """Return whether bytes wait in the socket; false if that is unknown."""
         try:
             return any(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(4)))
         except (OSError, ValueError):
             return False
 
     def data_received(self, data: bytes) -> None:
-        """Take the next bytes from the wire; none: parse those that were left for later."""
+        """Process the next bytes from the wire; if there are none, parse those left for later."""
         if self.site is None or self._parser is None:
             super().data_received(data)  # of a tunnel; or too early, kept until `ask`
             return
@@ -239,11 +240,12 @@ class Listener(ResponseHandler):
             self._reschedule_timeout()
 
     def _refuse(self, error: HttpProcessingError, data: bytes) -> None:
-        """End the connection for *data*, which is no HTTP or behind the end of the answer.
+        """End the connection because of *data*, which is no HTTP or comes after the response.
 
-        An answer that has ended is good (RFC 9112, section 6.3). Not one byte behind it is kept: a
-        server could send them for as long as the connection stands. On a connection that is used
-        again, no HTTP may be bytes behind the last answer, so `transport` asks once more.
+        A response that has ended is good (RFC 9112, section 6.3). Not one byte after it is kept,
+        because a server could send bytes for as long as the connection is open. On a reused
+        connection, invalid HTTP may be bytes after the last response, so `transport` asks once
+        more.
         """
         is_behind = self.is_answered and self.content.is_eof()
         is_goodbye = data.startswith(_GOODBYES)
@@ -259,10 +261,10 @@ class Listener(ResponseHandler):
         self.set_exception(error)
 
     def _begin(self, head: bytes, data: bytes) -> bytes:
-        """Take *data* behind the begun *head* of the answer; return its bytes of the body.
+        """Add *data* to the incomplete *head* of the response; return its bytes of the body.
 
-        Interim responses are left out. A head is held back until its end, as only a whole one
-        can be mended.
+        Interim responses are dropped. A head is held back until it is complete, because only a
+        whole head can be repaired.
         """
         assert self._parser is not None
         searched = max(0, len(head) - 3)
@@ -283,7 +285,7 @@ class Listener(ResponseHandler):
         head, body = data[: end.end()], data[end.end() :]
         self._head, self._framing = None, self._wire - len(body)
         try:
-            # The parser takes a length or a coding for one, and hides its name.
+            # The parser accepts such a line as a length or a coding, and hides its name.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
                 raise HttpProcessingError(message="a blank before the colon")
             messages, self._upgraded, _ = self._parser.feed_data(head)
@@ -315,7 +317,7 @@ class Connector(TCPConnector):
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
-        # Less than a connection may take, so that a dead DNS is told from a dead host.
+        # Shorter than the limit of a connection, to distinguish a dead DNS from a dead host.
         self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
             resolver=self._names,
@@ -327,11 +329,11 @@ class Connector(TCPConnector):
             "partial[ResponseHandler]", partial(Listener, loop=self._loop, among=self._acquired)
         )
         self._guard = guard
-        # It spans the look-up and all addresses of a name.
+        # It covers the look-up and all addresses of a name.
         self._timeout = ClientTimeout(connect=connect)
         self._user_agent = settings.user_agent
-        # What fetchers have used rests while they go on with others. Without a limit a host
-        # may have all fetchers to itself.
+        # A connection is idle while its fetcher works on other hosts. Without a limit, one host may
+        # have all fetchers.
         self._idle_per_host = max(
             _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
         )
@@ -346,8 +348,8 @@ class Connector(TCPConnector):
         await self._names.close()
 
     def site(self, origin: str, proxy: Proxy | None) -> Site:
-        """Return the site of an origin, `https://example.com`, asked through *proxy*."""
-        # The proxy's user is part of the key: some proxies have an exit for each.
+        """Return the site of an origin, `https://example.com`, reached through *proxy*."""
+        # The proxy's user is part of the key, because some proxies have one exit for each user.
         key = (origin, proxy)
         found = self._sites.get(key)
         if found is None:
@@ -358,9 +360,9 @@ class Connector(TCPConnector):
         return found
 
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return a connection for a request, the longest idle one that may be used, or a new one.
+        """Return a connection for a request: the longest idle one that may be used, or a new one.
 
-        It is to be given to `release`.
+        The caller must pass it to `release`.
         """
         now = monotonic()
         while site.idle:
@@ -368,7 +370,7 @@ class Connector(TCPConnector):
             del self._idle[found]
             if now - found.released > _KEEPALIVE or not found.is_connected():
                 found.close()
-            # What waits to be read the event loop will deliver, and so end the connection.
+            # The event loop will deliver the unread bytes, and so end the connection.
             elif not found.has_unread():
                 hop.stage = max(hop.stage, Stage.REACHED)
                 return found
@@ -377,7 +379,7 @@ class Connector(TCPConnector):
         return opened
 
     def release(self, found: Listener) -> None:
-        """Keep a connection whose answer has ended for the next request, and close any other."""
+        """Keep a connection for the next request if its response has ended; otherwise close it."""
         site = found.site
         assert site is not None
         is_over = found.is_answered and not found.should_close and not found.writing_paused
@@ -424,21 +426,21 @@ class Connector(TCPConnector):
         if self.closed:
             opened.close()
             raise ClientConnectionError("the connector is closed")
-        self._acquired.add(opened)  # which are closed with the connector
+        self._acquired.add(opened)  # closed with the connector
         return cast("Listener", opened)
 
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
-        # Within a tunnel: the proxy has answered CONNECT well.
+        # Within a tunnel: the proxy has accepted CONNECT.
         current_hop.get().stage = Stage.PASSED
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
         """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
 
-        Raises `ProxyFailedError` where the proxy refuses us, `FetchError` where it says that it
-        cannot reach the host, or where the host has no address that we may connect to.
+        Raises `ProxyFailedError` if the proxy refuses us. Raises `FetchError` if the proxy says
+        that it cannot reach the host, or if the host has no address that we may connect to.
         """
         from python_socks import ProxyError, ProxyType
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
@@ -456,7 +458,8 @@ class Connector(TCPConnector):
         found = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
         hop.stage = Stage.REACHED
-        # It connects by another proxy, so to speak: the connection is there already.
+        # python-socks connects through this as through another proxy: the connection already
+        # exists.
         reached: Any = _Reached(hop, sock)
         way = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
@@ -464,12 +467,12 @@ class Connector(TCPConnector):
             port=proxy.port,
             username=proxy.user,
             password=proxy.password,
-            # A name goes as it is: where it is to be looked up here, it is an address by now.
+            # A name is sent as it is. If it had to be resolved here, it is an address already.
             rdns=True,
             forward=reached,
         )
         try:
-            # The deadline of the whole is the shorter one.
+            # The deadline of the whole is shorter.
             await way.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             said = printable(error)
@@ -491,14 +494,14 @@ class Connector(TCPConnector):
 
 
 def login_of(proxy: Proxy) -> dict[str, str]:
-    """Return the header by which a request logs in to an HTTP proxy, if it has a user."""
+    """Return the header that logs a request in to an HTTP proxy, if the proxy has a user."""
     if proxy.user is None:
         return {}
     return {"Proxy-Authorization": encode_basic_auth(proxy.user, proxy.password or "")}
 
 
 class _Reached:
-    """A connection to a SOCKS proxy, as python-socks connects by a proxy and uses the stream."""
+    """A connection to a SOCKS proxy, in the form of python-socks for a proxy and a stream."""
 
     def __init__(self, hop: Hop, sock: socket.socket) -> None:
         self._hop = hop
@@ -526,10 +529,10 @@ class _Reached:
 
 
 class NameResolver(AbstractResolver):
-    """Looks names up in threads of its own, each look-up for *patience* seconds at most.
+    """Resolves names in its own threads; each look-up takes at most *patience* seconds.
 
-    The loop's own threads would not do: uvloop has four of them, and a few
-    dead names keep them all busy. *guard* hears of every answer.
+    The loop's own threads would not be enough: uvloop has four of them, and a few dead names keep
+    them all busy. *guard* gets every answer.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:
@@ -552,7 +555,7 @@ class NameResolver(AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """Stop looking up; a thread that waits for the DNS is left to end by itself."""
+        """Stop look-ups; a thread that still waits for the DNS ends by itself."""
         self._threads.shutdown(wait=False)
 
 
@@ -562,7 +565,7 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
             host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
         )
     except UnicodeError:
-        # A label of more than 63 characters: no such name can exist.
+        # A label has more than 63 characters: no such name can exist.
         raise socket.gaierror(socket.EAI_NONAME, "not a name the DNS could hold") from None
     return [
         ResolveResult(

@@ -1,8 +1,8 @@
-"""Cookie jar whose cookies go back to their own site alone, and parser of `Set-Cookie`.
+"""Cookie jar that returns cookies only to their own site, and parser of `Set-Cookie`.
 
-They are parsed, kept and sent as browsers do it (RFC 6265bis, section 5), with two exceptions: a
-server on another port, or the same one without TLS, is another origin. A jar also tells its
-changes, so that a session's cookies can be kept, and takes cookies back.
+Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions: a
+server on another port, or the same one without TLS, is another origin. A jar also reports its
+changes, so that a session's cookies can be stored, and it restores stored cookies.
 """
 
 import logging
@@ -22,25 +22,25 @@ from crawlcw.model.identities import Cookie
 
 logger = logging.getLogger(__name__)
 
-#: Of a whole jar, and of one domain in it, as Chromium has them.
+#: Limits of a whole jar and of one domain in it, as in Chromium.
 MOST_COOKIES = 3_300
 _MOST_OF_A_DOMAIN = 180
-#: Characters of one jar: a session is one document of a ledger.
+#: Maximum of characters in one jar, because a session is one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
-#: A value that a `Cookie` header can hold as it is: neither it nor the cookie ends in it.
+#: A value that a `Cookie` header can hold as it is: it ends neither the header nor the cookie.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A later end alone is no news, unless it is later by this: servers move it at each request.
+#: A later expiry counts as a change only from this difference on: servers move it at each request.
 _NEWS = timedelta(minutes=1)
 
-#: Bytes of a name and its value, and of each attribute (section 5.6).
+#: Maximum bytes of a name and its value, and of each attribute (section 5.6).
 _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
 _LONGEST = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
-#: No header with one of these sets a cookie: controls, and bytes that are no UTF-8. Browsers keep
-#: the latter, but no store holds them.
+#: A header with one of these sets no cookie: controls, and bytes that are not UTF-8. Browsers keep
+#: the latter, but no store can hold them.
 _REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-#: Section 5.6.2; `-` alone is no number.
+#: Section 5.6.2; `-` alone is not a number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
 
@@ -53,38 +53,39 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 
 class SiteCookies:
-    """A cookie jar whose cookies go back to their own site alone.
+    """A cookie jar that returns cookies only to their own site.
 
     - `Domain` of a public suffix (`co.uk`, `github.io`), or of an IP address: the
-      cookie is kept for that very host, or not at all.
-    - A port that is not HTTP's or HTTPS's own has cookies of its own.
-    - A cookie that came over TLS is sent over TLS only.
+      cookie is kept for exactly that host, or not at all.
+    - A port that is not the default of HTTP or HTTPS has its own cookies.
+    - A cookie that came over TLS is sent only over TLS.
 
-    A value that no cookie can have is left out; nothing that a server sends raises.
+    A value that no cookie can have is dropped; nothing that a server sends raises an error.
     """
 
     def __init__(self) -> None:
-        #: By a digest of what tells each from others, the one that was set longest ago first.
+        #: By a digest of the fields that identify a cookie; the one that was set longest ago is
+        #: first.
         self._kept: dict[str, Cookie] = {}
-        #: By port and domain, the digests of their cookies, each with its rank: which of two was
-        #: there first. One that is set anew keeps it.
+        #: By port and domain: the digests of their cookies, each with its rank, which shows the
+        #: order in which they came. A cookie that is set again keeps its rank.
         self._places: dict[tuple[int, str], dict[str, int]] = {}
         self._next = count()
-        self._size = 0  #: characters of all
-        #: What responses have changed since `take_changes`.
+        self._size = 0  #: characters of all cookies
+        #: Cookies that responses have changed since `take_changes`.
         self.changed: set[str] = set()
 
     def kept(self) -> dict[str, Cookie]:
-        """Return the cookies as they are kept, by a digest of what tells each from others."""
+        """Return all cookies, by the digest of the fields that identify each."""
         return dict(self._kept)
 
     def take_changes(self) -> dict[str, Cookie | None]:
-        """Return what responses have changed since the last call; None: a cookie is gone."""
+        """Return the cookies changed by responses since the last call; None: a cookie is gone."""
         changed, self.changed = self.changed, set()
         return {key: self._kept.get(key) for key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
-        """Have the cookies that are kept elsewhere, but for what responses have changed here."""
+        """Use the stored *cookies*, except those that responses have changed here."""
         for key in self._kept.keys() - cookies.keys() - self.changed:
             self._drop(key)
         for key, cookie in cookies.items():
@@ -92,7 +93,7 @@ class SiteCookies:
                 self._keep(key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
-        """Have a cookie for the host of *url*; raises `ValueError` where it cannot be one."""
+        """Add a cookie for the host of *url*; raises `ValueError` if it cannot be one."""
         try:
             made: SimpleCookie = SimpleCookie({name: value})
         except CookieError as error:
@@ -111,7 +112,7 @@ class SiteCookies:
         self._set(cookie, now=datetime.now(UTC))
 
     def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
-        """Keep what `Set-Cookie` headers of *url* say, as far as it is of use."""
+        """Keep the cookies of the `Set-Cookie` headers of *url* that can be used."""
         now = datetime.now(UTC)
         try:
             for header in headers:
@@ -119,7 +120,7 @@ class SiteCookies:
                 if cookie is not None:
                     self._set(cookie, now=now)
         except Exception:
-            # The page has come all the same.
+            # The page itself has come.
             logger.debug(
                 "cookies that cannot be read", exc_info=True, extra={"event": "cookies_unreadable"}
             )
@@ -136,18 +137,18 @@ class SiteCookies:
                 elif (
                     (domain == host or not cookie.host_only)
                     and (is_safe or not cookie.secure)
-                    # Section 5.1.4: it is for a whole folder.
+                    # Section 5.1.4: the path is for a whole folder.
                     and (
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
                 ):
                     found.append((-len(cookie.path), rank, cookie.name, cookie.value))
-            # Those of the names that the host is below of, too.
+            # Also those of the domains above the host.
             domain = domain.partition(".")[2]
         return [(name, value) for *_, name, value in sorted(found)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
-        """Keep a cookie that a response, or the spider, has set, or delete it."""
+        """Keep, or delete, a cookie that a response or the spider has set."""
         key = _digest(cookie)
         known = self._kept.get(key)
         if cookie.expires is not None and cookie.expires <= now:
@@ -171,12 +172,12 @@ class SiteCookies:
         self._size += _size(cookie)
 
     def _forget(self, key: str) -> None:
-        """Take away a cookie, which is news."""
+        """Remove a cookie, and note that as a change."""
         self._drop(key)
         self.changed.add(key)
 
     def _drop(self, key: str) -> int | None:
-        """Take away a cookie; return the rank that it had."""
+        """Remove a cookie; return its rank."""
         cookie = self._kept.pop(key, None)
         if cookie is None:
             return None
@@ -189,9 +190,10 @@ class SiteCookies:
 
 
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
-    """Return the host of *url*, the port that its cookies are for, and whether it has TLS.
+    """Return the host of *url*, the port of its cookies, and whether it has TLS.
 
-    The port is 0 for 80 and 443: sites lead from one to the other, and take cookies along.
+    The port is 0 for 80 and 443, because sites redirect from one to the other and expect the same
+    cookies.
     """
     port = url.port or 0
     return (
@@ -220,9 +222,9 @@ def _digest(cookie: Cookie) -> str:
 
 
 def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
-    """Return the cookie that *url* sets by one header, None where it sets none.
+    """Return the cookie that *url* sets by one header; None if it sets none.
 
-    One whose end is not after *now* is to be deleted.
+    A cookie whose expiry is not after *now* must be deleted.
     """
     pair, _, rest = header.partition(";")
     name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
@@ -238,8 +240,8 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
             domain = yarl.URL.build(scheme="http", host=domain).raw_host or ""
         except ValueError:
             return None
-    # In a domain with many owners, and at an IP address, a cookie is for the very host. The URL
-    # Standard lets no other host end in a number, and an IPv6 address has no private suffix.
+    # In a domain with many owners, and at an IP address, a cookie is for exactly one host. By the
+    # URL Standard no other host ends in a number, and an IPv6 address has no private suffix.
     is_shared = (
         f".{host}".endswith(f".{domain}")
         and not host.rpartition(".")[2].isdigit()
@@ -248,7 +250,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     if domain not in ("", host) and not is_shared:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
-    # A prefix counts in the value of a nameless cookie too: it would be read as its name.
+    # A prefix in the value of a nameless cookie counts too, because it would be read as its name.
     prefixed = (name or value).lower()
     is_host = prefixed.startswith("__host-")
     if (
@@ -258,7 +260,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     ):
         return None
     if not path.startswith("/"):
-        # Section 5.1.4: the folder of the page.
+        # Section 5.1.4: the default is the folder of the page.
         path = url.raw_path[: url.raw_path.rfind("/")] or "/"
     return Cookie(
         name=name,
@@ -267,19 +269,19 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         host_only=not is_shared,
         path=path,
         port=port,
-        # Stricter than browsers: a cookie that came over TLS goes back over TLS only.
+        # Stricter than browsers: a cookie that came over TLS is sent only over TLS.
         secure=is_safe,
         expires=_end(attributes, now=now),
     )
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes of a cookie by lower-case name; of two of one name the last counts."""
+    """Return the attributes of a cookie by lower-case name; the last one of a name counts."""
     found: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
         name = name.lower()
-        # An end that is none leaves the one before it.
+        # An invalid expiry does not replace an earlier one.
         is_no_end = (name == "max-age" and not _MAX_AGE.fullmatch(value)) or (
             name == "expires" and cookie_date(value) is None
         )
@@ -289,7 +291,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
-    """Return when a cookie ends, in whole seconds; None: with its session."""
+    """Return when a cookie expires, in whole seconds; None: with its session."""
     now = now.replace(microsecond=0)
     if (age := attributes.get("max-age")) is not None:
         seconds = min(int(age), int(_LONGEST.total_seconds()))
@@ -300,7 +302,7 @@ def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
 
 @lru_cache(maxsize=1 << 8)
 def cookie_date(text: str) -> datetime | None:
-    """Return the time that a date of a cookie means, None for one that is none (section 5.1.1)."""
+    """Return the time of a cookie's date; None if the date is invalid (section 5.1.1)."""
     time: list[int] = []
     day = month = year = None
     for token in _TOKEN.findall(text):
@@ -327,5 +329,5 @@ def cookie_date(text: str) -> datetime | None:
 
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
-    # Its list comes with the package: nothing is downloaded. Reading it takes 0.1 s.
+    # Its list comes with the package, so nothing is downloaded. Reading it takes 0.1 s.
     return PublicSuffixList()

@@ -1,8 +1,8 @@
 """Secrets for certain origins only: the settings' headers and login, and start URLs' passwords.
 
-An origin is scheme, host and port, so nothing of it goes to another host, nor from
-https to http. It lives in memory only: each process takes it from its spider and
-settings anew, so no ledger, log or command line has it.
+An origin is scheme, host and port, so no secret goes to another host, or from https to http.
+Secrets are only in memory: each process reads them from its spider and settings, so no ledger, log
+or command line has them.
 """
 
 from base64 import b64encode
@@ -13,7 +13,7 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
 
-#: Headers that may be told to any server. Any other may be a key: X-API-Key is as
+#: Headers that any server may get. Any other header may be a key: X-API-Key is as
 #: secret as Authorization.
 HARMLESS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
@@ -23,8 +23,8 @@ HARMLESS = frozenset(
 class Credentials:
     """The layer that sends each origin its secrets, whatever page has led there.
 
-    The spider and the hooks do not see them. The request's own headers count first; then
-    those of the session, for the origins that its login asked; then those of the start URL.
+    The spider and the hooks do not see them. The request's own headers come first; then those of
+    the session, for the origins that its login asked; then those of the start URL.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Credentials:
         headers: Iterable[tuple[str, str]] = (),
         auth: tuple[str, str] | None = None,
     ) -> None:
-        """Take those of *start_urls*; raises `FetchError` for one that is no URL.
+        """Use the secrets of *start_urls*; raises `FetchError` for an invalid URL.
 
-        *headers* and *auth* are the settings': the origins of the start URLs are
-        told all of them, others only the harmless ones.
+        *headers* and *auth* are those of the settings: the origins of the start URLs get all of
+        them, other origins get only the harmless headers.
         """
         self._passwords: dict[str, str] = {}
         self._everywhere = {n.lower(): (n, v) for n, v in headers if n.lower() in HARMLESS}
@@ -50,25 +50,25 @@ class Credentials:
 
     @property
     def origins(self) -> frozenset[str]:
-        """The origins of the start URLs, where the settings have a secret for them."""
+        """The origins of the start URLs, if the settings have a secret for them."""
         return frozenset(self._origins)
 
     def trust(self, origins: Iterable[str]) -> None:
-        """Take *origins* for those of start URLs."""
+        """Treat *origins* as origins of start URLs."""
         if self._secret:
             self._origins.update(origins)
 
     def learn(self, url: str) -> bool:
-        """Take the origin of a start URL, its user and its password; return whether these are new.
+        """Learn the origin, user and password of a start URL; return whether the login is new.
 
-        Of two for one origin the first counts. Raises `FetchError` where *url* is no URL.
+        For each origin the first login counts. Raises `FetchError` if *url* is not a URL.
         """
         if self._secret:
             self._origins.add(urls.origin_of(url))
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:
-        """Do the same for a URL that is none of the spider's own: no setting is meant for it."""
+        """Do the same for a URL that is not the spider's own: it gets no secret of the settings."""
         found = urls.userinfo(url)
         if found is None or found.origin in self._passwords:
             return False
@@ -76,7 +76,7 @@ class Credentials:
         return True
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Ask with the secrets of the very origin of the request's URL."""
+        """Send a request with the secrets of exactly its URL's origin."""
         has_own = attempt.session is not None and attempt.session.identity.headers
         if not (self._passwords or self._secret or self._everywhere or has_own):
             return call_next(attempt, request)
@@ -95,10 +95,10 @@ class Credentials:
             added.pop(name.lower(), None)
         sent = copied(request, more_headers=tuple(added.values())) if added else request
         response = await call_next(attempt, sent)
-        # The spider sees no secret, and none is stored.
+        # The spider must not see a secret, and none is stored.
         return replaced(response, request=request)
 
 
 def _basic(user: str, password: str) -> str:
-    # RFC 7617, section 2.1: UTF-8 where the server has not said otherwise.
+    # RFC 7617, section 2.1: UTF-8, unless the server has said otherwise.
     return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""Errors of aiohttp and of the system below it, as crawlcw's: `FetchError` with a `Reason`."""
+"""Errors of aiohttp and the system below it as crawlcw's errors: `FetchError` with a `Reason`."""
 
 import errno
 import socket
@@ -13,22 +13,22 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
 _MAX_MESSAGE = 500
-#: What aiohttp says of headers and trailers that are too large.
+#: aiohttp's messages about headers and trailers that are too large.
 _TOO_LARGE = ("Too many headers", "Got more than")
-#: Failures of a request that a proxy leaves unanswered.
+#: Failures of a request if a proxy does not answer it.
 _SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the failure of a *proxy* that answers 407; *otherwise*: another reading of it."""
+    """Return the failure of a *proxy* that sends 407; *otherwise* applies if the server did."""
     what = "asks for a user and a password" if proxy.user is None else "refuses its password"
     message = f"the proxy {proxy} {what} (HTTP 407)"
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
 
 
 def failure_in(error: Exception, hop: Hop) -> FetchError:
-    """Return what *error* is called in crawlcw, a proxy's own failures apart."""
+    """Return crawlcw's error for *error*; a proxy's own failure is a `ProxyFailedError`."""
     proxy = hop.proxy
     if proxy is None:
         return failure_of(error)
@@ -44,18 +44,18 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
         if hop.stage is Stage.PASSED or found.reason not in _SILENCE:
             return behind
-        # Greeting us is up to a SOCKS proxy alone. Later it may wait for the host.
+        # Only a SOCKS proxy itself sends the greeting. Later it may wait for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} takes connections and does not answer"
         return ProxyFailedError(message, otherwise=None if ungreeted else behind)
-    # aiohttp's own sentence names the proxy once more, and the kind of TLS.
+    # aiohttp's own sentence repeats the proxy, and the kind of TLS.
     is_tls = found.reason is Reason.TLS
     why = (None if is_tls else getattr(error, "strerror", None)) or found.message
     return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
 
 
 def _untrusted(error: BaseException | None) -> str | None:
-    """Return the fault of a certificate behind an error that does not name it."""
+    """Return the fault of a certificate, if it caused an error that does not name it."""
     # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
@@ -63,17 +63,17 @@ def _untrusted(error: BaseException | None) -> str | None:
 
 
 def failure_of(error: Exception) -> FetchError:
-    """Return what *error*, raised by aiohttp or below it, is called in crawlcw."""
+    """Return crawlcw's error for *error*, which aiohttp or the system below it raised."""
     at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(at_connect or error, AddressRefusedError):
         return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-    # aiohttp puts things of all kinds there, half a response among them.
+    # aiohttp stores things of all kinds there, such as half a response.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the server hung up"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        # The fault itself, without the line of OpenSSL that found it.
+        # Only the fault, without the line of OpenSSL that found it.
         found = error.certificate_error
         text = f"the certificate is not trusted: {getattr(found, 'verify_message', '') or found}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)
@@ -99,8 +99,8 @@ def _reason(error: BaseException) -> Reason:
         case aiohttp.ClientConnectionError() | OSError():
             return Reason.DISCONNECTED
         case aiohttp.ClientPayloadError():
-            # Nearly always the body's end is missing; bytes that are no
-            # chunks come as one of these in some builds of the parser.
+            # Nearly always the end of the body is missing. In some builds of the
+            # parser this also stands for invalid chunks.
             return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
         case aiohttp.ClientResponseError() | HttpProcessingError():
             return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PROTOCOL
@@ -114,7 +114,7 @@ def _reason(error: BaseException) -> Reason:
 
 def _is_too_large(error: BaseException | None) -> bool:
     while error is not None:
-        # Of trailers, aiohttp keeps the text alone.
+        # For trailers, aiohttp keeps only the text.
         text = str(error)[:_MAX_MESSAGE]
         if isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE):
             return True

@@ -1,8 +1,9 @@
-"""Heads that break the rules of HTTP, and bodies in chunks, as browsers read them.
+"""Heads that violate HTTP, and bodies in chunks, as browsers read them.
 
-aiohttp's parser refuses a head for one line that is no header, and a chunk for a blank or a bare
-line feed. A browser reads these, so a site that sends them works. Its connection is not used
-again: a proxy that reads such an answer otherwise may take a part of it for a second one.
+aiohttp's parser refuses a head because of one line that is not a header, and a chunk because of a
+blank or a bare line feed. A browser reads these, so a site that sends them works. Such a connection
+is not used again: a proxy that reads the response differently may take a part of it for a second
+response.
 """
 
 import re
@@ -26,10 +27,11 @@ _MAX_TRAILERS = 1 << 16
 
 
 def mended(head: bytes) -> bytes:
-    """Return a head without the lines that are no headers, and with one length at most.
+    """Return a head without the lines that are not headers, and with at most one length.
 
-    An invalid Content-Length is left out, so the body ends with its connection, and so is one
-    beside a transfer coding (RFC 9112, section 6.3). Raises `HttpProcessingError` for two lengths.
+    An invalid Content-Length is dropped, so the body ends with its connection. A length beside a
+    transfer coding is dropped too (RFC 9112, section 6.3). Raises `HttpProcessingError` for two
+    lengths.
     """
     status, *lines = _LINE_END.split(_FOLD.sub(b" ", head).rstrip())
     kept, lengths, is_coded = [status], set[bytes](), False
@@ -56,9 +58,9 @@ def mended(head: bytes) -> bytes:
 
 
 class Chunks:
-    """Takes a body in chunks apart; it stands for aiohttp's parser from the head of an answer on.
+    """Decodes a body in chunks; it replaces aiohttp's parser after the head of a response.
 
-    Blanks and extensions behind a size are ignored, and lines may end with a bare line feed.
+    Blanks and extensions after a size are ignored, and lines may end with a bare line feed.
     """
 
     __slots__ = ("_has_bare_lf", "_is_last", "_missing", "_payload", "_rest", "_trailers")
@@ -66,16 +68,16 @@ class Chunks:
     def __init__(self, payload: StreamReader) -> None:
         """Feed the content to *payload*."""
         self._payload = payload
-        #: The beginning of a line. Before each size is the end of the chunk before it; before
-        #: the first one is that of the head.
+        #: The beginning of a line. A size follows the end of the previous chunk; the first size
+        #: follows the end of the head.
         self._rest = b"\r\n"
-        self._missing = 0  #: bytes of the chunk
+        self._missing = 0  #: missing bytes of the chunk
         self._has_bare_lf = False
         self._is_last = False  #: whether the last chunk has come
-        self._trailers = 0  #: their bytes
+        self._trailers = 0  #: bytes of the trailers
 
     def feed_data(self, data: bytes) -> tuple[tuple[()], bool, bytes]:
-        """Take the next bytes; raises `HttpProcessingError`, also for bytes behind the body."""
+        """Process the next bytes; raises `HttpProcessingError`, also for bytes after the body."""
         if self._rest:
             data = self._rest + data
         pieces: list[bytes] = []
@@ -99,7 +101,7 @@ class Chunks:
                 self._has_bare_lf = True
             start, missing = size.end(), int(digits, 16)
             if not missing:
-                # Its line feed may be that of the end of no trailers.
+                # Keep its line feed: without trailers, it belongs to the end.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
         self._missing, self._rest = missing, data[start:]
@@ -108,7 +110,7 @@ class Chunks:
         return (), False, b""
 
     def _end(self) -> None:
-        """Leave the trailers out, and end the body behind them."""
+        """Drop the trailers, and end the body after them."""
         end = _TRAILERS_END.search(self._rest)
         if end is None:
             self._trailers += len(self._rest) - 2
@@ -119,17 +121,17 @@ class Chunks:
         self._payload.feed_eof()
         if end.end() < len(self._rest):
             raise HttpProcessingError(message="bytes behind the last chunk")
-        if self._has_bare_lf:  # others may see the end elsewhere
+        if self._has_bare_lf:  # others may see another end
             raise HttpProcessingError(message="bare line feeds between chunks")
 
     def pause_reading(self) -> None:
-        """Do nothing: all content of the bytes that have come is in the payload."""
+        """Do nothing, because the payload already has all content of the received bytes."""
 
     def feed_eof(self) -> None:
         """End the body with its connection; raises `HttpProcessingError` for half a body."""
         if self._payload.is_eof():
             return
-        # Some servers end with "0", or without the empty line behind it.
+        # Some servers end with "0", or without the empty line after it.
         if not self._is_last and (self._missing or not _LAST_BEGUN.fullmatch(self._rest)):
             raise HttpProcessingError(message="the last chunk is missing")
         self._payload.feed_eof()

@@ -38,16 +38,16 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: The way of a page that a browser renders, beside the ways of the purposes.
+#: The way of a page that a browser renders. Each purpose has another way.
 RENDERED = "rendered"
 
 
 class Transport:
-    """The end of each way: asks the server itself, or what tests have in its place."""
+    """The end of each way: asks the server itself, or its replacement in tests."""
 
     def __init__(self, client: Downloader) -> None:
         self._client = client
-        #: No layer is below, so it is called without one.
+        #: No layer is below, so it gets no next call.
         self.ask: Next = getattr(client, "exchange", self._fetch)
 
     def _fetch(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
@@ -70,47 +70,47 @@ def layers(
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step | None]:
-    """Return the layers of a crawl of *spider*, the outermost first; None for those it never needs.
+    """Return the layers of a crawl of *spider*, the outermost first; None for unneeded ones.
 
-    A layer sees each request as those above it have made it, and the answer as those below it
-    have made it. The purposes of a layer say which requests pass it; by default all do. The
-    session is chosen before the first layer, by `Fetcher`. Its headers are added by `credentials`,
-    its proxy by `Proxies`, its cookies by `Transport`.
+    A layer sees each request after the layers above have changed it, and the response after the
+    layers below have changed it. The purposes of a layer name the requests that pass it; by default
+    all do. `Fetcher` chooses the session before the first layer. `credentials` adds its headers,
+    `Proxies` its proxy, `Transport` its cookies.
     """
     chosen = [*spider.layers, *loaded_layers(settings.layers)]
     users = [UserLayer(each, watch, admission) for each in chosen]
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
     below_own: list[Step | None] = [
-        # An answer that is kept needs no proxy.
+        # A stored response needs no proxy.
         default.cache,
-        # With `wire`: the request with its secrets, before a proxy.
+        # With `wire`: sees the request with its secrets, before a proxy.
         *wire,
-        # The session's proxy, or one of the pool. It may ask more than once: another proxy when
-        # one fails.
+        # The session's proxy, or one of the pool. If a proxy fails, it may ask again through
+        # another one.
         default.proxies,
-        # Adds the cookies, the session's or those of the crawl, and missing usual headers.
+        # Adds cookies, the session's or the crawl's, and missing usual headers.
         Transport(default.client),
     ]
     default.ways = ways(below_own)
-    # Another downloader than the crawl's own returns a file in memory, as a layer may below.
+    # Another downloader than the crawl's own returns a file in memory, and so may a layer below.
     streams = not wire and default.own is None and hasattr(default.client, "exchange")
     return [
-        # Once for an attempt: its deadline spans all hops, and each target is admitted before
-        # anything is spent on it: scope, robots.txt, the host's turn.
+        # Once for an attempt: its deadline covers all hops. Each target is admitted before anything
+        # is spent on it: scope, robots.txt, the host's turn.
         FollowRedirects(settings, admission),
         # ---- Below: once for each hop.
-        # `login_when` judges the answer as hooks and browser have made it.
+        # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, and no secrets.
         *(layer for layer in users if not layer.is_wire),
-        # Hooks are nearest to the page; a layer judges the page that they return.
+        # Hooks are nearest to the page; a layer sees the page that they return.
         *(UserLayer(each, watch, admission) for each in hooks if each is not None),
-        # The WARC files have the answer before a hook changes it.
+        # The WARC files get the response before a hook changes it.
         Record() if keeps_bodies else None,
-        # The parts of a rendered page go through all layers below.
+        # The parts of a rendered page pass all layers below.
         render,
-        # Secrets of settings, start URLs and session, below all that the spider sees.
+        # Secrets of settings, start URLs and session, below everything that the spider sees.
         credentials,
         None if streams else SaveFile(settings),
         default.own,
@@ -121,7 +121,7 @@ def layers(
 def ways(found: Sequence[Step | None]) -> dict[str, Next]:
     """Return the way through the layers, the outermost first, for the requests of each purpose.
 
-    A page that a browser renders has a way of its own, `RENDERED`: others pass nothing of it.
+    A page that a browser renders has its own way, `RENDERED`, which no other request takes.
     """
     made: dict[str, Next] = {}
     for layer in reversed(found):
@@ -139,14 +139,14 @@ def ways(found: Sequence[Step | None]) -> dict[str, Next]:
 
 
 def _above(layer: Layer, call_next: Next) -> Next:
-    # It returns the coroutine: an `async def` would be one more frame for each layer.
+    # It returns the coroutine, because an `async def` would add one frame for each layer.
     return lambda attempt, request: layer(attempt, request, call_next)
 
 
 class DefaultDownloader:
-    """The crawl's own downloader, as a spider's `downloader()` is given it.
+    """The crawl's own downloader, which a spider's `downloader()` gets.
 
-    It asks *client*; the layers above that are the crawl's, see `layers`.
+    It asks *client* through the crawl's layers, see `layers`.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class DefaultDownloader:
         self.client = client
         self.proxies = proxies
         self.cache = cache
-        self.own: OwnDownloader | None = None  #: the spider's own around it
-        #: From here down; a crawl has layers of its own there.
+        self.own: OwnDownloader | None = None  #: the spider's own downloader around it
+        #: The ways from here down; a crawl sets its own layers.
         self.ways = ways([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:
@@ -180,7 +180,7 @@ def web(
     proxies: ProxyPool,
     cache: Callable[[Settings, MemoryBudget], Layer | None] | None = None,
 ) -> DefaultDownloader:
-    """Return the downloader that a crawl of *spider* uses; *also* are URLs beside its own.
+    """Return the downloader for a crawl of *spider*; *also* are URLs besides its own.
 
     *cache* makes the layer that shares the memory of bodies.
     """
@@ -196,7 +196,7 @@ async def downloader_of(
 ) -> AsyncIterator[DefaultDownloader]:
     """Open the downloader of *spider*, and close it and the *default* one afterwards.
 
-    Raises `SpiderError` where its `downloader()` makes none.
+    Raises `SpiderError` if its `downloader()` does not make one.
     """
     if not isinstance(default, DefaultDownloader):
         default = DefaultDownloader(default)
@@ -209,15 +209,15 @@ async def downloader_of(
 
 
 class CheckAnswer:
-    """Raise `LoggedOutError` for the answer to a session that is logged out, redirects too.
+    """Raise `LoggedOutError` if a session's response, or a redirect, shows a logged-out visitor.
 
-    The beginning of a file is looked at before the file is saved.
+    The beginning of a file is checked before the file is saved.
     """
 
     purposes = frozenset({Purpose.PAGE})
 
     def __init__(self, spider: Spider) -> None:
-        """Raises `SpiderError` where the spider's `login_when` is no condition."""
+        """Raises `SpiderError` if the spider's `login_when` is not a condition."""
         self._login_when = condition(spider, "login_when")
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
@@ -233,5 +233,5 @@ class CheckAnswer:
     def _is_accepted(self, begun: Response) -> bool:
         try:
             return not self._login_when(begun)
-        except FetchError:  # the same is raised for the answer that is returned then
+        except FetchError:  # the response that is returned then raises the same
             return False

@@ -1,10 +1,14 @@
 """Choice of a proxy for each request, by the breakers and the bans of the proxies.
 
-Each proxy has a circuit breaker (`health.ProxyBreaker`). One that cannot be reached has failed
-itself. Where something else goes wrong behind a proxy, the page is asked for once more, through
-another one. Where that works, the others get a strike; where it fails alike, and one of
-them is known to work, it is the page's or its origin's failure. So no proxy that fails gives a
-host or a page up, and no host that is away opens a proxy's breaker.
+Each proxy has a circuit breaker (`health.ProxyBreaker`). A proxy that cannot be reached has failed
+itself. If something else fails behind a proxy, the page is requested once more, through another
+proxy:
+- If that works, the proxies that failed get a strike.
+- If that fails in the same way, and one of the proxies is known to work, the page or its origin
+  has failed.
+
+So no failing proxy makes the crawl give up a host or a page, and no host that is down opens a
+proxy's breaker.
 """
 
 import asyncio
@@ -31,22 +35,21 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which an answer of an origin counts.
+#: Seconds that a response of an origin counts.
 _RECENT = 60.0
-#: A page that has failed through this number of proxies fails by itself, however these do.
+#: A page that has failed through this number of proxies fails by itself, whatever their state.
 _MOST_TRIED = 10
-#: Seconds of the first ban; each further one takes twice as long.
+#: Seconds of the first ban; each further ban takes twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
-#: So many seconds a request waits for a proxy here; those that rest longer are waited for
-#: without it.
+#: Seconds that a request waits here for a proxy; a longer wait raises `ProxiesAwayError`.
 _PATIENCE = 5.0
-#: So many failures in a row, which another proxy has not, are no chance.
+#: Number of strikes in a row that are not chance.
 _TOLERATED = 3
 
 
 class ProxyPool:
-    """The proxies of one process: those of the settings, else those of the environment."""
+    """The proxies of one process: those of the settings, or else those of the environment."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class ProxyPool:
     ) -> None:
         """Read the environment's proxies, and its exceptions, from *variables*.
 
-        Raises `SettingsError`, also where nothing is installed that speaks to one of them.
+        Raises `SettingsError`, also if a proxy needs a package that is not installed.
         """
         self.proxies: tuple[Proxy, ...] = tuple(settings.proxies)
         read = ProxyEnvironment.exceptions if self.proxies else ProxyEnvironment.of
@@ -66,13 +69,13 @@ class ProxyPool:
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
-        #: By proxy and host, until when a ban lasts, and how often there was one.
+        #: By proxy and host: the end of the last ban, and the number of bans.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
         #: By URL, the proxies that get a strike if another one gets the page.
         self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
-        #: By origin, which proxy was answered last and when.
+        #: By origin: the proxy that last got a response, and when.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
-        #: Is told why, where no proxy works any more.
+        #: Called with the reason when no proxy works any more.
         self.on_lost: Callable[[str], None] = lambda _: None
         self._all = self.proxies or tuple(set(self._environment.by_scheme.values()))
         self.is_empty = not self._all  #: whether there is no proxy at all
@@ -86,7 +89,7 @@ class ProxyPool:
         return bool(self._all) and all(self.health(each).is_lost(now=now) for each in self._all)
 
     def asks_for(self, url: str) -> bool:
-        """Return whether a URL is asked for through a proxy, unless its request says otherwise."""
+        """Return whether a URL is requested through a proxy, unless its request says otherwise."""
         return bool(self._candidates(urls.parse(url)))
 
     def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
@@ -101,7 +104,7 @@ class ProxyPool:
     def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
         """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
 
-        None of those *without* is chosen, nor one that rests or is banned by the host.
+        It is not one of those *without*, and does not rest and is not banned by the host.
         """
         target = urls.parse(url)
         candidates, host = self._candidates(target), target.raw_host or ""
@@ -125,12 +128,12 @@ class ProxyPool:
         raise ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
-        """Return for how many seconds a proxy is not to be used for a host, or at all."""
+        """Return how many seconds a proxy must not be used for a host, or at all."""
         banned, _ = self._bans.get((proxy, host), (0.0, 0))
         return max(self.health(proxy).ready_at, banned) - self._clock()
 
     def ban(self, proxy: Proxy, host: str) -> None:
-        """Leave a proxy aside for a host that has banned it; bans side by side count once."""
+        """Do not use a proxy for a host that has banned it; concurrent bans count once."""
         until, times = self._bans.get((proxy, host), (0.0, 0))
         now = self._clock()
         if until > now:
@@ -146,7 +149,7 @@ class ProxyPool:
         )
 
     def unban(self, host: str) -> None:
-        """Take back the bans of a host that bans whichever proxy asks."""
+        """Undo the bans of a host that bans every proxy."""
         for key in [key for key in self._bans if key[1] == host]:
             del self._bans[key]
 
@@ -159,7 +162,7 @@ class ProxyPool:
         return found
 
     def answered(self, proxy: Proxy, response: Response) -> None:
-        """Note an answer through a proxy, which has reached its server, or has said no itself."""
+        """Note a response through a proxy, unless the proxy itself may have sent an error."""
         if response.status >= 400 and _may_speak(proxy, response.url):
             return
         origin = urls.origin_of(response.url)
@@ -167,9 +170,9 @@ class ProxyPool:
         remember(self._answered, origin, (proxy, self._clock()))
 
     def got(self, url: str, proxy: Proxy | None) -> None:
-        """Note that what *url* leads to was got; through which *proxy*, None: it is not known.
+        """Note that *url*, or its redirect's target, was fetched by *proxy*; None: it is unknown.
 
-        Others that failed it have a strike.
+        Other proxies that failed it get a strike.
         """
         for tried in self._tried.pop(url, ()):
             if proxy not in (None, tried):
@@ -180,7 +183,7 @@ class ProxyPool:
         self.failed(proxy, why, tolerated=_TOLERATED)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
-        """Note a fault of a proxy; it rests after *tolerated* in a row."""
+        """Note a failure of a proxy; it rests after *tolerated* failures in a row."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
             why, now=now, policy=self._policy, tolerated=tolerated, for_good=for_good
@@ -198,7 +201,7 @@ class ProxyPool:
             self.on_lost(f"{who} not work: {printable(self.health(self._all[0]).why)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
-        """Return the proxies that have failed *url*, where another one is to tell why."""
+        """Return the proxies that have failed *url*, if another one must show the cause."""
         return self._tried.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
@@ -207,10 +210,10 @@ class ProxyPool:
         return wait is not None and wait <= 0
 
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
-        """Return after how many seconds another proxy may tell whose fault a failure was.
+        """Return after how many seconds another proxy may show the cause of a failure.
 
-        None where it is the page's or its origin's. A proxy that *is_fixed*, a session's, gets a
-        strike where the origin has answered others.
+        None means that the page or its origin is the cause. A proxy that *is_fixed* is a session's:
+        it gets a strike if the origin has answered others.
         """
         proxy = self._concerned(error)
         if proxy is None:
@@ -239,7 +242,7 @@ class ProxyPool:
         return min(waits)
 
     def _concerned(self, error: FetchError) -> Proxy | None:
-        """Return the proxy through which something failed that may be its own doing."""
+        """Return the proxy of a failure, if the proxy may be the cause."""
         if isinstance(error.proxy, Proxy):
             return error.proxy
         if not isinstance(error.response, Response):
@@ -247,12 +250,12 @@ class ProxyPool:
         proxy, status = error.response.proxy, error.response.status
         if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
             return None
-        # A refusal is seldom a proxy's own: that of one that works counts as the server's.
+        # A proxy seldom refuses by itself. If it works, the refusal counts as the server's.
         is_said_by_servers = status < 500 and status != 407
         return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
-        """Give a session's proxy a strike, where others have been answered by the origin."""
+        """Give a session's proxy a strike, if the origin has answered others; return whether."""
         other, at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
         recent = other != proxy and self._clock() - at < _RECENT
         if recent and (error.underlying in HOST_FAILURES or error.proxy is None):
@@ -263,10 +266,10 @@ class ProxyPool:
     def bound(
         self, key: str | None, *, place: int | None = None, is_renewed: bool = False
     ) -> Proxy | None:
-        """Return the proxy of a session: the one it had, by its key, while that is of use.
+        """Return the proxy of a session: the one that it had, by its key, while that is usable.
 
-        Else another, and where it *is renewed*, as far as there is one: that of its *place* in a
-        pool, or the next. None where the settings have no proxies.
+        If it is not, or if the session *is_renewed*, return another one if there is one: the proxy
+        of its *place* in a pool, or the next one. None if the settings have no proxies.
         """
         if not self.proxies:
             return None
@@ -281,7 +284,7 @@ class ProxyPool:
         return (ready or alive or known or order)[0]
 
     def away(self) -> tuple[float, str] | None:
-        """Return for how many seconds no proxy can be used and why; None where one can."""
+        """Return how many seconds no proxy can be used, and why; None if one can be used."""
         if self.is_empty:
             return None
         first = min(map(self.health, self._all), key=lambda each: each.ready_at)
@@ -290,22 +293,22 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether an answer of *url* may be the proxy's own: it reads unencrypted requests."""
+    """Return whether the proxy itself may have sent the response: it reads unencrypted requests."""
     return url.startswith("http:") and not proxy.is_socks
 
 
 class Proxies:
-    """Send requests through the proxies of a pool, of their session, or the one they name.
+    """Sends requests through the proxies of a pool, of their session, or the one they name.
 
-    Raises `ProxiesAwayError` where nothing was asked because no proxy can be used now;
-    the error of a request that was sent has its `proxy`.
+    Raises `ProxiesAwayError` if nothing was sent because no proxy can be used now. The error of a
+    request that was sent has its `proxy`.
     """
 
     def __init__(self, pool: ProxyPool) -> None:
         self._pool = pool
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the response; an attempt has one proxy, as far as that can be used."""
+        """Return the response; an attempt keeps one proxy while that can be used."""
         named = request.options.proxy
         if named == DIRECT or (
             named is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
@@ -334,7 +337,7 @@ class Proxies:
                 if failure.otherwise is not None and self._pool.health(proxy).has_worked:
                     failure.otherwise.proxy = proxy
                     raise failure.otherwise from None
-                # Nothing was sent to the server, so another one may do it.
+                # Nothing was sent to the server, so another proxy may send it.
                 attempt.proxy = attempt.kept_proxy = None
                 self._pool.failed(proxy, failure.message, for_good=failure.for_good)
                 tried.add(proxy)
@@ -348,7 +351,7 @@ class Proxies:
     def _proxy_for(self, attempt: Attempt, request: Request, tried: set[Proxy]) -> Proxy:
         """Return the proxy for an exchange.
 
-        Raises `FetchError`, and `SettingsError` where nothing speaks to the one that is named.
+        Raises `FetchError`, and `SettingsError` if the named proxy needs a missing package.
         """
         named = request.options.proxy
         if named is not None:
@@ -360,7 +363,7 @@ class Proxies:
             if attempt.kept_proxy is None:
                 attempt.kept_proxy = self._pool.choose(request.url, without=tried)
             return attempt.kept_proxy
-        # No other can stand for it.
+        # No other proxy can replace it.
         wait, health = self._pool.wait(proxy), self._pool.health(proxy)
         if proxy not in tried and wait <= 0:
             return proxy
@@ -370,7 +373,7 @@ class Proxies:
 
 
 def check_installed(proxy: Proxy) -> None:
-    """Raise `SettingsError` where nothing is installed that speaks to *proxy*."""
+    """Raise `SettingsError` if *proxy* needs a package that is not installed."""
     if proxy.is_socks:
         try:
             import python_socks.async_.asyncio  # noqa: F401  # it is an extra

@@ -1,4 +1,4 @@
-"""One attempt: its deadline, and its redirects, each a new decision of the layers below."""
+"""One attempt: its deadline and its redirects; the layers below decide on each hop again."""
 
 import asyncio
 from collections.abc import Container
@@ -16,43 +16,44 @@ from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: RFC 9110, section 15.4: it says nothing of where a redirect leads.
+#: RFC 9110, section 15.4: these headers say nothing about a redirect's target.
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 _BODY_FORMAT = frozenset({"content-type", "content-encoding", "content-language"})
 _ABOUT_THE_BODY = _BODY_FORMAT | {"content-location"}
-#: Headers that are sent to another origin as well: none of them is a secret.
+#: Headers that another origin also gets, because none of them is a secret.
 _PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):
-    """Permission to ask for URLs that are no tasks of their own; see `crawl.opening`."""
+    """Permission to ask for URLs without their own task; see `crawl.opening`."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
-        """Wait until an attempt may go on at *url*; raises `FetchError` where it may not."""
+        """Wait until an attempt may continue at *url*; raises `FetchError` if it may not."""
 
     async def turn(self, attempt: Attempt, url: str) -> None:
-        """Wait for the host's turn for a URL that is asked for once more."""
+        """Wait for the host's turn for a URL that is asked for again."""
 
     def throttled(self, response: Response) -> None:
-        """Note that a redirect's target asks to slow down: its host rests for redirects."""
+        """Note that a redirect's target is throttled: its host rests for redirects."""
 
     def part(
         self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
     ) -> AbstractAsyncContextManager[None]:
-        """Admit a part of a page, or a document that its scripts lead to, for the block; likewise.
+        """Admit a part of a page, or a document of its scripts, for the block; raises like `admit`.
 
         If its host has no free slot, it waits for its *turn* among the parts of its page.
         """
 
 
 class FollowRedirects:
-    """The layer of one attempt: its deadline, and its way over redirects to a response.
+    """The layer of one attempt: its deadline, and its redirects until a response.
 
-    - The request's timeout spans all hops.
-    - Each target is admitted first: scope, robots.txt, the host's turn; a robots.txt by its turn.
-    - A redirect for which `Attempt.follows` returns false is returned as it is, and so are one
-      that is a page itself, see `is_page`, and the answer to a probe.
-    - `Response.url` is where the last redirect has led, `Response.request` is the attempt's,
+    - The request's timeout covers all hops.
+    - Each target is admitted first, by scope, robots.txt and the host's turn; a target of a
+      robots.txt only by the turn.
+    - These redirects are returned as they are: one for which `Attempt.follows` returns false, one
+      that is a page itself (see `is_page`), and the response to a probe.
+    - `Response.url` is the target of the last redirect, `Response.request` is the attempt's,
       and `elapsed` is the sum of all hops.
     """
 
@@ -103,7 +104,7 @@ class FollowRedirects:
                     break
                 attempt.redirects.append(response)
                 hop = onto
-                # Cookies of its own are sent again where it is led back to its origin.
+                # The request's own cookies are sent again if it returns to its origin.
                 hop.options = request.options
                 visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
                 self._check_end(attempt, hop.url, visit=visit)
@@ -119,8 +120,8 @@ class FollowRedirects:
         return response
 
     def _check_end(self, attempt: Attempt, url: str, *, visit: int) -> None:
-        """Raise `FetchError` for redirects that come to no end."""
-        # A server that sets a cookie often sends the visitor back for the page.
+        """Raise `FetchError` for redirects that never end."""
+        # A server that sets a cookie often redirects the visitor to the same page.
         cookies = attempt.session is not None or self._settings.cookies
         if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
@@ -130,7 +131,7 @@ class FollowRedirects:
             raise FetchError(Reason.REDIRECT_LIMIT, message)
 
     def _check_cut(self, attempt: Attempt, response: Response) -> None:
-        """Raise `FetchError` for a page that was cut and may not be."""
+        """Raise `FetchError` for a page that was cut although it must not be."""
         own, settings = attempt.request.options, self._settings
         cuts = settings.truncate if own.truncate is None else own.truncate
         if cuts or not 200 <= response.status < 300:
@@ -146,9 +147,9 @@ class FollowRedirects:
 
 
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
-    """Return the request for where *response*, a redirect, leads, without options.
+    """Return the request for the target of *response*, a redirect, without options.
 
-    *target* is where it leads by other means than its status. Raises `FetchError`.
+    *target* is the target of a redirect that is not one by its status. Raises `FetchError`.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
@@ -166,24 +167,24 @@ def onward(request: Request, response: Response, *, target: str | None = None) -
 
 
 def loop_message(url: str, *, cookies: bool = False) -> str:
-    """Return the message of a `redirect-loop`; *cookies* says that they are kept."""
+    """Return the message of a `redirect-loop`; *cookies* says that the crawl keeps cookies."""
     hint = "" if cookies else "; perhaps the site needs cookies"
     return f"the redirects lead back to {url}{hint}"
 
 
 def is_page(response: Response, request: Request, settings: Settings) -> bool:
-    """Return whether an answer is one that a callback is given, by its status."""
+    """Return whether a response is a page for a callback, by its status."""
     accepted = request.options.accept_statuses
     if accepted is None:
         accepted = settings.accept_statuses
     status = response.status
-    # A part of a page (206) is none: no request asks for one.
+    # A part of a page (206) is not a page, because no request asks for one.
     is_good = 200 <= status < 300 and status != 206 and status not in settings.throttle_statuses
     return is_good or status in accepted
 
 
 def throttles(response: Response, statuses: Container[int]) -> bool:
-    """Return whether an answer asks us to slow down: by *statuses*, or 503 with a Retry-After."""
+    """Return whether a response is throttled: by *statuses*, or 503 with a Retry-After."""
     status = response.status
     return status in statuses or (status == 503 and "retry-after" in response.headers)
 
@@ -191,7 +192,7 @@ def throttles(response: Response, statuses: Container[int]) -> bool:
 def status_error(
     response: Response, *, now: datetime, reason: Reason = Reason.HTTP_STATUS
 ) -> FetchError:
-    """Return the failure that a response of this status is."""
+    """Return the failure for a response with this status."""
     error = FetchError(
         reason,
         f"HTTP {response.status}",
@@ -203,7 +204,7 @@ def status_error(
 
 
 def _target(response: Response) -> str:
-    """Return where a redirect leads; raises `FetchError`."""
+    """Return the target of a redirect; raises `FetchError`."""
     location = response.headers.get("location", "")
     if not location.strip():
         raise FetchError(
@@ -218,7 +219,8 @@ def _target(response: Response) -> str:
             raise
         message = f"location {error.message}"
         raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
-    # A link's user and password are left out, but a redirect that hands some out wants them used.
+    # The user and password of a link are dropped. But a redirect with them expects their use, so it
+    # is refused.
     if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
     return target

@@ -1,8 +1,8 @@
 """The downloader that crawls the web: HTTP/1.1 with aiohttp's connector and parser.
 
-The requests, the decoding, the bound of a body and the names of what goes wrong are ours: a
-server can make a client hang, swell or lie without them. aiohttp's client session is left out;
-it costs more CPU than all of that together.
+Requests, decoding, the limit of a body and the reasons of failures are crawlcw's: without them a
+server can make a client hang, swell or lie. aiohttp's client session is not used, because it costs
+more CPU than all of that together.
 """
 
 import asyncio
@@ -46,30 +46,30 @@ from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.files.saving import FileTransfers, PartRefusedError
 from crawlcw.model import urls
 
-#: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: these have no body.
+#: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: responses without a body.
 _BODILESS = frozenset({204, 205, 304})
-#: RFC 9110, section 9.2.2: requests that may be sent again where their connection ends.
+#: RFC 9110, section 9.2.2: requests that may be sent again if their connection ends.
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-#: Requests without a body do not say so.
+#: Requests that need no Content-Length if they have no body.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
-#: Headers that have their place in a request; those of its framing are never the user's.
+#: Headers with a fixed place in a request; the framing headers are never the user's.
 _OURS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
-#: The path begins behind these, and behind those of http.
+#: The path begins after this number of characters, also in an http URL.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
-#: A body of this size needs no share of the memory budget.
+#: A body up to this size needs no share of the memory budget.
 _FREE_BODY = 256 << 10
-#: How long to wait for another request to give its descriptor back.
+#: Seconds to wait until another request frees its descriptor.
 _DESCRIPTOR_PAUSE = 0.05
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Exchange(Hop):
-    """One exchange with the connections that it is made over."""
+    """One exchange, with its connections."""
 
     request: Request
     connector: Connector
@@ -80,11 +80,10 @@ class _Exchange(Hop):
 class AiohttpDownloader:
     """A `Downloader` on aiohttp's client.
 
-    *start_origins* are the `Location.host` of the start URLs: these hosts, and
-    those of `settings.allow_private`, may be at private addresses, see
-    `AddressGuard`, which has *public_names* too. To be opened inside of the
-    running loop, by `open`, `async with` or the first `fetch`; who opens it
-    closes it.
+    *start_origins* are the `Location.host` of the start URLs. These hosts, and those of
+    `settings.allow_private`, may be at private addresses, see `AddressGuard`, which also gets
+    *public_names*. Open it inside the running loop, by `open`, `async with` or the first `fetch`;
+    the code that opens it must close it.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class AiohttpDownloader:
         self._settings = settings
         self._files = FileTransfers(settings)
         self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # All fetchers together take no more than a sixteenth of the whole budget.
+        # Such bodies of all fetchers together take at most a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._guard = AddressGuard(
@@ -106,7 +105,7 @@ class AiohttpDownloader:
             public_names=public_names,
         )
         self._connector: Connector | None = None
-        #: The headers of a request, where it brings none of that name.
+        #: The headers of a request, unless it has a header of that name.
         self._usual = (
             ("User-Agent", settings.user_agent),
             ("Accept-Encoding", ACCEPTED),
@@ -117,11 +116,11 @@ class AiohttpDownloader:
         self._jar: Jar | None = None
 
     async def open(self) -> None:
-        """Make ready for the first request."""
+        """Prepare for the first request."""
         if self._connector is None:
             self._connector = Connector(self._settings, self._guard)
             if self._settings.cookies:
-                # Its list of suffixes is loaded where it is wanted.
+                # Imported only when needed, because it loads a list of suffixes.
                 from crawlcw.fetch.cookies import SiteCookies
 
                 self._jar = SiteCookies()
@@ -141,7 +140,7 @@ class AiohttpDownloader:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response to *request* sent to *url*; see `Downloader`."""
-        # Under a user's own downloader it is the attempt that this works on.
+        # Under a user's own downloader, this is the attempt that it works on.
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         attempt.proxy = None
@@ -149,7 +148,7 @@ class AiohttpDownloader:
         return response if response.request is request else replaced(response, request=request)
 
     async def exchange(self, attempt: Attempt, request: Request) -> Response:
-        """Return the response to *request*, asked for through the proxy of *attempt*."""
+        """Return the response to *request*, sent through the proxy of *attempt*."""
         address = urls.locate(request.url).url
         split = address.index("/", _BEFORE_PATH)
         if (connector := self._connector) is None:
@@ -166,7 +165,7 @@ class AiohttpDownloader:
         current_hop.set(hop)
         while True:
             try:
-                # What may be asked stays so: names and ports are only added to the guard's.
+                # Once admitted, always admitted: the guard only gets more names and ports.
                 if not site.is_admitted:
                     await self._guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
@@ -183,15 +182,15 @@ class AiohttpDownloader:
                 lacking = (errno.EMFILE, errno.ENFILE)
                 if not isinstance(error, OSError) or error.errno not in lacking:
                     raise failure_in(error, hop) from error
-            # No descriptor is left. That is not the page's fault, so it costs no attempt: the
-            # idle connections go first, then this waits until others have ended.
+            # No descriptor is left. The page is not the cause, so this costs no attempt: close the
+            # idle connections first, then wait until others have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _asked(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
-        """Return the connection that the head of an answer has come by; it is to be released."""
+        """Return the connection that has received a response's head; the caller must release it."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
-        # In a tunnel the server would be told its login; without one it goes with each request.
+        # In a tunnel the server would see the proxy's login; without one, each request has it.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
         proxy = None if is_tunnel else hop.proxy
         if proxy is not None:
@@ -200,7 +199,7 @@ class AiohttpDownloader:
         if attempt.session is not None:
             jar = attempt.session.jar
         else:
-            # A request with cookies of its own shares none with others.
+            # A request with its own cookies shares none with others.
             jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
@@ -216,19 +215,20 @@ class AiohttpDownloader:
                 await answer.ask(
                     sent,
                     is_head=method == "HEAD",
-                    # One that may take longer than `read_timeout` may be silent for as long.
+                    # A request with a longer timeout than `read_timeout` may wait as long for a
+                    # byte.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and answer.message.code == 407:
-                    # Else any site could put an end to the proxies.
+                    # Otherwise any site could make all proxies count as failed.
                     message = f"HTTP 407, of the site or of the proxy {proxy}"
                     raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
                 hop.connector.release(answer)
-                # RFC 9112, section 9.3.1: it may have ended before the server has read it.
+                # RFC 9112, section 9.3.1: it may have ended before the server read the request.
                 ended = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # The rest of the last answer may have come first on a used connection.
+                # On a reused connection, the rest of the last response may have come first.
                 if not may_repeat or not (
                     ended or (isinstance(error, HttpProcessingError) and answer.released)
                 ):
@@ -264,13 +264,13 @@ class AiohttpDownloader:
         if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # The body of an error is read, whatever its type, and so is a robots.txt.
+        # The body of an error is read in any type, and so is a robots.txt.
         is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS
         accepted = self._settings.accept_types if is_typed else ("*/*",)
         if kind != "text/html":  # the usual type needs no call
             check_type(kind, accepted, status=status)
         body, truncated, waited = b"", None, 0.0
-        # The body of a redirect is a courtesy to people, and may be endless.
+        # The body of a redirect is only for people, and may be endless.
         is_redirect = status in REDIRECTS and "location" in headers
         if status not in _BODILESS and not is_redirect:
             most = request.options.max_body
@@ -280,7 +280,7 @@ class AiohttpDownloader:
             if codings:
                 length = None
             else:
-                # Most pages are here as soon as their headers are.
+                # Most pages are complete as soon as their headers are.
                 length = content.total_bytes if content.is_eof() else _length(headers)
             if length is not None and length <= min(most, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
@@ -288,7 +288,8 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=most)
-                # A large body takes all of its memory at once, as it must not wait for more later.
+                # A large body takes all of its memory at once, because it must not wait for more
+                # later.
                 share = most if length is None else min(most, length)
                 check = partial(check_start, said=kind, accepted=accepted)
                 body, waited = await self._collected(content, decoder, hop.attempt, share, check)
@@ -311,7 +312,7 @@ class AiohttpDownloader:
         most: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
-        """Return a body, and for how many seconds it has waited for memory; *check* its start."""
+        """Return a body, and the seconds that it has waited for memory; *check* its start."""
         body, decoded, share, waited = b"", io.BytesIO(), None, 0.0
         try:
             async for data in content.iter_any():
@@ -333,7 +334,7 @@ class AiohttpDownloader:
         return body, waited
 
     async def _saved(self, hop: _Exchange) -> Response:
-        """Return the response to a request, its body in a file."""
+        """Return the response to a request, with its body in a file."""
         request = hop.request
         async with self._files.transfer(hop.attempt, request) as file:
             while True:
@@ -344,7 +345,7 @@ class AiohttpDownloader:
                     codings = codings_of(told)
                     length = None if codings else _length(told)
                     if not await file.begin(status, told, length=length, coded=bool(codings)):
-                        return await self._page(answer, hop)  # which says why there is no file
+                        return await self._page(answer, hop)  # it says why there is no file
                     decoder = BodyDecoder(codings)
                     async for data in answer.content.iter_any():
                         file.came(len(data))
@@ -353,7 +354,7 @@ class AiohttpDownloader:
                     if decoder.missing:
                         raise FetchError(Reason.PAYLOAD_TRUNCATED, decoder.missing)
                 except PartRefusedError:
-                    continue  # the file begins anew
+                    continue  # the file starts again
                 finally:
                     hop.connector.release(answer)
                 return await file.kept(
@@ -364,7 +365,7 @@ class AiohttpDownloader:
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:
-    """Return headers as they are sent; raises `ValueError` for one that would be two."""
+    """Return headers as they are sent; raises `ValueError` for a header that would be two."""
     for name, value in headers:
         if _TOKEN.fullmatch(name) is None or _NO_HEADER.search(value):
             raise ValueError(f"the header {name!r} is not one line of text")
@@ -376,10 +377,10 @@ def _with_cookies(
 ) -> Sequence[tuple[str, str]]:
     """Return *headers* with all cookies in one `Cookie`.
 
-    Of several of one name the request's own counts, then the jar's, then that of the headers.
+    If several cookies have one name, the request's own counts, then the jar's, then the headers'.
     """
     sent = dict(request.options.cookies or ())
-    # They are for its own origin, wherever a redirect has led.
+    # They are only for the request's own origin, even after a redirect.
     if sent and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
         sent = {}
     found = [] if jar is None else jar.sent_to(urls.parse(request.url))
@@ -395,13 +396,13 @@ def _with_cookies(
 
 
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
-    """Return why a body is not whole, None where it is; raises `FetchError` for half an answer."""
+    """Return why a body is not whole, or None; raises `FetchError` for half a response."""
     if not decoder.missing:
         return "bytes" if decoder.full else None
     if not decoder.lacks_content:
         return "checksum"
-    # Its server has sent all that it announced, as browsers show it. But where nothing was
-    # announced, it may be the connection that has broken.
+    # The server has sent all that it announced, and browsers show that. But if it announced
+    # nothing, the connection may have broken.
     is_framed = "content-length" in headers or "transfer-encoding" in headers
     if body and is_framed:
         return "coding"
@@ -414,7 +415,7 @@ def _length(headers: Mapping[str, str]) -> int | None:
 
 
 def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
-    """Return headers as text, by their names in lower case."""
+    """Return headers as text, by lower-case name."""
     found: dict[str, str] = {}
     for name, value in islice(told.items(), _MAX_HEADERS_KEPT):
         key = name.lower()
@@ -422,7 +423,7 @@ def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
         if key not in found:
             found[key] = text
         elif key == "x-robots-tag" and ":" not in text:
-            # A rule for every robot must not stand behind the name of one.
+            # A rule for every robot must not come after the name of one robot.
             found[key] = f"{text}, {found[key]}"
         elif key != "location":
             found[key] = f"{found[key]}, {text}"
@@ -432,13 +433,13 @@ def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
 
 
 def _readable(value: str, *, is_location: bool) -> str:
-    """Return a header's value, of which the parser has hidden the bytes that are no UTF-8."""
+    """Return a header's value; the parser has escaped its bytes that are not UTF-8."""
     raw = value.encode("utf-8", "surrogateescape")
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        # Every byte matters in a URL. UTF-8 is left to the URL's parser, which encodes
-        # a path and a host each in its way; any other byte above ASCII becomes %XX, as in browsers.
+        # Every byte matters in a URL. The URL's parser encodes UTF-8, in a path and in a
+        # host differently. Any other byte above ASCII becomes %XX, as in browsers.
         return (
             quote_from_bytes(raw, safe=bytes(range(128))) if is_location else raw.decode("latin-1")
         )

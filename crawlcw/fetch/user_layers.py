@@ -1,6 +1,6 @@
-"""The user's own code on the way of a request: hooks, layers, and a downloader of the spider's own.
+"""The user's own code on the way of a request: hooks, layers, and a spider's own downloader.
 
-Whatever it raises is the failure of that page alone.
+Any error of this code is the failure of that page alone.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ from crawlcw.model.sanitize import describe_error, printable
 logger = logging.getLogger(__name__)
 
 _OUR_FILES = (__file__,)
-#: The least wait of a page that a layer defers: with none the crawl would begin with it for ever.
+#: The minimum wait of a page that a layer defers: without it the crawl would retry it for ever.
 _LEAST_WAIT = timedelta(seconds=1)
 #: The ledger's dates end with the year 9999.
 _LONGEST_WAIT = timedelta(days=36_500)
 
 
 class SpiderFaultError(FetchError):
-    """A hook of the spider's, or its downloader, raised while it worked on a request."""
+    """A hook of the spider, or its downloader, raised while it worked on a request."""
 
     def __init__(self, name: str, raised: Raised) -> None:
         super().__init__(raised.reason, f"{name} raised {raised.message}")
@@ -57,7 +57,7 @@ class SpiderFaultError(FetchError):
 async def _fault(
     error: BaseException, cancellation: Cancellation, name: str, function: Callable[..., Any]
 ) -> BaseException:
-    """Return what an error of the user's code becomes; a cancellation from outside stays one."""
+    """Return the failure for an error of the user's code; a cancellation from outside stays one."""
     if cancellation.passes(error):
         return error
     await cancellation.after(error)
@@ -69,9 +69,9 @@ def _checked(error: Defer) -> BaseException:
     wait = error.until
     try:
         if isinstance(wait, datetime):
-            wait -= datetime.now(UTC)  # a naive one has no difference
+            wait -= datetime.now(UTC)  # a naive time raises here
         if wait is not None and not isinstance(wait, timedelta):
-            raise TypeError  # as that of a naive time
+            raise TypeError  # like a naive time
     except Exception:  # the time zone may be the user's own code
         message = "is neither a duration nor a time with a zone"
         return SpiderError(f"Defer(until={error.until!r}) {message}")
@@ -81,14 +81,14 @@ def _checked(error: Defer) -> BaseException:
     return error
 
 
-#: The attributes of a response that the user's code has made, and their types.
+#: The attributes of a response from the user's code, and their types.
 _OF_RESPONSE: dict[str, type] = {"url": str, "status": int, "body": bytes, "elapsed": timedelta}
 
 
 def _check_response(response: object, message: str) -> None:
-    """Raise `TypeError` unless the user's code has returned a response; *message* names its type.
+    """Raise `TypeError` unless the user's code returned a response; *message* names its type.
 
-    Its values go into the ledger, which holds no others.
+    The ledger stores its values, and can hold no other types.
     """
     if not isinstance(response, Response):
         raise TypeError(message.format(type(response).__name__))
@@ -101,12 +101,12 @@ def _check_response(response: object, message: str) -> None:
 
 
 def after_response(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `after_response`; None: it has none."""
+    """Return the layer of the spider's `after_response`; None if it has none."""
     hook = spider.after_response
     if type(spider).after_response is Spider.after_response:
         return None
 
-    # An error without a frame of the user's is told at the hook.
+    # An error without a frame of the user's code is reported at the hook.
     @wraps(hook, assigned=(), updated=())
     async def after_response(attempt: Attempt, request: Request, call_next: Next) -> Response:
         response = await call_next(attempt, request)
@@ -119,7 +119,7 @@ def after_response(spider: Spider) -> Layer | None:
 
 
 def before_request(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `before_request`; None: it has none."""
+    """Return the layer of the spider's `before_request`; None if it has none."""
     hook = spider.before_request
     if type(spider).before_request is Spider.before_request:
         return None
@@ -140,13 +140,13 @@ def before_request(spider: Spider) -> Layer | None:
 
 
 def _to_send(wanted: object, given: Request) -> Request:
-    """Return the request that the user's code wants to send in the place of *given*."""
+    """Return the request that the user's code wants to send instead of *given*."""
     if not isinstance(wanted, Request):
         raise TypeError("call_next() takes the attempt and a Request")
     if wanted.url != given.url and urls.origin_of(wanted.url) != urls.origin_of(given.url):
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
-    # Made anew, for a hook may have assigned values of any type to it.
+    # Copied, because a hook may have assigned values of any type to it.
     sent = copied(wanted)
     sent.options = given.options  # those of the task: its timeout, its browser
     return sent
@@ -175,7 +175,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
 
 
 class AttemptView:
-    """The attempt as a layer of the user's own sees it; all else is the crawl's own."""
+    """The attempt as a user's layer sees it; everything else belongs to the crawl."""
 
     __slots__ = ("_attempt",)
 
@@ -196,9 +196,9 @@ class AttemptView:
 
 
 class UserLayer:
-    """A layer of the user's own, or a hook: its time, its errors, the turns of repeated calls.
+    """A user's layer, or a hook: its time, its errors, the turns of repeated calls.
 
-    One that has `wire` set is asked for requests of each purpose, any other for pages alone.
+    A layer with `wire` gets requests of each purpose; any other layer gets only pages.
     """
 
     def __init__(self, layer: Layer, watch: Watchdog, admission: Admission) -> None:
@@ -211,12 +211,12 @@ class UserLayer:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return its response. Raises what ends the attempt, `Defer` and `StopCrawl` too."""
+        """Return its response. Raises what ends the attempt, also `Defer` and `StopCrawl`."""
         called = self._watch.begun = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         own = Deadline()
         calls = 0
-        # One call at a time: a page has one slot of its host.
+        # One call at a time, because a page has one slot of its host.
         turn = asyncio.Lock()
         below: Exception | None = None
 
@@ -237,7 +237,7 @@ class UserLayer:
 
         attempt.deadline.pause()
         try:
-            # The layer's changes of the request are for this hop alone.
+            # The layer's changes of the request are only for this hop.
             given, view = copied(request), cast("Attempt", AttemptView(attempt))
             async with asyncio.timeout(self._watch.limit or None) as own.timeout:
                 response = await self._layer(view, given, ask)
@@ -247,7 +247,7 @@ class UserLayer:
             raise
         except BaseException as error:  # the user's code may raise anything
             if error is below:
-                raise  # not of its own: no browser is installed, for example
+                raise  # not the layer's error, but a missing browser, for example
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
                 error = _checked(error)
                 if isinstance(error, Defer):
@@ -257,14 +257,14 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        # Additions of a hook or a layer to a URL, such as a signature, are for the server alone.
+        # If a hook or a layer adds to a URL, such as a signature, only the server sees that.
         return response if response.url == request.url else replaced(response, url=request.url)
 
     async def _send(
         self, attempt: Attempt, request: Request, call_next: Next, *, is_repeated: bool
     ) -> Response:
         if is_repeated:
-            # Else a layer that tries again would be no polite one.
+            # Otherwise a layer that tries again would not be polite.
             await self._admission.turn(attempt, request.url)
         attempt.deadline.resume()
         try:
@@ -274,14 +274,14 @@ class UserLayer:
 
 
 class OwnDownloader:
-    """The layer of a downloader that the spider has made; its default goes on from here.
+    """The layer of a spider's own downloader; the default downloader continues from here.
 
-    Its exceptions are the page's own failure, and so is a result that is no answer.
-    `testing.DownloaderContract` finds out whether it keeps to the rest of its contract.
+    Its exceptions are failures of the page, and so is a result that is not a response.
+    `testing.DownloaderContract` checks the rest of its contract.
     """
 
     def __init__(self, own: Downloader, *, grace: timedelta) -> None:
-        """Close it within *grace*."""
+        """Close the downloader within *grace*."""
         self._own = own
         self._grace = grace
 
@@ -296,7 +296,7 @@ class OwnDownloader:
             await cancellation.strike()
             _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
-                # That URL was admitted neither by the scope nor by robots.txt.
+                # Neither the scope nor robots.txt has admitted that URL.
                 raise ValueError("fetch() answered for another URL: it must not follow redirects")
         except (FetchError, LedgerError):
             raise
@@ -309,14 +309,14 @@ class OwnDownloader:
         return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the downloader."""
         cancellation = Cancellation()
         try:
             with anyio.move_on_after(self._grace.total_seconds()) as limit:
                 await self._own.close()
             if limit.cancelled_caught:
                 raise TimeoutError(f"not closed within the grace ({format_duration(self._grace)})")
-        except BaseException as error:  # likewise
+        except BaseException as error:  # the user's code may raise anything
             if cancellation.passes(error):
                 raise
             logger.warning(
