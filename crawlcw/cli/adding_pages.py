@@ -39,7 +39,7 @@ class PageAdder:
     """Adds requests to a ledger in batches, in constant memory."""
 
     def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
-        """*spider* is None if its code is not available: scope and callbacks are unchecked then."""
+        """*spider* is None if its code is not available: then scope and callbacks are unchecked."""
         self._ledger = ledger
         self._spider = spider
         self._checks = checks

@@ -21,7 +21,7 @@ _SCRAPYS = (
 
 
 async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn of Scrapy's names in one line, and at the first run of attributes as state."""
+    """Warn in one line of Scrapy's names; at the first run, of attributes that callbacks change."""
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():

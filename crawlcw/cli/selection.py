@@ -160,7 +160,7 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 def tell_count(
     count: Count, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print the number of tasks that were changed, or would be; *said* is the text form.
+    """Print how many tasks were changed, or would be with `--dry-run`; *said* is the text form.
 
     The JSON object has `at_least` if there may be more.
 

@@ -150,7 +150,7 @@ class Trial:
             except LoggedOutError as refused:
                 answer = refused.response
                 why = f"HTTP {answer.status} for {answer.url}, with a logged-in session"
-                # A session from an earlier login is logged in once more.
+                # A session from an earlier login is logged in again.
                 if session is None or await self._sessions.logged_out(
                     session, task, why, told=False
                 ):

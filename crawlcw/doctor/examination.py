@@ -22,7 +22,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
-#: Wait until the second check: a crawl wakes hosts a moment after it has added their tasks.
+#: Wait until the second check, because a crawl wakes hosts a moment after it adds their tasks.
 SECOND_LOOK = timedelta(seconds=1)
 #: Candidates in memory for one second check.
 _CANDIDATES = 10_000

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 _TURN = 1_000
 #: Seconds between two polls of the ledger.
 _EVERY = 1.0
-#: How far back each poll looks: an outcome may be written later than its time.
+#: How far back each poll looks, because an outcome may be written later than its time.
 _LATE = timedelta(minutes=1)
 
 
@@ -72,7 +72,7 @@ async def export(
                     form.write(item)
             count += 1
             if count % _TURN == 0:
-                # A ledger in memory never suspends: signals would have to wait.
+                # A ledger in memory never suspends, so without this signals would have to wait.
                 await asyncio.sleep(0)
         for target, form in writing:
             with naming(target):

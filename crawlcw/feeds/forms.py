@@ -94,8 +94,8 @@ class Csv(_Table):
     """A CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
     Lists and objects are written as JSON. With *defuse*, cells that look like formulas
-    are escaped: text from a page must not run in a spreadsheet. On a terminal line ends
-    in cells are escaped: they would look like another row.
+    are escaped, because text from a page must not run in a spreadsheet. On a terminal, line
+    ends in cells are escaped, because they would look like another row.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:
@@ -123,9 +123,9 @@ class Csv(_Table):
 class Parquet(_Table):
     """A table of columns with types (Apache Parquet), by pyarrow.
 
-    The type of a column is bool, int64 or double if all its values have it, else string:
-    lists and objects are written as JSON, and so are integers beside fractions if a
-    double cannot represent them.
+    The type of a column is bool, int64 or double if all its values have this type, otherwise
+    string. Lists and objects are written as JSON. A column of integers and fractions is a
+    string if a double cannot represent one of the integers.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:

@@ -1,1 +1,1 @@
-"""The durable, shared list of tasks: the protocol and its two implementations."""
+"""The durable, shared list of tasks: the protocol, and its implementations on three databases."""

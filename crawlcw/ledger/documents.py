@@ -1,7 +1,6 @@
 """Documents of tasks, hosts and workers: the field names, and the encoding of values.
 
-Both ledgers use these names, so a task reads the same in mongosh and in
-sqlite3. A host is
+All ledgers use these names, so a task reads the same in mongosh and in sqlite3. A host is
 
     _id          its name, the politeness key of its tasks
     ready_at     when it may be leased; while it is leased, the lease's end; absent: no work

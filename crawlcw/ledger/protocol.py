@@ -123,7 +123,7 @@ class Leases(Protocol):
         """
 
     async def held(self, worker: str) -> list[Lease]:
-        """Return the leases whose tokens begin with `worker:`, the longest held first.
+        """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
         Includes expired leases of tasks that no other worker has claimed. Each task is in the
         state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due since its

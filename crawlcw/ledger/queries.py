@@ -132,8 +132,8 @@ class Queries:
         """Return the number of chosen tasks, or a lower bound; nothing is written.
 
         With the `from_statuses` of a bulk change, see `among`, this is the number that it would
-        change. One index counts times, a reason, a callback or a host; on MongoDB the last two
-        only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
+        change. An index counts tasks by times, by reason, by callback or by host; on MongoDB the
+        last two only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
         """
         return await counted(self._store, [chosen])
 

@@ -3,8 +3,8 @@
 A protocol stands in front of aiohttp's on every connection. aiohttp alone accepts any
 number of connections, waits an hour for the headers of a request and without limit for
 a body: a few hundred silent clients would shut out all others. At the limit, a new
-connection replaces the one that has kept the server waiting longest. A request under
-way is never ended for a new connection.
+connection replaces the one that has kept the server waiting longest. A running
+request is never ended for a new connection.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OTHER_FILES = 128
 #: With fewer the server refuses to start.
 _FEWEST = 16
-#: Connections that may receive a 503 at once; further ones are closed without an answer.
+#: Connections that may receive a 503 at the same time; further ones are closed without an answer.
 _MOST_REFUSALS = 32
 #: Seconds for the last answer on a connection to arrive.
 _LAST_ANSWER = 1.0
@@ -58,7 +58,7 @@ class Deadlines:
 
 
 class Connections:
-    """The connections of one server, and its requests under way."""
+    """The connections of one server, and its running requests."""
 
     def __init__(self, *, most: int, deadlines: Deadlines = Deadlines()) -> None:
         self.deadlines = deadlines
@@ -198,8 +198,8 @@ class _Connection(asyncio.Protocol):
             refused.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until then: closing with unread data resets the connection,
-            # and the client loses the answer.
+            # Read the request until then, because closing with unread data resets the
+            # connection, and the client loses the answer.
             self._set_timer(_LAST_ANSWER)
         else:
             self._transport.abort()
@@ -247,7 +247,7 @@ class _Connection(asyncio.Protocol):
         self._set_timer(None)
         self._connections.ended(self, self._transport)
         if self._transport.get_write_buffer_size():
-            # The client has stopped reading: a plain close would keep the buffer for ever.
+            # The client has stopped reading, so a plain close would keep the buffer for ever.
             self._transport.abort()
         else:
             self._transport.close()

@@ -74,7 +74,8 @@ def _no_number(text: str) -> NoReturn:
 
 def answered(answer: object, *, status: int = 200) -> web.Response:
     """Return the response with *answer* as JSON."""
-    # Crawled text may hold control sequences, and users read answers on a terminal.
+    # Escaped, because crawled text may contain control sequences, and users read answers on
+    # a terminal.
     body = escape_json(to_json(answer)).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
@@ -100,7 +101,7 @@ async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
-        # Details go to the log only: they may hold secrets.
+        # Details go only to the log, because they may contain secrets.
         logger.exception("a request failed", extra={"event": "internal"})
         return _refusal(500, "an internal error of the server: its log has the details")
 

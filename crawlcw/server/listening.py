@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 LARGEST_BODY = 8 << 20
 #: The URL of the longest key has about 12 KiB.
 _LONGEST_LINE = 64 << 10
-#: Seconds for requests under way to end at shutdown.
+#: Seconds for running requests to end at shutdown.
 _LAST_SECONDS = 20.0
 #: Seconds for their answers to reach the clients after that.
 _LAST_ANSWERS = 1.0
@@ -44,8 +44,8 @@ async def listening(
     """Serve *routes* within the block, and yield the address.
 
     *check* raises if it refuses a request; the middlewares *around* that turn its exceptions
-    into responses. At the block's end the socket closes, *stop* is called, and requests under
-    way are answered. Raises `UsageError`, which begins with *subject*, if the server cannot
+    into responses. At the block's end the socket closes, *stop* is called, and running
+    requests are answered. Raises `UsageError`, which begins with *subject*, if the server cannot
     listen at the address.
     """
 
@@ -67,7 +67,7 @@ async def listening(
         access_log=None,
         # aiohttp logs malformed HTTP here.
         logger=_WithoutTracebacks(logger),
-        # Encoded bodies are refused without decoding: they may be broken, or a zip bomb.
+        # Encoded bodies are refused without decoding, because they may be broken, or a zip bomb.
         auto_decompress=False,
         max_line_size=_LONGEST_LINE,
         shutdown_timeout=_LAST_ANSWERS,
@@ -118,7 +118,7 @@ def _why_not(host: str, port: int, error: Exception) -> str:
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
-    """Logs aiohttp's messages without tracebacks: any client can provoke them."""
+    """Logs aiohttp's messages without tracebacks, because any client can provoke them."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

@@ -23,10 +23,10 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[answers.Answer]])
 
-#: Seconds between two polls of a waiting request: other servers add tasks without a signal.
+#: Seconds between two polls of a waiting request, because other servers send no signals.
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
-#: Refusals of any request, besides 401 or 403; and those of a request with a body.
+#: Refusals of any request, in addition to 401 or 403; and those of a request with a body.
 _ANY = (422, 503)
 _BODY = (400, 408, 413, 415)
 #: The ending for each kind of a worker's report.

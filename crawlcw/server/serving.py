@@ -31,7 +31,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
-    At its end requests under way are answered, and no new ones are accepted. Raises
+    At its end running requests are answered, and no new ones are accepted. Raises
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """

@@ -52,7 +52,7 @@ class Coalescer(Generic[Q, A]):
             for _, answer in group:
                 if not answer.done():
                     answer.set_exception(error)
-                    # All callers may be gone, and asyncio would report an error without a reader.
+                    # Read the error: all callers may be gone, and asyncio would report it.
                     answer.exception()
         else:
             for (_, answer), result in zip(group, found, strict=True):

@@ -103,8 +103,8 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
     """Call a function in this process, which is not the worker's process.
 
-    It comes as its name and its module's name. A file that was loaded by its path cannot be
-    imported by a module's name.
+    The arguments name the function and its module. A module that was loaded from a file by its
+    path cannot be imported by its name, so *path* is used then.
     """
     found: Any = _loaded(module, path)
     for part in name.split("."):

@@ -149,7 +149,7 @@ class Session(WorkerSession):
             await self.ledger.blobs.drop(blobs)
 
     async def release(self, leases: Iterable[Lease]) -> None:
-        """Release tasks without an attempt, even if cancelled; raises `LedgerError`."""
+        """Release tasks without counting an attempt, even if cancelled; raises `LedgerError`."""
         await run_shielded(self._release(list(leases)))
 
     async def give_back(self, leases: Iterable[Lease]) -> None:

@@ -22,7 +22,7 @@ _OF_TASK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTask:
-    """One tracked task, as it was at its read."""
+    """One tracked task, as it was when it was read."""
 
     key: str
     stage: str

@@ -112,7 +112,7 @@ async def closed(client: Any) -> None:
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Turn the drivers' errors into the ledger's, in this one place."""
+    """Turn the drivers' errors into the ledger's; only this function maps them."""
     try:
         yield
     except (

@@ -15,7 +15,7 @@ ANSWERED = "json_extract(response, '$.status')"
 HAS_ANSWER = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
-#: headers, context, options, errors, response, visit, stored and what only tracked tasks have
+#: headers, context, options, errors, response, visit, stored and the fields of tracked tasks
 #: are JSON.
 COLUMNS = {
     column.partition(" ")[0]: column

@@ -1,4 +1,4 @@
-"""Connections, statements and time of a ledger in a database of SQL."""
+"""Connections, statements and time of a ledger in an SQL database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
