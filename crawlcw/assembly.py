@@ -1,4 +1,4 @@
-"""Assembly of a crawl from its parts; `pipeline.web` makes its downloader."""
+"""Assembly of a crawl from its parts, except its downloader, which `pipeline.web` makes."""
 
 import asyncio
 import os
@@ -55,10 +55,10 @@ async def open_crawl(
     downloader: Downloader | None = None,
     meter: Meter | None = None,
 ) -> AsyncIterator[Crawl]:
-    """Open the resources of a crawl of *spider*, and close them afterwards.
+    """Open the resources of a crawl of *spider*, and close them at the end of the block.
 
-    *settings* replace those of the spider's class; *downloader* replaces the
-    real one, for tests. With a *meter* `Crawl.measures` returns its measures.
+    *settings* replace those of the spider's class. *downloader* replaces the real one, for
+    tests. With a *meter*, `Crawl.measures` returns its measures.
     """
     check(spider)
     settings = settings or spider.settings
@@ -88,9 +88,9 @@ def assemble(
     proxies: ProxyPool | None = None,
     meter: Meter | None = None,
 ) -> Crawl:
-    """Return a crawl on a ledger and a downloader that are open, and stay so; in its event loop.
+    """Return a crawl on an open ledger and an open downloader; call it in the crawl's event loop.
 
-    *proxies* are those that the downloader's requests go through.
+    It does not close them. *proxies* are the proxies of the downloader's requests.
     """
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
@@ -103,7 +103,7 @@ def assemble(
 
 @dataclass(eq=False)
 class _Parts(Parts):
-    """The parts of one crawl, made from the ledger upwards, each method's of those before it."""
+    """The parts of one crawl, made from the ledger upwards: each method uses the parts before."""
 
     spider: Spider
     raw_ledger: Ledger
@@ -112,7 +112,7 @@ class _Parts(Parts):
     meter: Meter | None
 
     def __post_init__(self) -> None:
-        """Make this process a worker on the ledger, and the stores beside its tasks."""
+        """Make this process a worker on the ledger, and open the stores beside its tasks."""
         spider, settings = self.spider, self.settings
         self.now = self.raw_ledger.now
         self.session = WorkerSession(
@@ -133,7 +133,7 @@ class _Parts(Parts):
         self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
 
     def make_layers(self, downloader: Downloader) -> None:
-        """Make the way through the layers for each purpose, and those that ask by it themselves."""
+        """Make the chain of layers for each purpose, and the parts that send requests by it."""
         spider, settings = self.spider, self.settings
         self.credentials = Credentials(
             entry_urls(spider), headers=settings.headers, auth=settings.auth
@@ -158,7 +158,7 @@ class _Parts(Parts):
         self.admission.robots = self.robots
 
     def make_hosts(self) -> None:
-        """Make the hosts of this process, and the coordinator of its tasks that are due."""
+        """Make the hosts of this process, and the coordinator of its due tasks."""
         settings, session = self.settings, self.session
         self.frontier = Frontier(
             self.spider,
@@ -197,7 +197,7 @@ class _Parts(Parts):
         self.ending.on_stop = self.coordinator.stop
 
     def make_writers(self) -> None:
-        """Make those that write sessions, tasks and outcomes, and what follows orders."""
+        """Make the parts that write sessions, tasks and outcomes, and the one that obeys orders."""
         settings, session = self.settings, self.session
         first: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
@@ -277,7 +277,7 @@ class _Parts(Parts):
         )
 
     def make_background(self) -> None:
-        """Make the list of the tasks that run in the background."""
+        """Make the list of background tasks."""
         alarms = Alarms(
             self.spider,
             self.settings,
@@ -285,7 +285,7 @@ class _Parts(Parts):
             standstill=self.coordinator.standstill,
             stop=self.ending.wished,
         )
-        # Not the coordinator's: after its end pages under way may still wait for the uplink.
+        # Not in the coordinator: after its end, running pages may still wait for the uplink.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,
@@ -306,6 +306,6 @@ async def run_spider(
     settings: Settings | None = None,
     downloader: Downloader | None = None,
 ) -> Report:
-    """Crawl *spider* to its end and return the report; the arguments are `open_crawl`'s."""
+    """Crawl *spider* to its end and return the report; see `open_crawl` for the arguments."""
     async with open_crawl(spider, ledger=ledger, settings=settings, downloader=downloader) as crawl:
         return await crawl.run()

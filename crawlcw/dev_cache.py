@@ -1,8 +1,8 @@
-"""Answers kept on disk while a spider is written: each page is asked for once, not at every try.
+"""A cache of responses on disk for the development of a spider: it fetches each page only once.
 
-This is no cache of HTTP: what servers say of freshness is not looked at, and an
-answer counts until it is `cache_expires` old. Libraries for that sit on another
-client, or inside aiohttp's, where bodies are not decoded and bounded yet.
+It is not an HTTP cache: it ignores the servers' rules of freshness, and uses a response until it
+is `cache_expires` old. Libraries for HTTP caches need another client, or work inside of aiohttp's
+client, in which bodies are not yet decoded and limited.
 """
 
 import json
@@ -27,40 +27,40 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(".crawlcw/cache")
 _THREADS = 4
 _LARGE = 1 << 18
-#: The statuses of answers that stay so, as far as a spider's author is concerned.
+#: Statuses of responses that a spider's author can treat as permanent.
 _KEPT = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 
 
 class DevCache:
-    """The layer that answers GET requests as they were answered before.
+    """The layer that answers GET requests with stored responses.
 
-    Files that are saved, and answers that are cut, throttled or broken, are not kept,
-    nor are answers to requests with a session or with cookies.
+    It does not store saved files, and no response that is cut, throttled or broken. It also
+    does not store responses to requests with a session or with cookies.
     """
 
     @classmethod
     def of(cls, settings: Settings, memory: MemoryBudget) -> Self | None:
-        """Return the cache that the settings want; None: they want none."""
+        """Return the cache, or None if the settings do not use it."""
         return None if settings.cache == "off" else cls(settings, memory)
 
     def __init__(self, settings: Settings, memory: MemoryBudget, *, folder: Path = FOLDER) -> None:
-        """Take the *memory* of kept bodies where the downloader takes that of its own."""
+        """Take memory for stored bodies from *memory*, which the downloader also uses."""
         self._folder = folder
         self._expires = settings.cache_expires.total_seconds()
         self._is_read = settings.cache == "dev"
         self._max_body = settings.max_body
         self._memory = memory
         self._limiter = anyio.CapacityLimiter(_THREADS)
-        self._is_told = False  #: whether the user knows that nothing can be kept
+        self._is_told = False  #: whether the log has said that nothing can be stored
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the answer that is kept, or a new one."""
+        """Return the stored response, or a new one."""
         options = request.options
         if (
             request.method != "GET"
             or request.body
             or options.save_to is not None
-            # A kept answer serves every reader, and a cookie that is set has to be set each time.
+            # A stored response serves every user, and would not set the session's cookies again.
             or options.cookies
             or (attempt.session is not None and attempt.session.jar is not None)
         ):
@@ -76,7 +76,7 @@ class DevCache:
         return response
 
     async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
-        """Return the kept answer; None: there is none, it is too old, or a crash has cut it."""
+        """Return the stored response; None: it is missing, too old, or cut by a crash."""
         share, body = None, b""
         try:
             with attempt.deadline:
@@ -125,7 +125,7 @@ class DevCache:
 
 
 def _write(path: Path, content: tuple[bytes, ...]) -> None:
-    # Pages may hold secrets, and other users must not read these.
+    # Pages may contain secrets, which other users must not read.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
         written = Path(stream.name)

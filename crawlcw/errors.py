@@ -26,7 +26,7 @@
         ├── TaskLockedError            a worker holds it; carries holder and end
         ├── TaskNotDueError            it is not due yet; carries the time
         ├── TaskFinishedError
-        └── TaskIgnoredError           it was given up or is unwanted; carries the `Reason`
+        └── TaskIgnoredError           it failed for good or is unwanted; carries the `Reason`
 
 Every error forms its own message. Text from a server is raw here, and sanitized when it
 is stored or shown.
@@ -63,7 +63,7 @@ class Reason(StrEnum):
     PROTOCOL = "protocol"
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
-    BODY_TOO_LARGE = "body-too-large"  #: than `max_file`, or than `max_body` where nothing is cut
+    BODY_TOO_LARGE = "body-too-large"  #: over `max_file`, or over `max_body` if it is not cut
     FILES_UNWRITABLE = "files-unwritable"  #: the disk or store fails; costs a crawl no attempt
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
@@ -74,13 +74,13 @@ class Reason(StrEnum):
     DOCUMENT_TOO_LARGE = "document-too-large"
     STORE_REJECTED = "store-rejected"
     CRASHED_WORKER = "crashed-worker"
-    HOST_UNREACHABLE = "host-unreachable"  #: its host was given up
+    HOST_UNREACHABLE = "host-unreachable"  #: the crawl gave its host up
     HOST_FULL = "max-pages-per-host"  #: its host has reached `max_pages_per_host`
     BANNED = "banned"  #: the server bans every proxy and session for this page
     LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
     INTERNAL = "internal"
 
-    # Unwanted: nothing failed, and `retry-failed` leaves them alone.
+    # Unwanted: nothing failed, and `retry-failed` does not bring them back.
     REFUSED_SCHEME = "refused-scheme"
     REFUSED_SCOPE = "refused-scope"
     REFUSED_ROBOTS = "refused-robots"
@@ -96,7 +96,7 @@ class Reason(StrEnum):
     CONTENT_TYPE = "content-type"
     UNWANTED = "unwanted"  #: by the handler of a tracked task
     WITHDRAWN = "withdrawn"  #: by the user, before a worker took it
-    REDIRECT = "redirect"  #: the task is finished, and its page is another task's
+    REDIRECT = "redirect"  #: the task is finished, and its page belongs to another task
 
 
 #: Reasons of unwanted tasks, which are not failures.
@@ -118,7 +118,7 @@ class UsageError(CrawlcwError):
 
 
 class UnknownNameError(UsageError):
-    """A ledger was opened to be read, and it has nothing of this spider or use case."""
+    """A ledger that was opened for reading has no data of this spider or use case."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"nothing is recorded of {name!r}")
@@ -158,7 +158,7 @@ class FetchError(CrawlcwError):
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
-        # A user's code may make one, and the ledger must be able to hold it.
+        # User code may make such an error, and the ledger must be able to store it.
         if not isinstance(reason, Reason):
             raise SpiderError(f"FetchError({reason!r}) takes one of crawlcw.Reason")
         if not isinstance(status, int | None):
@@ -173,7 +173,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the failed fetch that caused this one, if any; else its own."""
+        """The reason of the failed fetch that caused this error, if any; else its own reason."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
@@ -240,7 +240,7 @@ class LedgerConfigurationError(LedgerError):
 
 
 class LedgerKindError(LedgerConfigurationError):
-    """The name is that of a spider, not of a use case, or the reverse."""
+    """The name belongs to a spider, not to a use case, or the reverse."""
 
 
 class LedgerFormatError(LedgerConfigurationError):
@@ -248,15 +248,15 @@ class LedgerFormatError(LedgerConfigurationError):
 
 
 class LeaseLostError(LedgerError):
-    """The lease has ended or is held by another claim; nothing was written."""
+    """The lease has ended, or another claim has it now; nothing was written."""
 
 
 class Defer(CrawlcwError):  # not an error of the page
     """An attempt at a page does not count, neither for the page nor for its host.
 
-    The page is released, and due again at *until*, an aware datetime or a duration; None: as
-    soon as its host allows. A user's layer may raise it, with the *cause* in words: the page then
-    waits at least a second. A page that is deferred at each attempt keeps its crawl from ending.
+    The page is released. It is due again at *until*, an aware datetime or a duration; None: as
+    soon as its host allows. A user's layer may raise it, with the *cause* in words; the page then
+    waits at least a second. A page that is deferred at every attempt prevents the end of its crawl.
     """
 
     def __init__(self, cause: str, *, until: datetime | timedelta | None = None) -> None:
@@ -268,13 +268,13 @@ class Defer(CrawlcwError):  # not an error of the page
 class StopCrawl(CrawlcwError):  # an order, not an error
     """Raised by a spider's callback, errback, `start` or `opened`: end the crawl gracefully.
 
-    The items and requests that the page has yielded before are recorded, requests under
-    way finish, and all other tasks are released. The text is in the report.
+    The crawl records the items and requests that the page has yielded before. Running requests
+    finish, and all other tasks are released. The report contains the error's text.
     """
 
 
 class DropItem(CrawlcwError):  # an order, not an error
-    """Raised by a spider's `item`: the item is not recorded, but counted by the text."""
+    """Raised by a spider's `item`: the item is not recorded, but counted by the error's text."""
 
 
 class UnwantedError(CrawlcwError):
@@ -300,7 +300,7 @@ class TaskNotFoundError(TaskMissedError):
 
 
 class TaskLockedError(TaskMissedError):
-    """A worker holds the task."""
+    """A worker has a lease on the task."""
 
     def __init__(self, key: str, *, holder: str, until: datetime) -> None:
         super().__init__(key, f"is held by {holder} until {until:%Y-%m-%d %H:%M:%S.%f} UTC")
@@ -324,7 +324,7 @@ class TaskFinishedError(TaskMissedError):
 
 
 class TaskIgnoredError(TaskMissedError):
-    """The task was given up, or is unwanted."""
+    """The task is ignored: it failed for good, or it is unwanted."""
 
     def __init__(self, key: str, *, reason: Reason | None) -> None:
         again = "retry" if reason in FAILURE_REASONS else "reset"
@@ -334,7 +334,7 @@ class TaskIgnoredError(TaskMissedError):
 
 @contextmanager
 def single_errors() -> Iterator[None]:
-    """Raise the first error of a task group without the group: the others follow from it."""
+    """Raise the first error of a task group without the group; it caused the other errors."""
     try:
         yield
     except BaseExceptionGroup as group:

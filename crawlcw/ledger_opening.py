@@ -1,8 +1,8 @@
 """Open the ledger at a URL: the only module that chooses a store.
 
-Apart from `assembly`: most commands and the supervisor need a ledger, but no crawler. A store of
-another package offers its class by an entry point of the group `crawlcw.stores`, whose name is the
-scheme of its URLs.
+It is separate from `assembly`, because most commands and the supervisor need a ledger but no
+crawler. Another package offers a store by an entry point of the group `crawlcw.stores`: its value
+is the store's class, and its name is the scheme of the URLs.
 """
 
 from importlib.metadata import entry_points
@@ -29,9 +29,9 @@ DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
 @runtime_checkable
 class Opener(Protocol):
-    """The class of a store's ledgers, as an entry point offers it.
+    """The class of a store's ledgers, which an entry point offers.
 
-    Its methods are called on the class: they are class methods or static ones.
+    Its methods must be class methods or static methods, because they are called on the class.
     """
 
     async def open(
@@ -39,12 +39,12 @@ class Opener(Protocol):
     ) -> CopiedLedger:
         """Return the ledger of *name*; see `open_ledger`.
 
-        Without *create* one that is missing is an `UnknownNameError`, and a user who may only
-        read can open the others.
+        If not *create*, a missing ledger raises `UnknownNameError`, and read access suffices for
+        an existing one.
         """
 
     async def look(self, url: str, name: str) -> CopiedLedger:
-        """Return the ledger of *name* as it is; see `open_for_inspection`."""
+        """Return the ledger of *name* without changes to it; see `open_for_inspection`."""
 
     async def recorded_names(self, url: str) -> list[str]:
         """See `recorded_names`."""
@@ -63,12 +63,17 @@ async def open_ledger(
 ) -> CopiedLedger:
     """Return the ledger of the spider named *name* at *url*.
 
-    *url* is `sqlite:///relative/path`, `sqlite:////absolute/path`,
-    `mongodb://host/database`, `mongodb+srv://...` or `postgresql://host/database`; or
-    `sqlite:///:memory:`, a new temporary ledger. *kind* says whether *name* is a spider or a
-    use case; None: either. Without *create* no ledger is made, and read access suffices: a
-    name that the database does not have is an `UnknownNameError`, a kind of `UsageError`. Raises
-    `LedgerConfigurationError` or `LedgerUnavailableError`.
+    Forms of *url*:
+
+    - `sqlite:///relative/path`, `sqlite:////absolute/path`
+    - `mongodb://host/database`, `mongodb+srv://...`
+    - `postgresql://host/database`
+    - `sqlite:///:memory:`, a new temporary ledger
+
+    *kind* says whether *name* is a spider or a use case; None: either. If not *create*, this makes
+    no ledger and needs only read access; a name that the database does not have raises
+    `UnknownNameError`, a kind of `UsageError`. Raises `LedgerConfigurationError` or
+    `LedgerUnavailableError`.
     """
     if (offered := _offered(url)) is not None:
         return await offered.open(url, name, kind=kind, create=create)
@@ -104,7 +109,7 @@ async def open_tracked(
 ) -> Ledger:
     """Return the ledger of the use case named *use_case* at *url*.
 
-    *driver* is MongoDB's; the other arguments and errors are those of `open_ledger`.
+    *driver* is the client for MongoDB; see `open_ledger` for the other arguments and the errors.
     """
     settings = Settings(mongo_driver=driver, claim="batch")
     return await open_ledger(
@@ -132,7 +137,7 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
 
 async def discard(url: str, name: str, *, settings: Settings | None = None) -> None:
-    """Delete all data of *name* from the ledger at *url*, of whatever format."""
+    """Delete all data of *name* from the ledger at *url*, in any format."""
     if (offered := _offered(url)) is not None:
         return await offered.discard(url, name)
     path = _path(url)
@@ -166,7 +171,7 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
 
 
 def schemes() -> list[str]:
-    """Return the schemes of all ledgers: those built in, and those of installed packages."""
+    """Return the schemes of all ledgers: of the built-in stores, and of installed packages."""
     return [*_BUILT_IN, *sorted({each.name for each in entry_points(group=STORES)})]
 
 
@@ -181,7 +186,7 @@ def _offered(url: str) -> Opener | None:
             opener = offered.load()
         except LedgerConfigurationError:
             raise
-        except Exception as error:  # a package of others may raise anything
+        except Exception as error:  # a foreign package may raise any error
             raise LedgerConfigurationError(f"{said}: {describe_error(error)}") from error
         if not isinstance(opener, Opener):
             raise LedgerConfigurationError(f"{said}: it needs {_METHODS}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Render:
-    """The layer of `rendering`, loaded for the first page that wants it: Playwright is an extra."""
+    """The layer of `rendering`, loaded for its first page because Playwright is optional."""
 
     purposes = frozenset({RENDERED})
 

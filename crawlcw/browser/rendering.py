@@ -37,9 +37,10 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, closed everywhere
     "--proxy-bypass-list=<-loopback>",
-    # Not ~NOTFOUND, which WebRTC asks for by multicast DNS if a page names a peer of `.local`.
+    # Not ~NOTFOUND: if a page names a peer of `.local`, WebRTC would look it up by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
-    # WebRTC uses no UDP without a proxy for it: one name is Chromium's, one the headless shell's.
+    # WebRTC then uses UDP only by a proxy. The first option is Chromium's, the second that of the
+    # headless shell.
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--dns-prefetch-disable",
@@ -47,11 +48,11 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: So many times it waits for that while the crawl's own limits hold parts of the page back.
+#: The number of such waits while the crawl's own limits delay parts of the page.
 _PATIENCE = 5
 #: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
-#: Headers that do not hold for a decoded body, or refer to other connections.
+#: Headers that are wrong for a decoded body, or refer to other connections.
 _NOT_OF_THE_BODY = frozenset(
     {"content-encoding", "content-length", "transfer-encoding", "connection", "alt-svc", "refresh"}
 )
@@ -65,7 +66,7 @@ class _BrowserDiedError(Exception):
 
 
 class Render:
-    """The rendering layer: up to `browser_pages` pages at once in one browser; must be closed."""
+    """The rendering layer: one browser with up to `browser_pages` open pages; must be closed."""
 
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
@@ -99,8 +100,9 @@ class Render:
             # Without this, Playwright would wait for a crashed page until the deadline.
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
-            # Subresources use the session and proxy of the page. They have no deadline and no
-            # memory budget of the attempt: the page may outlive it, and would wait for itself.
+            # Subresources use the session and proxy of the page, but not the attempt's deadline,
+            # because the page may live longer. They do not use its memory budget either, because
+            # the page would wait for itself.
             asked_as = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             ask = partial(call_next, asked_as)
             parts = _Parts(page, attempt, response, ask, self._settings, self._admission)
@@ -146,7 +148,7 @@ class Render:
         Raises `UsageError` without a browser, and `_BrowserDiedError` if it has ended.
         """
         if alone:
-            # Two that collect all slots one by one would deadlock.
+            # A lock, because two calls that both collect all slots one by one would deadlock.
             await stack.enter_async_context(self._alone)
         for _ in range(self._settings.browser_pages if alone else 1):
             await stack.enter_async_context(self._room)
@@ -346,6 +348,6 @@ def _is_download(response: Response) -> bool:
 
 
 async def _close(part: Browser | BrowserContext) -> None:
-    """Close a browser or context that may be dead already."""
+    """Close a browser or context that may already have ended."""
     with suppress(Error):
         await part.close()

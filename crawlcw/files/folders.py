@@ -1,8 +1,8 @@
 """Folders of saved files, on disk or in a remote store, without duplicates.
 
 A file is at `FOLDER/3f/3fa2...-film.mp4`. Its name begins with its checksum, so the
-folder itself is the index for all processes. Incomplete files are in `.parts` beside
-it, or for a remote store in the local folder `.crawlcw/parts`.
+folder itself is the index for all processes. Incomplete files are in `FOLDER/.parts`, or
+for a remote store in the local folder `.crawlcw/parts`.
 """
 
 import errno
@@ -24,7 +24,7 @@ def folder(place: str) -> "Folder":
 
 
 class _LocalFolder:
-    """A place for complete files; blocking, thread-safe. Incomplete ones are in `parts`."""
+    """A local folder for complete files; blocking, thread-safe. `parts` has incomplete ones."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -33,12 +33,12 @@ class _LocalFolder:
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
         """Move a complete file to its place, and return its path.
 
-        If a file with the same content exists, drop *part* and return that one's path.
+        If a file with the same content exists, drop *part* and return the path of that file.
         """
         bucket = self._place / sha256[:2]
         is_new = not bucket.exists()
         bucket.mkdir(exist_ok=True)
-        # The lock prevents duplicates when two equal files complete at once.
+        # The lock prevents duplicates when two equal files complete at the same time.
         with exclusive(self.parts / "lock"):
             known = next((each for each in bucket.iterdir() if each.name.startswith(sha256)), None)
             target = known or bucket / name
@@ -61,7 +61,7 @@ class _LocalFolder:
 
 
 class _RemoteFolder:
-    """The same in a remote store, whose errors `keep` raises."""
+    """The same in a remote store; `keep` raises the store's errors."""
 
     def __init__(self, place: str) -> None:
         self._store, path = filesystem(place)
@@ -78,7 +78,7 @@ class _RemoteFolder:
         same = (each for each in listed if each["name"].rpartition("/")[2].startswith(sha256))
         known = next(same, None)
         target = f"{bucket}/{name}" if known is None else known["name"]
-        # A smaller file is the rest of a crash, in a store that publishes partial uploads.
+        # A smaller file is left from a crash, if the store publishes partial uploads.
         if known is None or known["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)

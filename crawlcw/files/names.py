@@ -1,8 +1,8 @@
 """Names of saved files: the checksum, and the sanitized name from the server.
 
 URL and headers come from the server and may name `../../.bashrc`, `CON` or a kilobyte
-of control characters. The checksum comes first, so a name is never empty, hidden or a
-device's.
+of control characters. The checksum comes first, so a name is never empty, never hidden,
+and never that of a device.
 """
 
 import re
@@ -18,14 +18,14 @@ from crawlcw.api.links import SKIPPED_EXTENSIONS
 #: allow.
 _LONGEST_STEM = 60
 _LONGEST_HEADER = 10_000
-#: A parameter of Content-Disposition: its name, and its value, quoted or not.
+#: A parameter of Content-Disposition: its name, and its value with or without quotes.
 _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^;]*))', re.DOTALL)
 #: Windows paths have backslashes that are not escapes.
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 _OFFICE = "vnd.openxmlformats-officedocument"
-#: The common types of the web, in words `extension:subtype`; without a subtype, it is the same.
-#: Python's own table lacks many of them, and changes with its version.
+#: The common types of the web, as words `extension:subtype`; without a subtype both are equal.
+#: Python's table lacks many of them, and differs between versions.
 _TYPES = {
     "application": "7z:x-7z-compressed apk:vnd.android.package-archive bin:octet-stream "
     f"bz2:x-bzip2 doc:msword docx:{_OFFICE}.wordprocessingml.document epub:epub+zip gz:gzip "
@@ -43,12 +43,12 @@ _TYPES = {
     "text": "css csv html ics:calendar js:javascript md:markdown tsv:tab-separated-values "
     "txt:plain vcf:vcard vcf:x-vcard vtt xml yaml",
     "video": "3gp:3gpp avi:x-msvideo mkv:x-matroska mov:quicktime mp4 mpeg ogv:ogg ts:mp2t webm",
-    # Extensions that have no common type.
+    # Extensions without a common type.
     "": "br conf db dll gml gpx h5 htm jsonl kml log npy parquet sqlite tex toml yml z",
 }
 _WORDS = [(kind, word.partition(":")) for kind in _TYPES for word in _TYPES[kind].split()]
 _BY_TYPE = {f"{kind}/{word[2] or word[0]}": f".{word[0]}" for kind, word in _WORDS}
-#: A name keeps these extensions, whatever the server says.
+#: A name keeps these extensions, even if the content type has another one.
 _KNOWN = SKIPPED_EXTENSIONS | {word[0] for _, word in _WORDS}
 #: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")
@@ -58,8 +58,8 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     """Return the name of a file with this content, one component of a path.
 
     *disposition* is the Content-Disposition header, which has precedence over *url*.
-    The extension is that of the name or, if unknown, that of *content_type*. Never
-    raises, whatever the arguments contain.
+    The extension is that of the name or, if unknown, that of *content_type*. No content
+    of the arguments makes it raise.
     """
     named = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     found = _EXTENSION.search(named)
@@ -91,7 +91,7 @@ def _decoded(extended: str) -> str:
         return ""
     try:
         return endec.decode(unquote_to_bytes(encoded), charset)
-    except (ValueError, LookupError):  # not in this charset, or none of the web
+    except (ValueError, LookupError):  # invalid in this charset, or an unknown charset
         return ""
 
 
@@ -108,7 +108,7 @@ def _last_part(path: str) -> str:
 
 
 def _harmless(stem: str) -> str:
-    """Return *stem* with a hyphen for each run of other characters than letters and numbers."""
+    """Return *stem* with a hyphen for each run of characters that are not kept, and cut."""
     letters = "".join(
         "-" if same == "-" else "".join(run)
         for same, run in groupby(unicodedata.normalize("NFC", stem), key=_kept)

@@ -1,8 +1,8 @@
 """Partial download: locked by the process that writes it, and resumable after a crash.
 
-`KEY.part` has the bytes; `KEY.json` has the number of synced bytes and the version of the
-file. It is written after a sync, and removed before the bytes change: after a crash, the
-bytes that it counts are of one version. The operating system ends the lock with its process.
+`KEY.part` has the bytes. `KEY.json` has the number of synced bytes and the version of the file.
+It is written after a sync, and removed before other bytes replace these. So after a crash, the
+bytes that it counts belong to one version. The operating system ends the lock with its process.
 """
 
 import errno
@@ -30,24 +30,24 @@ _TOTAL = (int, type(None))
 class PartialFile:
     """The received bytes of one file; blocking, thread-safe.
 
-    `size` is the number of valid bytes; `validator` names their version, and without
-    one `suspend` keeps nothing; `total` is the expected size, if known. Raises `OSError`.
+    `size` is the number of valid bytes. `validator` names their version; without one
+    `suspend` keeps nothing. `total` is the expected size, if known. Raises `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
         self._stream = stream
         self._note = path.with_suffix(".json")
-        # A write in a thread may outlive its cancelled caller, which then closes the file.
+        # A write in a thread may continue while its cancelled caller closes the file.
         self._turn = threading.RLock()
-        self._hash: hashlib._Hash | None = None  # None: resumed, the hash is computed at the end
+        self._hash: hashlib._Hash | None = None  # None: resumed, so `finish` computes the hash
         self._synced_at = time.monotonic()
         self._synced = 0
         self.size, self.validator, self.total = self._noted()
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
-        """Return the partial file named *key*, or a numbered one if another process writes that."""
+        """Return the partial file *key*, or a numbered one if another process has locked it."""
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")
@@ -57,10 +57,10 @@ class PartialFile:
         raise AssertionError("there is always a next number")
 
     def restart(self, *, validator: str | None, total: int | None) -> None:
-        """Start from zero: another version, or the first attempt."""
+        """Start from zero, for another version or the first attempt."""
         if self._note.exists():
             self._note.unlink()
-            # Else a power failure could restore the old JSON file beside the new bytes.
+            # Otherwise a power failure could restore the old JSON file beside the new bytes.
             sync_folder(self.path.parent)
         self._stream.seek(0)
         self._stream.truncate()
@@ -110,14 +110,14 @@ class PartialFile:
             return self._hash.hexdigest()
 
     def move_to(self, target: Path) -> None:
-        """Rename it to *target* atomically, and close it."""
+        """Rename the file to *target* atomically, and close it."""
         with self._turn:
             self.path.replace(target)
             self._note.unlink(missing_ok=True)
             self._stream.close()
 
     def suspend(self) -> None:
-        """Close it, and keep the bytes that can be resumed."""
+        """Close the file, and keep the bytes if they can be resumed."""
         with self._turn:
             if self._stream.closed:
                 return
@@ -130,7 +130,7 @@ class PartialFile:
                 self._stream.close()
 
     def discard(self) -> None:
-        """Close and delete it."""
+        """Close and delete the file."""
         with self._turn:
             if self._stream.closed:
                 return
@@ -143,7 +143,7 @@ class PartialFile:
         left = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if left > disk.free:
-            # No free space is enough for more than the whole disk: the announced size is wrong.
+            # A file larger than the whole disk can never fit: its announced size must be wrong.
             number = errno.ENOSPC if left <= disk.total else errno.EFBIG
             raise OSError(number, f"{left:,} bytes are to come, and {disk.free:,} are free")
 
@@ -187,7 +187,7 @@ def sync_folder(folder: Path) -> None:
     """Sync a folder, so that its file names are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        # Some network file systems do not support it.
+        # Some network file systems do not support fsync of a folder.
         with suppress(OSError):
             os.fsync(descriptor)
     finally:
@@ -211,7 +211,7 @@ def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
         except BaseException:
             stream.close()
             raise
-        # Between open and lock its holder may have renamed the file.
+        # Between open and lock, another process may have renamed the file.
         with suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                 return stream

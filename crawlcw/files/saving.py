@@ -1,9 +1,9 @@
-"""Bodies of requests with `save_to`, streamed to files: resumed where that is safe, never cut.
+"""Bodies of requests with `save_to`, streamed to files: resumed if that is safe, never cut.
 
 The transport makes the exchanges, see `AiohttpDownloader`. An attempt resumes the bytes of an
-earlier one if the answer is a part with the same strong validator (RFC 9110, sections 13.1.5
-and 15.3.7.3); after any other answer the file begins anew. Disk and checksum are worked on in
-threads.
+earlier one if the response is a part with the same strong validator (RFC 9110, sections 13.1.5
+and 15.3.7.3). After any other response the file starts from zero. Threads do the work on the disk
+and on the checksum.
 """
 
 import errno
@@ -32,47 +32,49 @@ from crawlcw.files.partial import PartialFile
 T = TypeVar("T")
 
 _THREADS = 4
-#: Bytes of a file that are in memory before they are written.
+#: Bytes of a file in memory before they are written.
 _BUFFER = 256 << 10
-#: So many bytes of a file are looked at before it is saved.
+#: Bytes at the start of a file that `Attempt.accepts_file` gets before it is saved.
 _LOOK = 1 << 16
-#: Bytes a second: a download that is faster than that makes progress.
+#: Bytes per second: a faster download makes progress.
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
-#: A file that was changed within this time of being sent may be changed again unnoticed.
+#: If a file was changed less than this before its response, it may change again with the same time
+#: in Last-Modified.
 _SETTLED = timedelta(seconds=60)
-#: Of an answer without content, which is no file.
+#: Statuses of responses without content, which are not files.
 _CONTENTLESS = frozenset({204, 205})
-#: What goes elsewhere than to every reader of a file, and is not to be told from a name.
+#: Headers that do not affect the name of the partial file, because they are secrets.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Failures that another attempt meets again; and other programs need the room on a full disk.
+#: Failures that would happen again. The bytes so far are deleted, because other programs need the
+#: space on a full disk.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class FileTransfers:
-    """All files of one downloader; in its event loop."""
+    """All files of one downloader; for use in its event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.max_file = settings.max_file
         self.window = settings.timeout.total_seconds()
-        # All files together take no more than a sixteenth of the whole budget.
+        # All buffers together take at most a sixteenth of the memory budget.
         self.buffer = min(_BUFFER, settings.memory_budget // 16 // settings.concurrency)
-        # Its own, so that nothing else waits for a slow disk.
+        # A separate limiter, so that no other work waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
         """Return the result of *work* on the disk or the store at a *place*.
 
-        Raises `FetchError` where the place refuses that. The attempt's deadline stands still.
+        Raises `FetchError` if the disk or store fails. The attempt's deadline is paused.
         """
         try:
             with attempt.deadline:
                 return await to_thread.run_sync(work, limiter=self._limiter)
         except FetchError:
             raise
-        except Exception as error:  # a remote store may raise any
+        except Exception as error:  # a remote store may raise any error
             number = error.errno if isinstance(error, OSError) else None
             if number in _NO_DESCRIPTORS:
                 raise
@@ -86,7 +88,7 @@ class FileTransfers:
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
-        """Open the file that *request* asks for; its bytes so far are kept for another attempt."""
+        """Open the file of *request*; its bytes so far stay for another attempt."""
         place = request.options.save_to
         assert place is not None, "a request for a file"
         in_thread = partial(self.in_thread, attempt, place)
@@ -101,19 +103,19 @@ class FileTransfers:
                 close = part.discard
             raise
         finally:
-            # Also of an attempt that is cancelled: the next one goes on from here. What cannot
-            # be kept is fetched again.
+            # Also after a cancellation, so that the next attempt can resume. If the bytes cannot
+            # be stored, it fetches them again.
             with anyio.CancelScope(shield=True), suppress(OSError):
                 await to_thread.run_sync(close, limiter=self._limiter)
 
 
 class PartRefusedError(FetchError):
-    """An answer to a range cannot complete the file, which begins anew."""
+    """The response to a range cannot complete the file, which must start from zero."""
 
 
 @dataclass
 class FileTransfer:
-    """One file, from the request for it to its place."""
+    """One file, from its request to its final place."""
 
     _transfers: FileTransfers
     _attempt: Attempt
@@ -121,19 +123,19 @@ class FileTransfer:
     _folder: Folder
     _part: PartialFile
     _buffer: bytearray = field(init=False, default_factory=bytearray)
-    #: The last byte of an answer that goes on with this file, and the size of the whole.
+    #: The last byte of a response that continues this file, and the size of the whole file.
     _rest: tuple[int, int] | None = None
     _since_mark: int = 0
 
     def __post_init__(self) -> None:
-        # A file that is whole already is asked for as well: it may have changed.
+        # Request a complete file, too, because it may have changed.
         part = self._part
         whole = part.total is not None and part.size >= part.total
         self._offset = part.size - 1 if whole else part.size
 
     def headers(self, own: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send beside the request's *own*."""
-        # A range of a coded body is no range of the file.
+        """Return the headers to send: the request's *own*, and those for a range."""
+        # Without content coding: a range of a coded body is not a range of the file.
         kept = [pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")]
         asked = [*kept, ("Accept-Encoding", "identity")]
         if self._offset and self._part.validator is not None:
@@ -149,9 +151,9 @@ class FileTransfer:
         total = told if known is None else known
         goes_on = (
             int(match[1]) == self._offset <= last
-            # A part without it may be of another version: nodes of one server differ.
+            # A part without the validator may be from another version: nodes of a server differ.
             and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
-            # Without a total there is no telling when the file is whole.
+            # Only the total shows when the file is complete.
             and total is not None
             and told in (None, total)
             and last < total
@@ -162,9 +164,9 @@ class FileTransfer:
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
     ) -> bool:
-        """Make ready for the body of an answer; return False for a page that is no file.
+        """Prepare for the body of a response; return False for a status without a file.
 
-        *length* is the announced size of the body in bytes, *coded* whether it is to be decoded.
+        *length* is the announced size of the body in bytes; *coded* says that it must be decoded.
         Raises `FetchError`.
         """
         self._rest = self._rest_in(headers) if status == 206 and self._offset else None
@@ -196,23 +198,23 @@ class FileTransfer:
         size = self._part.size + len(self._buffer)
         self._check_size(size)
         if self._rest is not None and size > self._rest[0] + 1:
-            self._part.validator = None  # no later attempt goes on with the bytes of such an answer
+            self._part.validator = None  # so that no later attempt resumes these bytes
             message = f"more than the range up to byte {self._rest[0]:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
 
     def came(self, size: int) -> None:
-        """Note that *size* bytes came from the server: enough of them, and it may go on."""
+        """Count *size* bytes from the server; enough of them extend the deadline."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._mark()
 
     async def kept(self, response: Response) -> Response:
-        """Return *response*, whose body has ended, with its file in its place.
+        """Return *response*, whose body has ended, with its file moved to its final place.
 
-        An answer that is not to be saved, see `Attempt.accepts_file`, is returned with its first
-        bytes as its body, and no file. Raises `FetchError`.
+        If `Attempt.accepts_file` refuses the response, it is returned with its first bytes as its
+        body and without a file. Raises `FetchError`.
         """
         await self._write()
         expected, size = self._part.total, self._part.size
@@ -220,7 +222,7 @@ class FileTransfer:
             message = f"{size:,} bytes of {expected:,} came"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if response.status == 206:
-            # The file is whole, though this answer was a part of it.
+            # The file is complete, although this response was only a part of it.
             response = replaced(response, status=200)
         accepts = self._attempt.accepts_file
         if accepts is not None:
@@ -229,7 +231,7 @@ class FileTransfer:
             if not accepts(begun := replaced(response, body=body, truncated=cut)):
                 await self._in_thread(self._part.discard)
                 return begun
-        # Not in the thread, whose errors are the disk's: the name comes from the server.
+        # Not in the thread, whose errors count as errors of the disk: the server made the name.
         name = stored_name(
             "",
             url=self._request.url,
@@ -245,7 +247,7 @@ class FileTransfer:
         return replaced(response, body=b"", file=await self._in_thread(keep))
 
     def suspend(self) -> None:
-        """Keep the bytes so far, where another attempt can go on with them; blocking."""
+        """Keep the bytes so far if another attempt can resume them; blocking."""
         if self._buffer and self._part.validator is not None:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
@@ -265,7 +267,7 @@ class FileTransfer:
             raise FetchError(Reason.BODY_TOO_LARGE, f"the file is larger than max_file={most:,}")
 
     def _mark(self) -> None:
-        """Give it the time of a whole attempt from now on."""
+        """Let the deadline begin again, with the time of a whole attempt."""
         self._since_mark = 0
         self._attempt.deadline.begin_again(self._transfers.window)
 
@@ -275,20 +277,20 @@ def _key(attempt: Attempt, request: Request) -> str:
     told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
     asked: tuple[object, ...] = (
         *(request.options.save_to, request.method, request.url, request.body, sorted(told)),
-        # What one session has of a file is not gone on with by another.
+        # A session must not resume the bytes of another session.
         *filter(None, [attempt.session and attempt.session.identity.name]),
     )
     return blake2b(repr(asked).encode(), digest_size=16).hexdigest()
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:
-    """Return what tells this version of a file from each other one, if anything does."""
+    """Return the strong validator of this version of a file, or None."""
     etag = headers.get("etag", "")
     if _ETAG.match(etag):
         return etag
     changed, sent = headers.get("last-modified", ""), headers.get("date", "")
     if etag or not changed.isascii() or not changed.isprintable():
-        return None  # a weak one says that the bytes may differ
+        return None  # with a weak ETag the bytes may differ
     try:
         settled = parsedate_to_datetime(sent) - parsedate_to_datetime(changed) >= _SETTLED
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -297,7 +299,7 @@ def _validator(headers: Mapping[str, str]) -> str | None:
 
 
 class SaveFile:
-    """Save the answers to requests with `save_to`; most downloaders stream by themselves."""
+    """The layer that saves bodies in memory for `save_to`; most downloaders stream them already."""
 
     purposes = frozenset({Purpose.PAGE, Purpose.LOGIN})
 
@@ -305,12 +307,12 @@ class SaveFile:
         self._files = FileTransfers(settings)
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response, its body in a file where that is asked for."""
+        """Return the response, with its body in a file if the request wants that."""
         response = await call_next(attempt, request)
         is_wanted = request.options.save_to is not None and response.file is None
         if not is_wanted or not 200 <= response.status < 300:
             return response
-        # The downloader may have left it at the beginning of a page that asks for a login.
+        # The downloader may have returned only the start of the body, such as a login page.
         if attempt.accepts_file is not None and not attempt.accepts_file(response):
             return response
         if response.truncated in ("coding", "checksum"):

@@ -19,7 +19,7 @@ MOST_NAMED = 100
 class FinishReason(StrEnum):
     """Why a crawl, or a worker on tracked tasks, has ended."""
 
-    DRAINED = "drained"  #: no task is left
+    DRAINED = "drained"  #: no task remains
     MAX_PAGES = "max-pages"  #: the allowed number of pages is finished
     MAX_ITEMS = "max-items"  #: the allowed number of items is recorded
     STOPPED = "stopped"  #: the user stopped it, with time for the current pages
@@ -73,11 +73,11 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
     """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
 
-    *is_empty* says that no task is left. The result is `failed` if tasks are left and no worker
-    has another reason.
+    *is_empty* says that no task remains. The result is `failed` if tasks remain and no worker has
+    another reason.
     """
     found = set(reasons)
-    # A worker that has drained the ledger has added all start URLs. If tasks are left, other
+    # A worker that has drained the ledger has added all start URLs. If tasks remain, other
     # workers released or added them later.
     if not is_empty and found != {FinishReason.DRAINED}:
         found.discard(FinishReason.DRAINED)
@@ -123,7 +123,7 @@ class Counts:
         return {name: numbers[name] for name in order} | redirects
 
 
-#: The number of different links that are kept for each reason.
+#: The number of different example links for each reason.
 KEPT_EXAMPLES = 3
 
 #: Reason -> the first links dropped for it, made printable.
@@ -268,7 +268,7 @@ class Report(Counters):
 
     @property
     def drained(self) -> bool:
-        """Whether no task is left."""
+        """Whether no task remains."""
         return self.finish_reason == FinishReason.DRAINED
 
 

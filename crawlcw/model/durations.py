@@ -26,7 +26,7 @@ def duration(value: timedelta | float | str) -> timedelta:
     try:
         found = _read(value)
     except (AttributeError, OverflowError, TypeError, ValueError):
-        # AttributeError and TypeError: not a text, but for example a list in pyproject.toml.
+        # AttributeError and TypeError: another type, for example a list in pyproject.toml.
         found = None
     if found is None or not timedelta(0) <= found <= _LONGEST:
         raise SettingsError(

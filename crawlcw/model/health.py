@@ -6,9 +6,10 @@ Its state follows from its fields; the guide on politeness has the diagram.
     closed     all, at its pace         fault: open; last strike: dead; a page gets 429 while there
                                         is a probe page: half-open; silence (only uplink): checking
     checking   probe pages              good response: closed; no good response: open
-    open       none                     rest ends: half-open; good response: closed; last: dead
+    open       none                     rest ends: half-open; good response: closed; last strike:
+                                        dead
     half-open  a probe, else next page  good response: closed; fault or 429: open; last strike: dead
-    dead       none, for an origin      good response: closed; `retry-failed` of an origin: closed
+    dead       an origin gets none      good response: closed; `retry-failed` of an origin: closed
 
 Synchronous and without I/O. Times are seconds of one clock that runs forward. It is the ledger's
 clock for origins, because several processes ask them one after another, and the monotonic clock
@@ -309,7 +310,7 @@ class Origin(Breaker):
             self.until = max(self.until or now, now + more)
             return 0
         if (probe := self.probe) is not None:
-            # The throttled pages have asked for a rest, too. If the host is still throttled after
+            # The throttled pages have asked for a rest, too. If the host still throttles after
             # that rest, they count as one more fault.
             self.probe, asked = None, max(probe.retry_after, asked or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
@@ -396,7 +397,7 @@ class ProxyBreaker(Breaker):
 _SILENCE = 2.0
 #: The number of other hosts with probe pages that a check needs.
 _SEVERAL = 2
-#: The number of probe pages that are kept, one for each of the hosts that answered last.
+#: The number of probe pages in memory, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
 #: Seconds after a check without another check. They are less than a rest: otherwise an uplink that
 #: fails right then would count as several failures. Only rests of `Policy.in_haste` may be shorter.

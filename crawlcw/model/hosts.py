@@ -131,8 +131,8 @@ class Host:
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_ANSWER, self.delay):
-            # At most one request for each latency, which is one at a time: slowness may be the
-            # host's only problem.
+            # At most one request for each latency, so one at a time: slowness may be the host's
+            # only problem.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
             # The recovery is the same for a host that is slower than its delay: otherwise each
@@ -165,7 +165,7 @@ class Host:
         policy: Policy,
         chance: float = 0.0,
     ) -> None:
-        """Record a fault of an origin: it rests, and is given up after too many strikes.
+        """Record a fault of an origin: it rests, and too many strikes give it up.
 
         The whole host rests. Only the origin rests if the other one answers and the fault is not
         throttling. *chance* in [0, 1) adds up to a tenth to the rest.

@@ -93,9 +93,9 @@ def is_session_name(name: object) -> bool:
 
 
 def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetime | None:
-    """Return when a login may begin, *now* or later; None if the session was given up.
+    """Return when a login may begin, *now* or later; None if this run gave the session up.
 
-    A session that was given up before *since*, the start of this process, may log in again.
+    If an earlier run gave it up, before *since*, the start of this process, it may log in again.
     """
     if is_given_up(identity, since=since):
         return None
@@ -151,7 +151,7 @@ def logged_in(
 
 
 def login_failed(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session whose login has failed: it logs in again later, or is given up."""
+    """Return a session whose login has failed: it logs in again later, or no more."""
     return _resting(identity, why, failures=identity.failures + 1, now=now, policy=policy)
 
 

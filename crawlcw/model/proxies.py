@@ -1,7 +1,7 @@
-"""A proxy: how it is written, what may be shown of it, and which hosts are asked without one.
+"""A proxy: its notation, the part of it that may be shown, and the hosts that bypass it.
 
-No I/O, and no representation has a user or a password: `str()` of a proxy is for logs,
-errors and people.
+No I/O. No representation shows a user or a password: `str()` of a proxy is for logs, errors and
+people.
 """
 
 import ipaddress
@@ -14,16 +14,16 @@ from urllib.parse import quote, unquote, urlsplit
 
 from crawlcw.errors import SettingsError
 
-#: The schemes, and the port of one that names none.
+#: The schemes, with their default ports.
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
-#: The proxy of a request that is to be sent without one.
+#: The value of `proxy` for a request that must not use a proxy.
 DIRECT = "direct"
 _HOW = "write http://, https://, socks5:// or socks5h://, then host:port or user:password@host:port"
 
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A server that passes requests on."""
+    """A server that forwards requests."""
 
     scheme: str  #: one of `PORTS`
     host: str
@@ -38,14 +38,14 @@ class Proxy:
 
     @property
     def key(self) -> str:
-        """The key by which sessions remember it: no secret, and another for each user."""
+        """The key that sessions store for it: without secrets, but different for each user."""
         if self.user is None:
             return str(self)
         return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
 
     @property
     def url(self) -> str:
-        """The whole of it, the password included: to be stored, and never to be shown."""
+        """The whole URL, including the password: for storage, never for display."""
         if self.user is None:
             return str(self)
         login = f"{quote(self.user, safe='')}:{quote(self.password or '', safe='')}@"
@@ -53,19 +53,19 @@ class Proxy:
 
     @property
     def is_socks(self) -> bool:
-        """Whether it speaks SOCKS, and not HTTP."""
+        """Whether its protocol is SOCKS, not HTTP."""
         return self.scheme.startswith("socks")
 
     @property
     def resolves_names(self) -> bool:
-        """Whether it is given the names of hosts; with `socks5` they are looked up here."""
+        """Whether the proxy resolves the names of hosts; with `socks5` this machine does."""
         return self.scheme != "socks5"
 
 
 def parse(text: object) -> Proxy:
     """Return the proxy of a URL; without a scheme it is `http`. Raises `SettingsError`.
 
-    The error never has the text, for that may have a password.
+    The error never contains the text, which may have a password.
     """
     if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
         raise SettingsError(f"it is no proxy: {_HOW}")
@@ -89,14 +89,14 @@ def parse(text: object) -> Proxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts of `NO_PROXY`: `example.com` and all below it, `10.0.0.0/8`, `host:8080`, `*`."""
+    """The hosts of `NO_PROXY`: `example.com` with subdomains, `10.0.0.0/8`, `host:8080`, `*`."""
 
     names: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> "NoProxy":
-        """Return the exceptions in a variable, its entries parted by commas or spaces."""
+        """Return the exceptions in a variable, whose entries are separated by commas or spaces."""
         names, networks = set(), []
         for entry in text.lower().replace(",", " ").split():
             try:
@@ -108,7 +108,7 @@ class NoProxy:
         return cls(frozenset(names), tuple(networks))
 
     def covers(self, host: str, port: int | None) -> bool:
-        """Return whether a host is asked without a proxy."""
+        """Return whether requests to a host bypass the proxy."""
         if ("*", None) in self.names:
             return True
         name = host.lower().rstrip(".")
@@ -126,26 +126,27 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyEnvironment:
-    """The proxies of the environment, as curl, httpx and Scrapy read it."""
+    """The proxies in the environment's variables, read as by curl, httpx and Scrapy."""
 
     by_scheme: Mapping[str, Proxy] = field(default_factory=dict)
     no_proxy: NoProxy = NoProxy()
 
     @classmethod
     def of(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
-        """Return what `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` say, in both cases.
+        """Return the values of `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`.
 
-        The lower case counts, where both are there. Raises `SettingsError`.
+        The names may be in upper or lower case; lower case has precedence. Raises
+        `SettingsError`.
         """
         return cls(_by_scheme(variables), cls.exceptions(variables).no_proxy)
 
     @classmethod
     def exceptions(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
-        """Return what `no_proxy` says alone, for proxies that come from elsewhere."""
+        """Return only the value of `no_proxy`, for proxies from another source."""
         return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
-        """Return the proxy of the environment for a URL; a loopback host has none."""
+        """Return the proxy of the environment for a URL; None for a loopback host."""
         if self.no_proxy.covers(host, port) or is_loopback(host):
             return None
         return self.by_scheme.get(scheme)
@@ -156,7 +157,7 @@ def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
     everywhere = _variable(variables, "all_proxy")
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
-        # In a CGI process it is a header that a client has sent (httpoxy, CVE-2016-5385).
+        # In a CGI process HTTP_PROXY is a header from a client (httpoxy, CVE-2016-5385).
         of_client = scheme == "http" and "REQUEST_METHOD" in variables
         text = variables.get(name) if of_client else _variable(variables, name)
         if text is None:
@@ -176,7 +177,7 @@ def _variable(variables: Mapping[str, str], name: str) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether *host* is this machine, by an address or by RFC 6761's name for it."""
+    """Return whether *host* is this machine: a loopback address, or `localhost` of RFC 6761."""
     name = host.lower().rstrip(".")
     address = address_of(name)
     if address is not None:
@@ -185,14 +186,14 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address that a host's text is, in any spelling a resolver takes; None: a name."""
+    """Return the address in a host's text, in any spelling of resolvers; None: it is a name."""
     bare = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(bare)
     except ValueError:
         pass
     try:
-        # `127.1`, `0x7f.1` and `2130706433` are addresses to resolvers of names.
+        # Resolvers read `127.1`, `0x7f.1` and `2130706433` as addresses.
         return ipaddress.IPv4Address(socket.inet_aton(bare))
     except OSError:
         return None

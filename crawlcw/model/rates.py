@@ -1,8 +1,8 @@
 """Workers, their vitals over time, and the rates from them. No I/O.
 
-A worker writes its `Vitals` with every heartbeat, and one `Point` of them a minute. Points
-count from the worker's start on: if one is missing or was deleted with age, the next step is
-longer, and no count is lost.
+A worker writes its `Vitals` with every heartbeat, and a `Point` with them once a minute. Points
+count from the worker's start. So if one is missing or was deleted because of its age, the next
+step is longer, and no count is lost.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,15 @@ from itertools import groupby, pairwise
 from crawlcw.model.counters import Counters
 from crawlcw.model.loans import Loan, LoanReport
 
-#: A worker leaves a point in as many minutes as this.
+#: The time between two points of a worker.
 EVERY = timedelta(minutes=1)
-#: Of points that are older than a day, one in as long remains.
+#: The time between two points that are older than a day.
 COARSE = timedelta(minutes=10)
-#: In days, how long a point is kept, and how long one that others may stand for.
+#: Lifetimes in days: of a point at a multiple of `COARSE` or at a worker's end, and of others.
 KEPT_DAYS, FINE_DAYS = 7, 1
-#: A worker that leaves no point for longer was not at work, or its ledger was away.
+#: If a worker has no point for longer, it was not running, or its ledger was unavailable.
 _LONGEST_STEP = COARSE + 5 * EVERY
-#: The numbers of `Vitals` that grow from a worker's start on.
+#: The fields of `Vitals` that count from a worker's start.
 _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 
 
@@ -29,15 +29,15 @@ _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 class Vitals:
     """The state of a worker at one moment."""
 
-    finished: int = 0  #: tasks since its start, those of no page of their own left out
-    failed: int = 0  #: attempts since its start that are to be followed by another one
-    ignored: int = 0  #: tasks since its start, for whatever reason
+    finished: int = 0  #: tasks since its start, without redirects
+    failed: int = 0  #: attempts since its start that another attempt must follow
+    ignored: int = 0  #: tasks since its start, for any reason
     items: int = 0  #: recorded since its start
     bytes: int = 0  #: of decoded bodies since its start
-    rate: float = 0.0  #: tasks finished a second, over the last minute
-    processing: int = 0  #: tasks that it holds
-    memory: int = 0  #: of its process, resident, in bytes; 0: not known
-    lag: float = 0.0  #: by how many seconds its event loop was late at most, of late
+    rate: float = 0.0  #: finished tasks per second, over the last minute
+    processing: int = 0  #: tasks that it has leased
+    memory: int = 0  #: resident bytes of its process; 0: unknown
+    lag: float = 0.0  #: the recent maximum of its event loop's lag in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,17 @@ class Worker:
     """A process that works on the ledger."""
 
     name: str  #: its leases' tokens are `name:n`
-    machine: str  #: what machine it runs on; the same text for all processes there
+    machine: str  #: an id of its machine, the same for all processes there
     pid: int
-    birth: str  #: tells the process from a later one with its pid
+    birth: str  #: distinguishes the process from a later one with the same pid
     started: datetime
-    heartbeat: datetime  #: when it last said that it lives
+    heartbeat: datetime  #: the time of its last heartbeat
     host: str = ""  #: the machine's name, for people
-    idle: bool = False  #: whether it has no host to ask, though there is work
+    idle: bool = False  #: whether it has no host to ask although there is work
     counters: Counters = field(default_factory=Counters)
-    vitals: Vitals | None = None  #: its state as it was shown last; None: not yet
-    loan: Loan | None = None  #: the last one that it was offered
-    report: LoanReport | None = None  #: on a loan that it has used
+    vitals: Vitals | None = None  #: its last written state; None: it has written none
+    loan: Loan | None = None  #: the last loan that it was offered
+    report: LoanReport | None = None  #: about a loan that it has used
 
     @property
     def has_returned(self) -> bool:
@@ -80,46 +80,46 @@ class Point:
     started: datetime  #: when it began to count
     time: datetime
     vitals: Vitals
-    last: bool = False  #: whether the worker leaves no other one
+    last: bool = False  #: whether it is the worker's last point
 
     @property
     def kept_days(self) -> int:
-        """For how many days it is kept."""
+        """Its lifetime in days."""
         whole = minute_of(self.time).minute % (COARSE // EVERY) == 0
         return KEPT_DAYS if whole or self.last else FINE_DAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """What one worker did from one point to the next."""
+    """The work of one worker between two points."""
 
     worker: str
     since: datetime
     until: datetime
-    vitals: Vitals  #: the state at its end, and the counts since its beginning
+    vitals: Vitals  #: the state at the end of the span, and the counts within it
 
     @property
     def seconds(self) -> float:
-        """How long it is; more than 0."""
+        """Its length in seconds; more than 0."""
         return (self.until - self.since).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """What all workers did in one stretch of a chart."""
+    """The work of all workers in one slot of a chart."""
 
     since: datetime
     until: datetime
-    finished: float = 0.0  #: spans that reach beyond the stretch count in part
+    finished: float = 0.0  #: a span that extends beyond the slot counts in part
     failed: float = 0.0
     ignored: float = 0.0
-    workers: int = 0  #: those at work in it
-    processing: int = 0  #: tasks that they held, by the last that each showed
-    memory: int = 0  #: bytes of all of them
-    lag: float = 0.0  #: the worst one of all
+    workers: int = 0  #: those that ran in it
+    processing: int = 0  #: tasks that they had leased, by the last span of each
+    memory: int = 0  #: the sum of their bytes
+    lag: float = 0.0  #: the maximum of all
 
     def add(self, span: Span) -> None:
-        """Count the part of a span that lies in the stretch."""
+        """Count the part of a span that is within the slot."""
         common = min(self.until, span.until) - max(self.since, span.since)
         part, vitals = common.total_seconds() / span.seconds, span.vitals
         self.finished += part * vitals.finished
@@ -129,20 +129,20 @@ class Slot:
 
 
 def minute_of(moment: datetime) -> datetime:
-    """Return the minute that a moment is in."""
+    """Return the start of a moment's minute."""
     return moment.replace(second=0, microsecond=0)
 
 
 def first_read(since: datetime) -> datetime:
-    """Return from when on points are needed for the spans since then."""
+    """Return the time of the first point that `spans` needs for *since*."""
     return since - _LONGEST_STEP
 
 
 def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[Span]:
-    """Return what each worker did from point to point, as far as it ended in [since, until).
+    """Return the spans between the points of each worker that end in [since, until).
 
-    The points are those from `first_read` on, in any order. The spans are ordered by their
-    ends. A worker's first one begins with the worker, unless that was before those points.
+    The points are those from `first_read` on, in any order. The spans are sorted by their
+    ends. A worker's first span begins at its start, unless that was before `first_read`.
     """
     found: list[Span] = []
     ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
@@ -170,9 +170,9 @@ def _span(before: Point, after: Point) -> Span:
 def slots(
     found: Iterable[Span], *, since: datetime, until: datetime, step: timedelta
 ) -> list[Slot]:
-    """Return what all workers did in each *step* of [since, until), for a chart.
+    """Return the work of all workers in each *step* of [since, until), for a chart.
 
-    Every step is there, also one without any page; the last one may be shorter.
+    The result has every step, even one without any page; the last one may be shorter.
     """
     number = -((since - until) // step)
     row = [
@@ -182,7 +182,7 @@ def slots(
     latest: list[dict[str, Span]] = [{} for _ in row]
     for span in found:
         first = max((span.since - since) // step, 0)
-        # What ends where a stretch begins has no part in that one.
+        # A span that ends exactly at the start of a slot does not count in it.
         last = min(-((since - span.until) // step), number)
         for n in range(first, last):
             row[n].add(span)

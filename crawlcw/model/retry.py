@@ -45,7 +45,7 @@ _NXDOMAIN_ATTEMPTS = 2
 class RetryPolicy:
     """The number of attempts for a task, and the waits between them."""
 
-    max_retry: int = 3  #: failed attempts until a task is given up
+    max_retry: int = 3  #: failed attempts until the crawl gives a task up
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: the number of last errors that a task keeps

@@ -1,9 +1,9 @@
-"""Text on its way to a person: crawled text, and that of exceptions in the user's code.
+"""Text for people: crawled text, and the text of exceptions in the user's code.
 
-Crawled text gets one line, no control characters and a bounded length.
-A title can hold an escape sequence that rewrites the terminal or sets the
-clipboard, or a line feed that forges a log line (CWE-150, CWE-117). Nothing
-that came from a server reaches a terminal or a log but through here.
+Crawled text becomes one line without control characters, with a limited length. A title can
+contain an escape sequence that rewrites the terminal or sets the clipboard, or a line feed that
+forges a log line (CWE-150, CWE-117). All text from a server passes this module before it reaches
+a terminal or a log.
 """
 
 import inspect
@@ -17,9 +17,9 @@ from crawlcw.errors import SpiderError
 
 _PACKAGE = f"{Path(__file__).parents[1]}/"
 _LIMIT = 200
-#: Between the slashes and the host of a URL. Greedy: a password may have an @ itself.
+#: The text between the slashes and the host of a URL. Greedy, because a password may have an @.
 _USERINFO = re.compile(r"([/\\]{2})[^/\\?#\s]*@")
-#: Parameters of a URL that are keys to something, by how their names end.
+#: Parameters of a URL that are secrets, recognised by the ends of their names.
 _SECRET = re.compile(
     r"([?&;](?:[\w.%-]*[-_.])?(?:api|access|auth|client|id|private|refresh|session)?"
     r"(?:token|key|sig|signature|pass|passwd|password|pwd|auth|secret)=)[^&;#\s'\"]+",
@@ -28,9 +28,9 @@ _SECRET = re.compile(
 
 
 def redacted(text: str) -> str:
-    """Return *text* with the passwords and keys in its URLs written as `***`.
+    """Return *text* with `***` in place of the passwords and keys in its URLs.
 
-    What stands before the host (`//user:password@`) goes, and the value of parameters
+    It replaces the text before the host (`//user:password@`), and the values of parameters
     such as `token`, `api_key`, `sig`, `password` and `auth`.
     """
     if "@" in text:
@@ -50,10 +50,10 @@ def printable(text: object, *, limit: int = _LIMIT) -> str:
 
 
 def printable_block(text: str, *, limit: int = 20_000) -> str:
-    """Return *text* with its lines kept and each of them made printable: for tracebacks.
+    """Return *text* with its lines, each made printable: for tracebacks.
 
-    An exception's text has line feeds as well, so a line may look like anything: indent the block
-    wherever other lines stand beside it.
+    An exception's text may have line feeds, so one of the lines may look like a log line. Indent
+    the block if there are other lines before or after it.
     """
     lines = text[:limit].removesuffix("\n").split("\n")
     return "\n".join(printable(line, limit=1000) for line in lines)
@@ -67,23 +67,23 @@ def describe_error(error: BaseException) -> str:
     """Return the type and the text of *error*."""
     try:
         return f"{type(error).__name__}: {error}"
-    except BaseException:  # any code may be behind `__str__`
+    except BaseException:  # `__str__` may run any code
         return type(error).__name__
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of *error*, empty where it has none that can be made."""
+    """Return the text of *error*, or "" if its `__str__` raises."""
     try:
         return str(error)
-    except BaseException:  # any code may be behind `__str__`
+    except BaseException:  # `__str__` may run any code
         return ""
 
 
 def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our *own* first frames, which the user cannot change.
 
-    *own* are prefixes of the names of files whose frames are left out. A `SpiderError`,
-    whose text names the mistake, has the user's frames only: none if there are none.
+    *own* are prefixes of the names of files whose first frames are dropped. For a `SpiderError`,
+    whose text names the mistake, only the user's frames remain; without any the result is empty.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
@@ -97,17 +97,17 @@ def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
 
 
 def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException) -> str:
-    """Return the traceback of *error* as if it had come by these frames, the innermost last."""
+    """Return the traceback of *error* with these frames, the innermost last."""
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     return "".join(["Traceback (most recent call last):\n", *lines])
 
 
 def where(error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]) -> str:
-    """Return the file and line of *function*'s file at which *error* came out of its code.
+    """Return the innermost file and line of *error*'s frames in the file of *function*.
 
-    Where it has no frame there, that of the innermost one that is not our *own*.
+    If there is no such frame, return those of the innermost frame that is not our *own*.
     """
-    called = inspect.unwrap(function)  # or an object that is called
+    called = inspect.unwrap(function)  # may be a callable object
     code = getattr(called, "__code__", getattr(type(called).__call__, "__code__", None))
     place = last = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

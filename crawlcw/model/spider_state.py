@@ -1,9 +1,9 @@
 """The state that a spider keeps between its pages, `self.state`. No I/O.
 
-A page's changes are written before its outcome, so it may run again after they are. An
-assignment is then made again, and the later one wins. The numbers that a page adds stay
-apart from the values, as pending, until its outcome is recorded: a page that runs again
-replaces its earlier numbers, so it counts once.
+The crawl writes a page's changes before its outcome, so a page may run again after the write.
+Then it makes its assignments again, and the later one wins. The numbers that a page adds are
+pending, separate from the values, until its outcome is recorded. If the page runs again, it
+replaces its earlier numbers, so they count once.
 """
 
 import math
@@ -15,9 +15,9 @@ from crawlcw.errors import InvalidItemError, SpiderError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import check, clean, frozen, size, text
 
-#: The most that all names and values of a state may amount to, in bytes.
+#: The limit of all names and values of a state together, in bytes.
 LARGEST = 1 << 20
-#: Stands for a page where something else changes the state: it is recorded at once.
+#: The id for changes outside of pages: they are recorded immediately, not pending.
 NO_PAGE = bytes(16)
 _LARGEST_INTEGER = (1 << 63) - 1
 _ABSENT = object()
@@ -28,7 +28,7 @@ Run = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class PageSums:
-    """What one run of a page has added, by name."""
+    """The numbers that one run of a page has added, by name."""
 
     fence: int
     sums: Mapping[str, float]
@@ -36,7 +36,7 @@ class PageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """The state as the ledger has it."""
+    """The state in the ledger."""
 
     revision: int = 0  #: how often it was written; 0: never
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -44,12 +44,12 @@ class StoredState:
 
 
 def is_number(value: object) -> bool:
-    """Return whether something can be added to *value*."""
+    """Return whether *value* is a number, to which `add` can add."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def seen(state: StoredState | None) -> dict[str, Any]:
-    """Return the values of a state, with all that is pending."""
+    """Return the values of a state, including pending numbers."""
     if state is None:
         return {}
     values = dict(state.values)
@@ -60,21 +60,21 @@ def seen(state: StoredState | None) -> dict[str, Any]:
 
 def _add(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
-        # Another process may have assigned something else meanwhile.
+        # Another process may have assigned a value of another type since.
         if is_number(value := values.get(name, 0)):
             values[name] = value + number
 
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """What one run of a page changes."""
+    """The changes of one run of a page."""
 
     run: Run
-    recorded: int  #: the fence of the last run of its task whose outcome is recorded
+    recorded: int  #: the fence of the last run of its task with a recorded outcome
     url: str = ""
     values: dict[str, Any] = field(default_factory=dict)  #: `_ABSENT`: the name is deleted
     sums: dict[str, float] = field(default_factory=dict)
-    is_kept: bool = False  #: the callback has ended well
+    is_kept: bool = False  #: the callback has ended without an error
     has_ended: bool = False
 
     @property
@@ -87,7 +87,7 @@ class Page:
         task_id, fence = self.run
         earlier = pending.get(task_id)
         if earlier is not None and earlier.fence > fence:
-            return  # the lease was lost, and the newer holder's changes count
+            return  # this lease was lost, so the changes of the newer lease count
         if earlier is not None and earlier.fence == self.recorded:
             _add(values, earlier.sums)
         pending.pop(task_id, None)
@@ -107,33 +107,33 @@ class Page:
 
 
 class History:
-    """The state as one process sees it: the ledger's, and the changes of its own pages."""
+    """The state in one process: that of the ledger, with the changes of the process's pages."""
 
     def __init__(self) -> None:
         self.stored = StoredState()
-        self._pages: dict[Run, Page] = {}  #: those that run, and those that are not written yet
-        #: Runs whose additions are no longer pending: whether they count.
+        self._pages: dict[Run, Page] = {}  #: running pages, and ended ones before their write
+        #: Ended runs: whether their pending numbers count, or must be dropped.
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
-        self._outside: Page | None = None  #: the changes that no page makes
+        self._outside: Page | None = None  #: changes outside of pages
         self._changes = 0
-        self.view: dict[str, Any] = {}  #: the values as callbacks find them
+        self.view: dict[str, Any] = {}  #: the values that callbacks see
         self._size = 0
 
-    # What callbacks do.
+    # Calls from callbacks.
 
     def begin(self, page: Page) -> None:
-        """Note that a page uses the state."""
+        """Record that a page uses the state."""
         if self._pages.get(page.run) is page:
             return
         self._pages[page.run] = page
         self._ends.pop(page.run, None)
         if page.run[0] in self.stored.pending:
-            # A crash has cut a run short: this one does not find what that has added.
+            # A crash has interrupted an earlier run: this run must not see its numbers.
             self._rebuild()
 
     def assign(self, page: Page | None, name: str, value: Any) -> None:
-        """Give a name a value; *page* is None if no page does so.
+        """Assign a value to a name; *page* is None for a change outside of pages.
 
         Raises `SpiderError` if the state would be too large.
         """
@@ -143,11 +143,11 @@ class History:
         page.sums.pop(name, None)
 
     def delete(self, page: Page | None, name: str) -> None:
-        """Take a name away."""
+        """Delete a name."""
         self.assign(page, name, _ABSENT)
 
     def add(self, page: Page | None, name: str, number: float) -> None:
-        """Add to the value of a name, which is a number or absent."""
+        """Add a number to the value of a name; the value is a number or absent."""
         self._show(name, self.view.get(name, 0) + number)
         page = page or self._no_page()
         if name in page.values:
@@ -157,7 +157,7 @@ class History:
             page.sums[name] = page.sums.get(name, 0) + number
 
     def end(self, page: Page) -> None:
-        """Note that a page's callback has ended; if well, its changes are written next."""
+        """Record that a page's callback has ended; after a success the next write includes it."""
         page.has_ended = True
         if self._pages.get(page.run) is not page:
             return
@@ -166,34 +166,34 @@ class History:
             return
         del self._pages[page.run]
         if page.values or page.sums:
-            self._pages[page.run] = page  # in the order in which they end
+            self._pages[page.run] = page  # in the order in which pages end
         elif self._is_pending(page.run):
-            # An errback, which stands for what its callback has added.
+            # An errback without changes replaces its callback, whose numbers do not count.
             self._ends[page.run] = False
 
-    # How pages end.
+    # The ends of pages.
 
     def undo(self, run: Run) -> None:
-        """Take back the changes of a page; an assignment that is written stays."""
+        """Undo the changes of a page, except assignments that were already written."""
         page = self._pages.pop(run, None)
         if self._is_pending(run) or (page is not None and page.names):
             self._ends[run] = False
             self._rebuild()
 
     def settle(self, run: Run, *, recorded: int) -> None:
-        """Note that the outcome of a run is recorded, *recorded* that of an earlier one."""
+        """Settle a run whose outcome is recorded; *recorded* is the fence of an earlier outcome."""
         added = self.stored.pending.get(run[0])
         if added is None:
             return
         if added.fence == run[1]:
             self._ends.setdefault(run, True)
         elif added.fence < run[1]:
-            # A crash has cut that run short, and the one that is recorded has added nothing.
+            # A crash has interrupted the pending run, and the recorded one has added nothing.
             self._ends[run[0], added.fence] = added.fence == recorded
             self._rebuild()
 
     def unknown(self) -> list[Run]:
-        """Return the pending runs of which this process knows no end."""
+        """Return the pending runs whose ends this process does not know."""
         runs = [(task_id, added.fence) for task_id, added in self.stored.pending.items()]
         return [run for run in runs if run not in self._pages and run not in self._ends]
 
@@ -204,26 +204,26 @@ class History:
     # The writes.
 
     def unwritten(self, running: Page | None = None) -> list[Page]:
-        """Return the pages that have ended since the last write, and a *running* one."""
+        """Return changed pages that have ended since the last write, and a *running* one."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
         return [page for page in pages if page.values or page.sums]
 
     def next(self, pages: Collection[Page]) -> StoredState:
-        """Return the state to be written, with the changes of *pages*."""
+        """Return the state to write, with the changes of *pages*."""
         self._writing, self._outside = [*pages], None
         return self._with(self._writing, revision=self.stored.revision + 1)
 
     def wrote(self, after: StoredState) -> None:
-        """Note that the ledger has what `next` has returned."""
+        """Record that the ledger has stored the result of `next`."""
         self._take(after)
         for page in self._writing:
             if self._pages.get(page.run) is not page:
-                self._rebuild()  # it was undone meanwhile
+                self._rebuild()  # the page was undone during the write
             elif page.has_ended:
                 del self._pages[page.run]
 
     def load(self, stored: StoredState) -> None:
-        """Take the ledger's state, which others have changed."""
+        """Take over the ledger's state, which other processes have changed."""
         self._take(stored)
         self._rebuild()
 
@@ -275,20 +275,22 @@ class History:
 
 
 class State(MutableMapping[str, Any]):
-    """The values that a spider keeps between its pages, by name; each is one that an item may have.
+    """The values that a spider keeps between its pages, by name; any value of an item is allowed.
 
-    A callback's change is durable before its page counts as done; a callback that raises changes
-    nothing. All processes of a crawl share one state. If two pages assign one name, the later
-    commit wins; what `add` counts is exact, however often a crash has a page run again. Lists and
-    dictionaries that are read cannot be changed: assign another one. Without a crawl, as in a test
-    of a callback, it is a mapping in memory.
+    - A callback's change is durable before its page counts as done. A callback that raises
+      changes nothing.
+    - All processes of a crawl share one state.
+    - If two pages assign one name, the later commit wins. `add` counts exactly, even if a crash
+      makes a page run again.
+    - Lists and dictionaries are read-only: assign a new one to change it.
+    - Without a crawl, as in a test of a callback, it is a mapping in memory.
     """
 
     def __init__(self) -> None:
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Have the state of a crawl from here on; *page* returns the page whose callback runs."""
+        """Use the state of a crawl from now on; *page* returns the page of the running callback."""
         self._history = history
         self._page = page
 
@@ -317,9 +319,9 @@ class State(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def add(self, name: str, number: float = 1) -> None:
-        """Add *number* to a value, 0 where there is none: exact in any number of processes.
+        """Add *number* to a value, or to 0 if it is absent: exact with any number of processes.
 
-        Raises `TypeError` for another type than a number, and `OverflowError` beyond 64 bits.
+        Raises `TypeError` if either is not a number, and `OverflowError` beyond 64 bits.
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")

@@ -1,7 +1,7 @@
-"""Reason of a standstill of a crawl, for the progress line. In memory, no I/O.
+"""The reason why a crawl waits, for the progress line. In memory, no I/O.
 
-A healthy crawl may stand still for minutes: its hosts rest, the network is down, or
-other workers have the due tasks. The user sees which.
+A healthy crawl may wait for minutes: its hosts rest, the network is down, or other workers have
+the due tasks. The user sees the reason.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,26 +11,26 @@ from typing import Any
 
 from crawlcw.model.durations import iso_time
 
-#: So many resting hosts are remembered; of more, the half whose rest ends last.
+#: The limit of remembered resting hosts; over it, the half whose rests end last remains.
 MOST_RESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standstill:
-    """The reason for which a crawl waits while nothing is under way. Times are the ledger's."""
+    """The reason why a crawl waits without any running request. Times are the ledger's."""
 
-    paused_since: datetime | None = None  #: since when its user lets it wait
-    away_since: datetime | None = None  #: since when the machine's own network is away
-    hosts: int = 0  #: that rest
-    until: datetime | None = None  #: when the first of them may be asked again, or a task is due
+    paused_since: datetime | None = None  #: when the user paused it
+    away_since: datetime | None = None  #: since when this machine's network is down
+    hosts: int = 0  #: the number of resting hosts
+    until: datetime | None = None  #: when the first of them ends its rest, or a task is due
     why: str = ""  #: why that host rests, such as `429, Retry-After`
-    proxies: str = ""  #: the fault of the proxies, where all of them rest, `until` then
+    proxies: str = ""  #: the failure of the proxies, if all of them rest, until `until`
     others: bool = False  #: other workers have the due tasks
-    start: bool = False  #: the spider's `start` has not ended, and nothing else is left
+    start: bool = False  #: the spider's `start` has not ended, and no other task remains
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Standstill":
-        """Return the standstill that another process has sent as fields, the times in ISO 8601."""
+        """Return the standstill from fields of another process, with times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
             for name in ("paused_since", "away_since", "until")
@@ -39,7 +39,7 @@ class Standstill:
         return cls(**{**fields, **times})
 
     def sentence(self) -> str:
-        """Return it for people: the times are this machine's local times of day."""
+        """Return a sentence for people, with this machine's local times of day."""
         if self.paused_since is not None:
             return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume NAME`"
         if self.away_since is not None:
@@ -59,7 +59,7 @@ class Standstill:
         return ""
 
     def fields(self) -> dict[str, object]:
-        """Return it for a program: the sentence, and its times in ISO 8601."""
+        """Return fields for a program: the sentence, and its times in ISO 8601."""
         fields: dict[str, object] = {"sentence": self.sentence()}
         if self.paused_since is not None:
             return fields | {"paused_since": iso_time(self.paused_since)}
@@ -75,10 +75,10 @@ class Standstill:
 
 
 def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
-    """Return why a crawl of several workers stands still; None where any of them moves.
+    """Return why a crawl of several workers waits; None if any of them makes progress.
 
-    What one of them waits for that knows the reason says more than that the
-    others wait for it. A host rests by what one of them knows, so hosts add up.
+    The reason of a worker that knows one says more than that the others wait for it. The
+    workers count different hosts, so the numbers of hosts are added.
     """
     found: Standstill | None = None
     for each in workers:
@@ -90,7 +90,7 @@ def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
 
 def _both(one: Standstill, other: Standstill) -> Standstill:
     away = [each.away_since for each in (one, other) if each.away_since is not None]
-    # Of hosts that rest, the first; a task that is due later says less than they do.
+    # Choose the first rest of a host; only without one, the next due task.
     timed = [(each.until, each) for each in (one, other) if each.until is not None]
     resting = [(until, each) for until, each in timed if each.hosts] or timed
     _, first = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
@@ -106,16 +106,16 @@ def _both(one: Standstill, other: Standstill) -> Standstill:
 
 
 class Rests:
-    """Which hosts rest just now and why, and whether the machine's own network is away."""
+    """The resting hosts with their reasons, and whether this machine's network is down."""
 
     def __init__(self) -> None:
-        self.network_away_since: datetime | None = None  #: set by who finds it out, and taken back
-        #: For how many seconds no proxy can be used, and why; None where one can.
+        self.network_away_since: datetime | None = None  #: other modules set and reset it
+        #: Returns the seconds until a proxy is usable, and why; None if one is usable now.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._resting: dict[str, tuple[datetime, str]] = {}
 
     def note(self, host: str, *, until: datetime, why: str) -> None:
-        """Note that *host* rests *until* a time of the ledger, for a short text *why*."""
+        """Record that *host* rests *until* a time of the ledger; *why* is a short text."""
         known = self._resting.get(host)
         if known is None or known[0] < until:
             self._resting[host] = (until, why)
@@ -129,7 +129,7 @@ class Rests:
         return len(self._resting)
 
     def standstill(self, now: datetime) -> Standstill:
-        """Return the rests known at *now*, for a crawl in which nothing is under way."""
+        """Return the rests known at *now*, for a crawl without running requests."""
         away_since = self.network_away_since
         if away_since is None and (away := self.proxies_away()) is not None:
             wait, why = away
@@ -143,7 +143,7 @@ class Rests:
 def failure_text(
     reason: str, *, status: int | None = None, retry_after: float | None = None
 ) -> str:
-    """Return the reason of a host's rest in a few words: `429, Retry-After`, or `connect`."""
+    """Return a short reason for a host's rest: `429, Retry-After`, or `connect`."""
     what = reason if status is None else str(status)
     return f"{what}, Retry-After" if retry_after else what
 

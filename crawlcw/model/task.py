@@ -1,11 +1,11 @@
 """One task in the ledger: its request, its status, and the right to work on it.
 
-A crawl's task is a URL. A tracked task is anything else that is to be done once:
-its `url` is its key, its `callback` the stage it is in, and so is its `host`, for
-a stage is paged by itself, so it has a host of its own; and it carries data.
+A crawl's task is a URL. A tracked task is any other work that must be done once. Its `url` is
+its key, and its `callback` is its stage. Its `host` is also the stage, because the ledger lists
+the tasks of each stage separately. It carries data.
 
-These are values. What may happen to them is in `transitions`; how they are
-written down is in `ledger.documents`.
+These are values. `transitions` decides their changes, and `ledger.documents` defines their
+stored form.
 """
 
 import re
@@ -21,34 +21,34 @@ from crawlcw.model.page_value import page_value
 from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
-#: Bytes of an id that are its host's, and that are the request's.
+#: The numbers of bytes in an id for the host, and for the request.
 HOST_BYTES, _REQUEST_BYTES = 6, 10
 #: A plain name: no field of a ledger may lead to another file of the machine.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
 class Status(IntEnum):
-    """Where a task stands. The numbers are those of the Coordinator-Worker pattern."""
+    """The status of a task. The numbers are those of the Coordinator-Worker pattern."""
 
     TODO = 0  #: waiting for a coordinator
-    FAILED = 20  #: the last attempt failed; it will be tried again when due
+    FAILED = 20  #: the last attempt failed; another attempt follows when it is due
     PROCESSING = 30  #: leased to one worker until `due`
     FINISHED = 50  #: the result is recorded
     IGNORED = 70  #: given up, or unwanted; `reason` says which
 
 
-#: Waiting to be worked on: no worker holds it, and it will be due.
+#: Waiting for work: no worker has a lease, and the task will be due.
 WAITING = (Status.TODO, Status.FAILED)
-#: No worker is to work on it in this run: it is never due.
+#: Without work in this run: the task is never due.
 DONE = (Status.FINISHED, Status.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """Stands for a value that is too large for a task's document and is kept beside it."""
+    """A reference to a blob: a value that is too large for its task's document."""
 
     id: str
-    size: int  #: about how many bytes the value has
+    size: int  #: the approximate bytes of the value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +66,18 @@ class RequestOptions:
     None: as the settings say. All values are plain, see `model.values`.
     """
 
-    max_retry: int | None = None  #: failed attempts before the task is given up
+    max_retry: int | None = None  #: failed attempts until the crawl gives the task up
     browser: bool | None = None  #: whether the page is rendered in a browser
-    save_to: str | None = None  #: the folder its body is saved in; None: it is read into memory
-    truncate: bool | None = None  #: whether a body over `max_body` is cut, or fails
+    save_to: str | None = None  #: the folder for its body; None: the body is read into memory
+    truncate: bool | None = None  #: whether a body over `max_body` is cut; if not, the page fails
     timeout: float | None = None  #: seconds for one attempt
-    retry_statuses: tuple[int, ...] | None = None  #: answers that are tried again
-    accept_statuses: tuple[int, ...] | None = None  #: answers that are pages, besides 200 to 299
-    max_depth: int | None = None  #: links from a start URL, on this page and all that it leads to
-    rules: bool | None = None  #: whether the spider's rules hold for the page
+    retry_statuses: tuple[int, ...] | None = None  #: statuses that are tried again
+    accept_statuses: tuple[int, ...] | None = None  #: statuses of pages, besides 200 to 299
+    max_depth: int | None = None  #: links from a start URL, for this page and all below it
+    rules: bool | None = None  #: whether the spider's rules apply to the page
     revisit: float | str | None = None  #: when to visit it again, see `visits.recurrence`
-    max_body: int | None = None  #: bytes of the decoded body; the rest is cut off
-    session: str | None = None  #: the name of the session that asks for it
+    max_body: int | None = None  #: the limit of the decoded body in bytes
+    session: str | None = None  #: the name of its session
     proxy: str | None = field(default=None, repr=False)  #: its URL, or `direct`
     cookies: tuple[tuple[str, str], ...] | None = field(default=None, repr=False)
 
@@ -92,17 +92,17 @@ class RequestOptions:
 
     @classmethod
     def from_document(cls, found: Mapping[str, Any]) -> Self:
-        """Return what `to_document` was called on."""
+        """Return the options from the result of `to_document`."""
         return cls(**{name: _unchanging(found.get(name)) for name in _NAMES})
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
-#: Those of nearly every request: one object, so that they are told at a glance.
+#: The options of nearly every request: one object, so that `is` can recognise it.
 NO_OPTIONS = RequestOptions()
 
 
 def _unchanging(value: Any) -> Any:
-    """Return a stored value with tuples for its lists."""
+    """Return a stored value with tuples in place of lists."""
     return tuple(_unchanging(each) for each in value) if isinstance(value, list) else value
 
 
@@ -110,66 +110,66 @@ def _unchanging(value: Any) -> Any:
 class StoredPage:
     """The place of a page's body: a record in the folder of its spider's WARC files."""
 
-    file: str  #: a name, without a path: the folder may be moved
+    file: str  #: a name without a path, because the folder may be moved
     offset: int  #: bytes before the record
-    length: int  #: bytes of the record, as it is packed
+    length: int  #: compressed bytes of the record
 
     @property
     def is_sound(self) -> bool:
-        """Whether it can be a record's place at all, and within the folder."""
+        """Whether it is a valid place of a record, inside of the folder."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A document of the ledger as a coordinator sees it, without its results."""
+    """A task's document in the ledger, without its results."""
 
     id: bytes  #: 16 bytes, see `task_id`
-    url: str  #: as a browser sends it, without userinfo and fragment; the key of a tracked task
+    url: str  #: as browsers send it, without userinfo and fragment; the key of a tracked task
     host: str  #: the politeness key; the stage of a tracked task
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
     callback: str = "parse"  #: the spider's method that parses the page; the stage
-    errback: str | None = None  #: the spider's method for a task given up, if not `on_error`
-    context: Mapping[str, Any] | BlobRef | None = None  #: the spider's own; never read here
+    errback: str | None = None  #: the spider's method for the given-up task, if not `on_error`
+    context: Mapping[str, Any] | BlobRef | None = None  #: values of the spider; not read here
     options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
-    hops: int = 0  #: redirects that led here one after the other, each to a task of its own
+    hops: int = 0  #: consecutive redirects that led here, each to a new task
     priority: int = 0  #: higher first
     status: Status = Status.TODO
     due: datetime | None  #: when a coordinator may take it; None: never again
     update_time: datetime
     create_time: datetime
-    lock: str | None = None  #: the token of the claim that holds it
+    lock: str | None = None  #: the token of its current claim
     lock_time: datetime | None = None
     fence: int = 0  #: the number of claims so far
-    settled: int = 0  #: the fence of the last outcome recorded
+    settled: int = 0  #: the fence of the last recorded outcome
     retry: int = 0  #: failed attempts
-    lost: int = 0  #: workers that were lost while they worked on it alone
+    lost: int = 0  #: workers that crashed while they worked on it alone
     quarantine_fence: int | None = None
     """None: no worker was lost that held it, since it was last finished. 0: one was. Else the
     fence of the last claim whose holder began with it alone or, where it is quarantined, gave it
     back; see `transitions.is_quarantined`."""
     reason: Reason | None = None
-    visit: Visit | None = None  #: of a page that was finished once
-    revisit: datetime | None = None  #: when it is to be visited again, by the next run then
-    stored: StoredPage | None = None  #: where the last body that was fetched of it is kept
+    visit: Visit | None = None  #: the last visit of a page that was once finished
+    revisit: datetime | None = None  #: when it is due again; the first run after that visits it
+    stored: StoredPage | None = None  #: the place of its last fetched body
     carried: Payload | None = None  #: of a tracked task; `page` does not read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
-    """A task to be added that was not done well enough where it was done before it *changed*.
+    """A task to add that must be done again if it was last done before it *changed*.
 
-    The ledger keeps it as any other: its fields count only when it is added.
+    The ledger stores it like any other task: *changed* counts only when it is added.
     """
 
     changed: datetime
 
     def before(self, moment: datetime) -> "ChangedTask":
-        """Return the task as if it had not changed after *moment*."""
+        """Return the task with *changed* no later than *moment*."""
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
@@ -177,7 +177,7 @@ class ChangedTask(Task):
 class Lease:
     """The right to work on one task until `expires`."""
 
-    task: Task  #: as it was when it was claimed: `release` restores its status and `due`
+    task: Task  #: its state before the claim: `release` restores its status and `due`
     token: str
     fence: int
     expires: datetime
@@ -185,22 +185,22 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptError:
-    """What went wrong in one attempt, as it is kept in the task's `errors`."""
+    """The error of one attempt, an entry in the task's `errors`."""
 
     time: datetime
     kind: Reason
     message: str  #: cleaned, at most 500 characters
     attempt: int  #: the first is 1
-    traceback: str | None = None  #: only where the spider's own code raised
+    traceback: str | None = None  #: only if the spider's own code raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One claim of a tracked task and how it ended, as it is kept in the task's `trace`."""
+    """One claim of a tracked task and its end, an entry in the task's `trace`."""
 
     fence: int
     stage: str
-    worker: str  #: who held it: a process, or a worker that asked for its share
+    worker: str  #: the holder of the lease: a process, or a worker that requested its share
     started_at: datetime
     ended_at: datetime
     event: str  #: `finish`, `advance`, `fail` or `give up`
@@ -208,21 +208,21 @@ class AttemptRecord:
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class ResponseInfo:
-    """The part of a response that is remembered."""
+    """The part of a response that the ledger stores."""
 
     status: int
     final_url: str
     content_type: str | None = None
     bytes: int = 0  #: of the decoded body
-    elapsed: float = 0.0  #: seconds, with redirects in place
+    elapsed: float = 0.0  #: seconds, including redirects within the attempt
     etag: str | None = None
     last_modified: str | None = None
-    truncated: str | None = None  #: why the body is not whole, if it is not
+    truncated: str | None = None  #: why the body is incomplete; None: it is complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Everything the ledger knows about one task."""
+    """All data of the ledger about one task."""
 
     task: Task
     errors: tuple[AttemptError, ...] = ()
@@ -232,7 +232,7 @@ class Record:
 
     @property
     def leads_to(self) -> bytes | None:
-        """The id of the task whose page this one's is; None: it is no redirect that has ended."""
+        """The id of the task that has this one's page; None: it is not a finished redirect."""
         is_redirect = self.task.status is Status.FINISHED and self.task.reason is Reason.REDIRECT
         if not is_redirect or self.response is None:
             return None
@@ -249,8 +249,8 @@ def task_id(
 ) -> bytes:
     """Return the 16 bytes that identify a request.
 
-    The host comes first, so that a host's tasks lie side by side in the index;
-    *salt* makes a second task of the same request, see `Request.dont_filter`.
+    The host comes first, so that the tasks of a host are adjacent in the index. *salt*
+    makes a second task for the same request, see `Request.dont_filter`.
     """
     rest = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
     return (
@@ -260,6 +260,6 @@ def task_id(
 
 
 def ids_of_host(host: str) -> tuple[bytes, bytes]:
-    """Return the least and the greatest id that a request to a host may have."""
+    """Return the smallest and the largest possible id of requests to a host."""
     digest = blake2b(host.encode("utf-8", "replace"), digest_size=HOST_BYTES).digest()
     return digest + bytes(_REQUEST_BYTES), digest + b"\xff" * _REQUEST_BYTES

@@ -1,11 +1,10 @@
 """Transitions: the events of a task, and its status after each.
 
-Everything that changes a task's status lives in this file, as a table; the
-ledgers apply the decisions made here and decide nothing themselves. The diagram in
-the manual is drawn from the table.
+This file contains every change of a task's status, as a table. The ledgers apply the decisions
+made here and decide nothing themselves. The diagram in the manual is drawn from the table.
 
-A `Change` has the task's new fields. It is applied where the task still is what
-the decision was made on (its id, status and fence), else it is not applied.
+A `Change` has the task's new fields. A ledger applies it only if the task still has the id, the
+status and the fence on which the decision was based.
 """
 
 from collections.abc import Mapping
@@ -32,41 +31,41 @@ from crawlcw.model.task import (
 )
 from crawlcw.model.visits import Visit
 
-#: The number of claims of a tracked task that are remembered.
+#: The number of last claims in a tracked task's trace.
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
-#: After a crash beside nothing else a task waits, doubling: whatever crashed the
-#: worker by chance is over by then, and all other tasks have had their turn.
+#: The waits of a task after the crash of a worker that worked on it alone; they double. Meanwhile
+#: an accidental cause of the crash ends, and all other tasks run.
 _FIRST_REST = timedelta(seconds=1)
 _LONGEST_REST = timedelta(minutes=5)
 
 
 class Event(StrEnum):
-    """What can happen to a task."""
+    """The events of a task."""
 
     ADD = "add"
     CLAIM = "claim"
-    TAKE_OVER = "take over"  #: claimed from a holder whose lease ran out
-    LOSE = "lose"  #: its holder crashed while it worked on it alone: it comes back later
-    ABANDON = "abandon"  #: that has happened for the last time allowed
+    TAKE_OVER = "take over"  #: claimed after another worker's lease has expired
+    LOSE = "lose"  #: its worker crashed while it worked on it alone: it is due later
+    ABANDON = "abandon"  #: the same, for the last allowed time
     FINISH = "finish"
-    CONFIRM = "confirm"  #: visited again, and found unchanged
-    FAIL = "fail"  #: will be tried again
+    CONFIRM = "confirm"  #: visited again, and unchanged
+    FAIL = "fail"  #: another attempt follows
     GIVE_UP = "give up"  #: failed for good, or unwanted
     RELEASE = "release"
-    GIVE_UP_HOST = "give up host"  #: its host is asked no more
+    GIVE_UP_HOST = "give up host"  #: its host was given up
     RETRY = "retry-failed"
     ADVANCE = "advance"  #: on to the next stage
-    WITHDRAW = "withdraw"  #: no worker is to work on it any more
-    REOPEN = "reopen"  #: once more, or in another stage
-    REVISIT = "revisit"  #: to be visited again, its results kept until then
-    REPARSE = "reparse"  #: its stored body was parsed anew
-    ADMIT = "admit"  #: refused for depth before, and within the limit now
+    WITHDRAW = "withdraw"  #: no worker may work on it any more
+    REOPEN = "reopen"  #: to do again, possibly in another stage
+    REVISIT = "revisit"  #: to visit again; its results stay until then
+    REPARSE = "reparse"  #: its stored body was parsed again
+    ADMIT = "admit"  #: its link was too deep before, and is within the limit now
 
 
 #: status x event -> the possible statuses after it. No other event can happen.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
-    # A link that lies too deep is kept, for a crawl that goes deeper.
+    # A link that is too deep is stored as ignored, for a later crawl that goes deeper.
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
     (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
     (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
@@ -77,7 +76,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.CONFIRM): (Status.FINISHED,),
     (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
     (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
-    # Back to its status before the claim.
+    # Return to the status before the claim.
     (Status.PROCESSING, Event.RELEASE): WAITING,
     (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
@@ -86,7 +85,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
     (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
     (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
-    # Its holder's lease has run out.
+    # Only after its lease has expired.
     (Status.PROCESSING, Event.WITHDRAW): (Status.IGNORED,),
     (Status.TODO, Event.REOPEN): (Status.TODO,),
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
@@ -95,31 +94,31 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.REOPEN): (Status.TODO,),  # as for a withdrawal
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
-    # It was a page once, and may be one again.
+    # It was once a page, and may be one again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # Its callback had raised, for example.
+    # For example, its callback raised before.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
-#: The status after an event that leads to one only.
+#: The status after an event that has only one result.
 _AFTER = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
 
-#: The fields of a task while it is held, and not afterwards.
+#: The fields that a task has only during a lease.
 LOCK = ("lock", "lock_time")
 
-#: `retry-failed` brings back ignored tasks with these reasons, and no others.
+#: `retry-failed` brings back ignored tasks only if they have one of these reasons.
 RETRIED_REASONS = FAILURE_REASONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What an attempt at a tracked task leaves in it."""
+    """The data that an attempt at a tracked task adds to it."""
 
-    worker: str  #: who held it, for the trace
+    worker: str  #: the holder of its lease, for the trace
     started_at: datetime
-    stage: str | None = None  #: which one it was, for the trace; None: the task's
+    stage: str | None = None  #: the stage of the attempt, for the trace; None: the task's
     data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
-    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to those there
+    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to earlier ones
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -130,45 +129,45 @@ class Succeeded:
     items: tuple[Mapping[str, Any], ...] = ()
     visit: Visit | None = None  #: of a crawl's page
     revisit: datetime | None = None  #: when to visit it again, if ever
-    kept_versions: int = 0  #: number of visits whose items are kept, this one's included
-    stored: StoredPage | None = None  #: where its body is kept, if it is
+    kept_versions: int = 0  #: number of visits whose items stay, including this one
+    stored: StoredPage | None = None  #: the place of its body, if it is stored
     progress: Progress | None = None
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Moved(Succeeded):
-    """The page is another task's: the response, with that task's URL, led there and was empty."""
+    """The page belongs to another task, which has the URL of the response; the body is empty."""
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Unchanged(Succeeded):
-    """The page was visited again and is unchanged: its response and items stay."""
+    """The page was visited again and has not changed: its response and items stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The attempt came to nothing, or the task turned out to be unwanted."""
+    """The attempt failed, or the task is unwanted."""
 
     reason: Reason
     message: str = ""
     traceback: str | None = None
-    status: int | None = None  #: of the HTTP answer, where that is the failure
+    status: int | None = None  #: of the HTTP response, if it is the failure
     retry_after: float | None = None  #: seconds
     response: ResponseInfo | None = None
     progress: Progress | None = None
-    last: bool = False  #: whether no other attempt is wanted, whatever the policy says
-    tried: bool = True  #: whether anything was asked for: else it is no attempt
-    revisit: datetime | None = None  #: of a page that was finished once: when it is asked for again
+    last: bool = False  #: whether to make no other attempt, even if the policy allows one
+    tried: bool = True  #: whether a request was sent: otherwise no attempt counts
+    revisit: datetime | None = None  #: of a page that was once finished: its next visit
     stored: StoredPage | None = None  #: the place of the body of a failed page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """A stage of a tracked task is done, and the next one is to be."""
+    """A stage of a tracked task is done, and the next one follows."""
 
     stage: str
     progress: Progress
-    context: Mapping[str, Any] | BlobRef | None = None  #: the next stage's, whatever was there
+    context: Mapping[str, Any] | BlobRef | None = None  #: of the next stage; replaces the old one
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
@@ -192,22 +191,22 @@ class Change:
     quarantine_fence: int | None = None  #: see `Task.quarantine_fence`
     reason: Reason | None = None
     error: AttemptError | None = None  #: added to the errors
-    kept_errors: int = KEPT_ERRORS  #: the most of them that are kept
+    kept_errors: int = KEPT_ERRORS  #: the maximum number of errors
     response: ResponseInfo | None = None  #: None: unchanged
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
-    revisit: datetime | None = None  #: of a task that is done; else unchanged
-    kept_versions: int = 0  #: the most visits whose items are kept
+    revisit: datetime | None = None  #: of a done task; otherwise unchanged
+    kept_versions: int = 0  #: the maximum number of visits whose items stay
     stored: StoredPage | None = None  #: None: unchanged
     fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
-    progress: Progress | None = None  #: its data and results, where there are some
-    trace: AttemptRecord | None = None  #: added to the trace; the last `KEPT_TRACE` are kept
-    next: Advanced | None = None  #: to its stage and context; None keeps those there
+    progress: Progress | None = None  #: its new data and results, if there are any
+    trace: AttemptRecord | None = None  #: added to the trace, which keeps the last `KEPT_TRACE`
+    next: Advanced | None = None  #: the new stage and context; None: unchanged
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """A lease and what its task becomes at its end."""
+    """A lease, and the change of its task at the end of the lease."""
 
     lease: Lease
     change: Change
@@ -215,32 +214,32 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkChange:
-    """What many tasks become at once, decided for all of them alike.
+    """The same change for many tasks.
 
-    A ledger applies it to those that still have one of the statuses named, a batch
-    at a time. Each gets `update_time`. What becomes `todo` is due now and has no
-    reason; what becomes ignored is never due and gets the reason that is given.
+    A ledger applies it in batches, to the tasks that still have one of the given statuses. Each
+    gets `update_time`. A task that becomes `todo` is due now and has no reason. A task that becomes
+    ignored is never due, and its reason is an argument of the ledger's method.
     """
 
     event: Event
-    from_statuses: tuple[Status, ...]  #: only those that have one of these
+    from_statuses: tuple[Status, ...]  #: only tasks with one of these
     to: Status
-    from_reason: Reason | None = None  #: only those that are so for this reason; None: for any
+    from_reason: Reason | None = None  #: only tasks with this reason; None: with any
     resets: tuple[str, ...] = ()  #: counters that begin at 0 again
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
-    raises_fence: bool = False  #: no page or claim that was read before fits afterwards
-    wakes_hosts: bool = False  #: the hosts of a spider's pages are to be ready for them
-    ends_leases: bool = False  #: only of leases that ran out; `quarantine_fence` is at least 0 then
-    of_held: "BulkChange | None" = None  #: the same of tasks that are held; None: they are left
+    raises_fence: bool = False  #: pages and claims that were read before become invalid
+    wakes_hosts: bool = False  #: make the hosts of a spider's pages ready for the tasks
+    ends_leases: bool = False  #: only expired leases; `quarantine_fence` becomes at least 0
+    of_held: "BulkChange | None" = None  #: the same for leased tasks; None: they do not change
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
-        """The change, and that of held tasks if there is one: each has other statuses."""
+        """The change, and any change of leased tasks: their statuses differ."""
         return (self,) if self.of_held is None else (self, self.of_held)
 
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
-    """Return the bulk change that the table has for an event: whatever it is, it becomes one."""
+    """Return the bulk change for an event that has only one result in the table."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (to,) = {after for status in from_statuses for after in TABLE[status, event]}
     free = tuple(status for status in from_statuses if status is not Status.PROCESSING)
@@ -251,42 +250,42 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
-        # Whatever the last holder still sends must not match.
+        # Later writes of the last holder must not match.
         raises_fence=True,
         ends_leases=True,
     )
     return replace(change, of_held=held)
 
 
-#: As if it was never tried.
+#: Counters to reset, as if the task was never tried.
 _TRIED = ("retry", "lost")
-#: What `retry-failed` does; of ignored tasks only to those that `retries` names.
+#: The change of `retry-failed`; for ignored tasks only if `retries` allows it.
 RETRY = _bulk(Event.RETRY, resets=_TRIED, wakes_hosts=True)
-#: Tasks that no worker is to work on any more.
+#: Tasks that no worker may work on any more.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: Once more, or in another stage: a task as it was read before must not be claimed.
-#: Without the validators of the last visit: the page is to be parsed.
+#: Tasks to do again, possibly in another stage. A claim based on the old state must fail, hence
+#: the new fence. The validators are dropped, because a 304 would leave the page unparsed.
 REOPEN = _bulk(
     Event.REOPEN, resets=_TRIED, forgets=("visit", "revisit"), raises_fence=True, wakes_hosts=True
 )
-#: Of which pages that have changed are reopened: by status, those ignored for one of the
-#: reasons; None: whatever the reason.
+#: Changed pages with these statuses are reopened; ignored ones only for one of the reasons. None:
+#: for any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
 }
-#: Pages that are to be visited again; their items stay until they were.
+#: Pages to visit again; their items stay until the visit.
 REVISIT = _bulk(Event.REVISIT, resets=_TRIED, raises_fence=True, wakes_hosts=True)
-#: Links that were refused for depth, where the crawl goes deeper or a shorter way was found.
+#: Links that were too deep, if the crawl now goes deeper or a shorter path was found.
 ADMIT = _bulk(Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, resets=_TRIED, wakes_hosts=True)
-#: Tasks that wait for a host that is asked no more.
+#: Tasks that wait for a given-up host.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
-#: A claim of many fresh tasks at once; the lease, which is each claim's own, comes with it.
+#: One claim of many new tasks; the ledger adds the lease, which differs between claims.
 CLAIM = _bulk(Event.CLAIM, raises_fence=True)
 
 
 def too_deep(task: Task) -> Task:
-    """Return a new task as it is kept where its link lies deeper than the crawl goes."""
+    """Return a new task whose link is deeper than the crawl goes, as an ignored one."""
     assert Status.IGNORED in TABLE[None, Event.ADD]
     return replace(task, status=Status.IGNORED, due=None, reason=Reason.REFUSED_DEPTH)
 
@@ -296,9 +295,9 @@ def claim(
 ) -> Change | None:
     """Decide a claim of *task*: it becomes processing.
 
-    Where its holder has crashed while it worked on it alone, it comes back later
-    instead, or is given up if that were *max_lost* times.
-    None where it cannot be claimed at *now*: it is not due, or never will be.
+    If its last worker has crashed while it worked on the task alone, the task is due later
+    instead. *max_lost* such crashes give it up. Returns None if the task cannot be claimed at
+    *now*: it is not due, or never will be.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
@@ -323,25 +322,25 @@ def claim(
 
 
 def losses(task: Task) -> int:
-    """Return how many leases count as lost on *task* as soon as it is claimed.
+    """Return the number of workers that count as lost on *task* when it is claimed next.
 
-    One counts only where its holder had begun with the task alone, see
-    `Leases.begin`: else the task waited in the queue of a worker that something
-    else has crashed, or was under way beside what did.
+    A worker counts only if it had begun to work on the task alone, see `Leases.begin`. Otherwise
+    another task may have crashed it while this one waited in its queue, or ran at the same time.
     """
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
 
 def is_alone(lease: Lease) -> bool:
-    """Return whether the holder of a lease has begun alone, by what `Leases.held` returns."""
+    """Return whether the worker has begun with a lease alone, for leases of `Leases.held`."""
     return lease.task.quarantine_fence == lease.fence
 
 
 def is_quarantined(task: Task) -> bool:
-    """Return whether a worker is to work on *task* alone, as it is before it is claimed.
+    """Return whether a worker must work on *task* alone; *task* is its state before the claim.
 
-    So it is once two workers in a row were lost that held it, until it is finished. One
-    says nothing: it may have been killed, and held hundreds of tasks.
+    This begins when two workers in a row were lost while they had a lease on it, and ends when it
+    is finished. A single lost worker proves nothing: it may have been killed, with hundreds of
+    leases.
     """
     return bool(task.quarantine_fence) or (
         task.quarantine_fence is not None and task.status is Status.PROCESSING
@@ -355,7 +354,7 @@ def _quarantine_fence(task: Task) -> int | None:
 
 
 def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
-    """Return the change of a task that is not claimed, for it has cost another worker."""
+    """Return the change of a task that is not claimed, because it has crashed another worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
         status = _AFTER[task.status, Event.ABANDON]
@@ -372,7 +371,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
         status=status,
         due=None if is_last else now + rest,
         update_time=now,
-        # As at a claim: whatever the last holder still sends must not match.
+        # As for a claim: later writes of the last holder must not match.
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
@@ -386,7 +385,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
 def settle(
     lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
 ) -> Settlement:
-    """Decide the change of the task by *outcome*. *chance* in [0, 1) is the backoff's jitter."""
+    """Decide the change of the task for *outcome*; *chance* in [0, 1) is the backoff's jitter."""
     match outcome:
         case Moved():
             change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
@@ -414,7 +413,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # A worker has lived through it: the crash was another task's doing, no `quarantine_fence`.
+        # No `quarantine_fence`: the worker survived, so another task caused any earlier crash.
         response=outcome.response,
         items=outcome.items,
         visit=outcome.visit,
@@ -427,7 +426,7 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
 
 
 def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
-    # A stage has attempts of its own.
+    # Each stage counts its attempts from 0.
     return Change(
         event=Event.ADVANCE,
         status=_AFTER[Status.PROCESSING, Event.ADVANCE],
@@ -473,7 +472,7 @@ def _failed(
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
-        # Being unwanted is not a failed attempt.
+        # An unwanted task is not a failed attempt.
         retry=min(attempt, policy.max_retry) if failure and outcome.tried else lease.task.retry,
         lost=losses(lease.task),
         quarantine_fence=_quarantine_fence(lease.task),
@@ -495,14 +494,14 @@ def _failed(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Decide a return of the task to its former status, its attempts unspent and its place kept.
+    """Decide the return of the task to its former status, without an attempt and with its `due`.
 
-    A later `due` of the lease's task counts, see `put_off`.
+    `put_off` may have set a later `due` in the lease's task.
     """
     before = lease.task
     status, due = before.status, before.due
     if status is Status.PROCESSING:
-        # It was taken over, and its status before that is not known.
+        # This claim took the task over, so its status before the earlier claim is not known.
         status = _waiting(before)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -515,7 +514,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         settled=before.settled,
         retry=before.retry,
         lost=losses(lease.task),
-        # A quarantined task stays so, although this holder has not begun with it.
+        # A quarantined task stays quarantined, although this worker has not begun with it.
         quarantine_fence=lease.fence if is_quarantined(before) else _quarantine_fence(before),
         reason=before.reason,
     )
@@ -530,21 +529,21 @@ def reparse(
     now: datetime,
     kept_versions: int = 0,
 ) -> Settlement | None:
-    """Decide that *items* are those of a page whose stored body was parsed anew.
+    """Decide the new *items* of a page after its stored body was parsed again.
 
-    *response* is the remembered answer. None if the task is open or leased. The lease of the
-    settlement has no owner: the change applies to a task that still has its status and fence.
+    *response* is the stored response. Returns None if the task is open or leased. The lease of
+    the settlement has no owner: the change applies if the task still has its status and fence.
     """
     if (task.status, Event.REPARSE) not in TABLE:
         return None
-    # A page whose status stays was not visited again: `recrawl` goes by that time.
+    # If the status stays, keep the time: the page was not visited, and `recrawl` uses the time.
     moment = task.update_time if task.status is Status.FINISHED else now
     fetched = task.update_time if task.visit is None else task.visit.changed
     change = Change(
         event=Event.REPARSE,
         status=_AFTER[task.status, Event.REPARSE],
         update_time=moment,
-        # As at a claim: large items lie under it, and no other outcome fits any more.
+        # As for a claim: blobs of the items have this fence, and no other outcome matches now.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,
@@ -561,14 +560,15 @@ def reparse(
 
 
 def put_off(lease: Lease, *, until: datetime) -> Lease:
-    """Return *lease* such that its release leaves the task due at *until*, its attempts unspent."""
+    """Return *lease* changed so that its release makes the task due at *until*."""
     return replace(lease, task=replace(lease.task, due=until))
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:
-    """Return whether a task is held by a lease that ends or has ended at *moment* or later.
+    """Return whether the lease of a task ends, or has ended, at *moment* or later.
 
-    Of one that is due already: it ran out since then. None: never.
+    If the task is already due, its lease has expired since *moment*. With None the result is
+    False.
     """
     if moment is None or task.due is None:
         return False
@@ -576,10 +576,10 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 
 
 def lease_of(task: Task) -> Lease:
-    """Return the lease of a task that is held, as its holder would have it.
+    """Return the lease of a leased task, in the same form as its holder has it.
 
-    The task's former status is not written down: it is as `release` is to leave
-    it, due since it was claimed.
+    The ledger does not store the status before the claim, so this derives it: the status that
+    `release` must restore, due since the claim.
     """
     assert task.lock is not None
     assert task.due is not None
@@ -595,7 +595,7 @@ def _waiting(task: Task) -> Status:
 
 
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
-    """Decide for an outcome that the store cannot hold: the task alone fails, for good."""
+    """Decide an outcome that the store cannot hold: only this task fails, without a retry."""
     lease, change = settlement.lease, settlement.change
     failed = Failed(reason=reason, message=message, stored=change.stored, last=True)
     made = _failed(lease, failed, now=change.update_time, policy=RetryPolicy(), chance=0.0)

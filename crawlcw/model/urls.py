@@ -1,11 +1,13 @@
-"""A URL as crawlcw sees it: its address, its identity, its host, its scope.
+"""URLs: their address, identity, host and scope.
 
-A browser would send the same address (WHATWG URL Standard, parsed by Ada). The identity
-comes from the address alone, so that two spellings of one page are one task. Ada is the only
-parser: two parsers that disagree about the host of a link are a hole. Only a path of plain
-names is joined as text, on an origin that Ada has parsed and left as it is. Every function
-here takes crawled text. For text that is no URL to fetch it raises `FetchError` with one of the
-`url-*` and `refused-*` reasons; `resolver`, which sees every link of a page, returns a `Refusal`.
+A browser would send the same address (WHATWG URL Standard, parsed by Ada). The identity depends
+only on the address, so that two spellings of one page are one task. Ada is the only parser: two
+parsers that disagree about the host of a link would be a security hole. There is one exception:
+a path of plain names is joined as text, on an origin that Ada has parsed and not changed.
+
+Every function here accepts crawled text. For a text that is not a URL to fetch it raises
+`FetchError` with one of the `url-*` and `refused-*` reasons; `resolver`, which sees every link of
+a page, returns a `Refusal`.
 """
 
 import re
@@ -24,34 +26,34 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.model.page_value import page_value
 from crawlcw.model.sanitize import redacted
 
-#: What everybody should take (RFC 9110, section 4.1), for the sake of the parser.
-#: How long the links of a crawl may be is a setting, see `TrapPolicy`.
+#: Characters: the length that all software should support (RFC 9110, section 4.1); it protects the
+#: parser. The maximum length of a crawl's links is a setting, see `TrapPolicy`.
 MAX_LENGTH = 8000
-#: Longer URLs are seldom met twice, and would make the caches large.
+#: Longer URLs rarely occur twice, and would make the caches large.
 LONGEST_CACHED = 2000
 #: RFC 1035, section 2.3.4, and the dot of the root.
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
-#: Shorter than `http://` with any host behind it: the next slash begins the path.
+#: An offset that lies before the path of any URL: the next slash from there begins the path.
 _BEFORE_PATH = len("http://") + 1
-#: By the WHATWG URL standard such a host is an IPv4 address, or none.
+#: By the WHATWG URL standard such a host is an IPv4 address, or invalid.
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
-#: As everybody writes them: four numbers below 256, without leading zeros.
+#: The usual notation: four numbers below 256, without leading zeros.
 _IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
-#: What may name a host in a link; where it does, any number of slashes stand before it.
+#: Marks of a link that may name a host; any number of slashes may precede the host.
 _MAY_NAME_HOST = re.compile(r"[/\\]{2}|[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*([^/\\?#]*)")
 _PORT = re.compile(r":[0-9]*\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-#: Names and slashes, and nothing that any standard encodes, decodes or takes away.
+#: A plain name: no standard encodes, decodes or removes one of its characters.
 _NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
-#: The relative links of most sites: from the root, or some folders up, and then down by names.
+#: The relative links of most sites: from the root or some folders up, then down by plain names.
 _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
 _ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
-#: What an identity has in another form: some escapes, and characters that it has escaped.
+#: The parts that an identity writes differently: some escapes, and characters that it escapes.
 _IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
 _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 
@@ -59,7 +61,7 @@ _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 def _forms(decoded: str) -> dict[str, str]:
     """Return the normal forms of all escapes, and of all characters that an address may have.
 
-    Those *decoded*, and what RFC 3986 calls unreserved, are themselves.
+    An escape becomes its character if that is in *decoded* or unreserved (RFC 3986).
     """
     decoded += "-._~" + ascii_letters + digits
     forms = {chr(code): f"%{code:02X}" for code in range(0x21, 0x7F)}
@@ -71,12 +73,13 @@ def _forms(decoded: str) -> dict[str, str]:
 
 
 _PATH_FORMS = _forms("!$&'()*,:;=@")
-#: In a query the escapes of `&=+;` mean something else than these.
+#: In a query `&=+;` and their escapes have different meanings.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
-#: Text in ISO-2022-JP, whose bytes are those of ASCII; a character that an encoding lacks; and
-#: bytes beyond ASCII.
+#: Parts of an encoded query that must be escaped: text in ISO-2022-JP, whose bytes are ASCII; the
+#: reference of a character that the encoding lacks; and bytes outside of ASCII.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: Ada encodes the others: of these alone it would make a fragment.
+#: In ISO-2022-JP text only `#` is escaped here: Ada would begin a fragment with it, and it escapes
+#: the other characters itself.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
@@ -84,14 +87,14 @@ _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 class Location:
     """A URL that can be fetched."""
 
-    url: str  #: absolute, as a browser sends it, without userinfo and fragment
-    canonical: str  #: its identity: two spellings of one resource have one of these
-    host: str  #: the politeness key: `example.com`, or `example.com:8080` off the default port
+    url: str  #: absolute, as browsers send it, without userinfo and fragment
+    canonical: str  #: its identity: the same for all spellings of one resource
+    host: str  #: the politeness key: `example.com`, or `example.com:8080` for another port
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a text is no URL to fetch."""
+    """Why a text is not a URL to fetch."""
 
     reason: Reason
     message: str
@@ -103,19 +106,19 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Userinfo:
-    """The user and the password that stand in a URL, and the origin that they are for."""
+    """The user and the password in a URL, and their origin."""
 
-    origin: str  #: as `origin_of` returns it
+    origin: str  #: in the form of `origin_of`
     user: str
     password: str
 
 
 def locate(url: str) -> Location:
-    """Return where an absolute *url* leads.
+    """Return the location of an absolute *url*; raises `FetchError`.
 
-    The address is serialised as the WHATWG URL Standard has it. The canonical form is that
-    address by RFC 3986 section 6.2 (case and percent-encoding), its host without the dot of the
-    root, its query's parameters sorted as Scrapy's fingerprint does. Raises `FetchError`.
+    The address is serialised by the WHATWG URL Standard. The canonical form is that address with
+    normal case and percent-encoding (RFC 3986 section 6.2), without the root's dot in the host, and
+    with sorted query parameters, as in Scrapy's fingerprint.
     """
     found = located(url)
     if isinstance(found, Refusal):
@@ -124,7 +127,7 @@ def locate(url: str) -> Location:
 
 
 def located(url: str) -> Location | Refusal:
-    """Return where an absolute *url* leads, as `locate` does, or why nowhere."""
+    """Return the location of an absolute *url*, as `locate` does, or why there is none."""
     return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
 
 
@@ -134,25 +137,25 @@ def _locate(url: str) -> Location | Refusal:
 
 
 def _plainly_located(url: str) -> Location | None:
-    """Return where a URL leads whose path needs no parser, on an origin that needs none either."""
+    """Return the location of a URL if neither its path nor its origin needs a parser, else None."""
     found = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
     place = None if found is None else _plain_folder(found[1])
     return None if place is None else Location(url, url, place[2])
 
 
 def parse(url: str) -> yarl.URL:
-    """Return where *url* leads, as `locate` does, for aiohttp, which sends it to the letter."""
+    """Return the address of *url* for aiohttp, which sends it unchanged; see `locate`."""
     address = locate(url).url
     if address[-1] != "?":
         return yarl.URL(address, encoded=True)
-    # yarl would leave an empty query out. As the end of the path it is sent as it is.
+    # yarl drops an empty query, but it keeps the `?` as the end of the path.
     scheme, _, rest = address.partition("://")
     authority, _, path = rest.partition("/")
     return yarl.URL.build(scheme=scheme, authority=authority, path=f"/{path}", encoded=True)
 
 
 def userinfo(url: str) -> Userinfo | None:
-    """Return the user and the password of an absolute *url*, None without; raises `FetchError`."""
+    """Return the user and the password in an absolute *url*, or None; raises `FetchError`."""
     if "@" not in url:
         return None
     origin = origin_of(url)
@@ -163,7 +166,7 @@ def userinfo(url: str) -> Userinfo | None:
 
 
 def has_userinfo(base: str, href: str) -> bool:
-    """Return whether a link that `resolve` takes has a user or a password."""
+    """Return whether a link that `resolve` accepts has a user or a password."""
     parsed = ada_url.URL(_scalar(href), base)
     return bool(parsed.username or parsed.password)
 
@@ -177,7 +180,7 @@ def origin_of(url: str) -> str:
 def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
     """Return the absolute URL that *href* means on the page *base*; raises `FetchError`.
 
-    *encoding* is the page's, by the standard's name, see `resolver`.
+    *encoding* is that of the page, by the standard's name, see `resolver`.
     """
     found = resolver(base, encoding=encoding)(href)
     if isinstance(found, Refusal):
@@ -186,26 +189,27 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 
 
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
-    """Return what `resolve` is for the many links of one page, which is at *base*, an address.
+    """Return a function like `resolve` for the many links of one page, at the address *base*.
 
-    It returns locations, and a `Refusal` where that raises: most pages have links to refuse.
+    It returns a location, and a `Refusal` if `resolve` would raise, because most pages have such
+    links.
 
-    A query's other characters than ASCII are sent in the page's *encoding*, by the standard's
-    name, as the WHATWG URL standard has it; in a path it is UTF-8 always.
+    Characters outside of ASCII use the page's *encoding* in a query, and UTF-8 in a path (WHATWG
+    URL standard). *encoding* is the standard's name.
     """
-    # Only the folder of the base matters for most, and the pages of a folder share most of
-    # their links: this is what makes the cache worth having.
+    # Most links depend only on the folder of the base, and the pages of a folder share most of
+    # their links. So the cache uses the folder.
     page = base.partition("#")[0].partition("?")[0]
     slash = page.rfind("/")
     folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
     room = LONGEST_CACHED - len(base)
 
     def resolve_on_page(href: str) -> Location | Refusal:
-        # The fragment names a place on a page, not a page (RFC 3986, section 3.5).
+        # The fragment names a part of a page, not a page (RFC 3986, section 3.5).
         target, mark, _ = href.partition("#")
         first = target[:1]
         if first <= " " or (mark and target[-1] <= " "):
-            # A space before a fragment is of the address, and not around it.
+            # A space before the fragment is part of the address: strip only spaces around it.
             target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
             first = target[:1]
         if len(target) > room:
@@ -227,7 +231,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
 
 def _with_query_in(encoding: str, href: str) -> str:
-    """Return *href*, its fragment empty, its query's other characters than ASCII encoded."""
+    """Return *href* with an empty fragment and an encoded query in ASCII."""
     address, fragment, _ = href.partition("#")
     path, mark, query = address.partition("?")
     query = _ENCODED_IN_QUERY.sub(_escaped, encoded(query, encoding)).decode("ascii")
@@ -239,17 +243,20 @@ def _escaped(run: re.Match[bytes]) -> bytes:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Return *text* as a page in *encoding* sends it, in links and forms.
+    """Return *text* in the bytes that links and forms of a page in *encoding* send.
 
-    A character that the encoding lacks is `&#26085;`; UTF-16 is sent as UTF-8 (WHATWG
-    Encoding, "get an output encoding").
+    A character that the encoding lacks becomes a reference such as `&#26085;`. UTF-16 becomes
+    UTF-8 (WHATWG Encoding, "get an output encoding").
     """
     return endec.encode(_scalar(text), encoding, "xmlcharrefreplace")
 
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(base: str, href: str) -> Location | Refusal | None:
-    """Return where a link leads from a page, or from any page of a folder; None: see the page."""
+    """Return the location of a link on a page, or on any page of a folder.
+
+    None: the link depends on the page, so the folder is not enough.
+    """
     found = _plainly_resolved(base, href) or _plainly_located(href)
     if found is None and not _is_of_its_scheme(href):
         return _parsed(href, base)
@@ -257,14 +264,14 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
 
 def _is_of_its_scheme(href: str) -> bool:
-    """Return whether a link is perhaps one as `http:?q`, a query of a page at `http://`."""
+    """Return whether a link may be like `http:?q`: a relative query on a page at `http://`."""
     return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
 def _plainly_resolved(folder: str, href: str) -> Location | None:
-    """Return where a link leads that is joined to its folder as text, None for any other."""
+    """Return the location of a link that can be joined to its folder as text, else None."""
     if not href:
-        return _plainly_located(folder)  # to the page itself
+        return _plainly_located(folder)  # a link to the page itself
     if len(folder) + len(href) > LONGEST_CACHED:
         return None
     found = _PLAIN_LINK.fullmatch(href)
@@ -296,7 +303,7 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
 
 
 def _parsed(text: str, base: str | None) -> Location | Refusal:
-    """Return where *text* leads by the URL parser of the WHATWG standard."""
+    """Return the location of *text* by the URL parser of the WHATWG standard."""
     if len(text) > MAX_LENGTH and len(text := _stripped(text)) > MAX_LENGTH:
         return _too_long(text)
     try:
@@ -320,7 +327,7 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
     if len(href) > MAX_LENGTH:
         return _too_long(href)
     canonical = f"{place.origin}{_identity(rest)}"
-    # Most are their own identity: thousands are kept, so not twice.
+    # Most addresses equal their identity: share the text, because thousands are in memory.
     return Location(href, href if canonical == href else canonical, place.host)
 
 
@@ -328,15 +335,15 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
 class _Place:
     """The scheme and the authority of addresses."""
 
-    origin: str  #: as identities have it, without the dot of the root
-    host: str  #: as `Location.host`
+    origin: str  #: in the form of identities, without the dot of the root
+    host: str  #: in the form of `Location.host`
     name: str  #: the host without its port
-    ends_in_number: bool  #: whether it is an IPv4 address, for some resolvers
+    ends_in_number: bool  #: whether some resolvers read it as an IPv4 address
 
 
 @lru_cache(maxsize=1 << 12)
 def _place(origin: str) -> _Place | None:
-    """Return the host of an origin as Ada serialises it, None where it cannot be connected to."""
+    """Return the place of an origin that Ada has serialised; None if no connection is possible."""
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
     if authority[-1] != "]":
@@ -351,9 +358,9 @@ def _place(origin: str) -> _Place | None:
 
 
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
-    """Return whether a link to an IPv4 address has it as `127.0.0.1`, or is one on its page.
+    """Return whether a link spells its IPv4 address like `127.0.0.1`, or has that of its page.
 
-    `2130706433` and `0x7f.1` lead there as well. They are written only to get past a check.
+    `2130706433` and `0x7f.1` are the same address, but are used only to bypass a check.
     """
     if not _IPV4.match(name):
         return False
@@ -361,7 +368,7 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # Only a link that names no host stays on a page that is nowhere.
+        # Resolve it on a page of an invented host: a link that names no host stays there.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True
@@ -369,14 +376,14 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
 
 
 def _spelled_host(text: str) -> str:
-    """Return the host of a link that names one, as it is written."""
+    """Return the host of a link that names one, in the link's own spelling."""
     authority = _AUTHORITY.match(text)
     assert authority is not None, "all of it is optional"
     return _PORT.sub("", authority[1].rpartition("@")[2])
 
 
 def _refusal(text: str, base: str | None) -> Refusal:
-    """Return why the URL parser has refused a text."""
+    """Return the reason why the URL parser has refused a text."""
     text = _stripped(text)
     scheme = _SCHEME.match(text)
     if (base is None) if scheme is None else scheme[1].lower() not in ("http", "https"):
@@ -401,7 +408,7 @@ def _too_long(text: str) -> Refusal:
 
 
 def _identity(rest: str) -> str:
-    """Return the path and the query of an address as its identity has them."""
+    """Return the path and the query of an address in the form of its identity."""
     path, _, query = rest.partition("?")
     path = _IN_PATH.sub(lambda piece: _PATH_FORMS[piece[0]], path)
     if not query:
@@ -413,17 +420,17 @@ def _identity(rest: str) -> str:
 
 
 def name_of(host: str) -> str:
-    """Return a politeness key without its port, if it has one."""
+    """Return a politeness key without any port."""
     return host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of a URL that was located."""
+    """Return the scheme of a located URL."""
     return url.partition(":")[0]
 
 
 def in_scope(host: str, allowed: Container[str]) -> bool:
-    """Return whether *host* is one of *allowed* or below one of them; `*` allows every host.
+    """Return whether *host* is in *allowed* or a subdomain of such a host; `*` allows every host.
 
     A name without a port allows that name on every port.
     """
@@ -440,19 +447,19 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
 
 
 def _mistake(text: str, what: str) -> str:
-    # Such a text may have a password as well, and the message is logged and stored.
+    # An invalid URL may have a password, too, and the message is logged and stored.
     return redacted(f"{text!r}{what}")
 
 
 def _stripped(url: str) -> str:
-    # The WHATWG URL standard: surrounding controls and spaces go, and so do
-    # line feeds and tabs anywhere, which people leave in long attributes.
+    # The WHATWG URL standard removes surrounding controls and spaces. It also removes line feeds
+    # and tabs anywhere, because authors break long attributes.
     text = url.strip(_CONTROLS_AND_SPACE)
     return text.replace("\n", "").replace("\r", "").replace("\t", "")
 
 
 def _scalar(text: str) -> str:
-    """Return *text* with U+FFFD for each lone surrogate, as browsers take a text."""
+    """Return *text* with U+FFFD for each lone surrogate, as browsers do."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -2,10 +2,10 @@
 
     Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
 
-One value that a store cannot hold must not fail a whole batch, so all values from a
-spider go through `clean` before they are batched. `clean` never fails on data. A value
-of an unknown type in an item is a mistake of the spider and is reported: a node without
-`.text()` would be stored as `<LexborNode h1>`, and the page would count as a success.
+A value that a store cannot hold must not fail a whole batch. So all values from a spider pass
+`clean` before they are batched, and `clean` never fails on data. A value of an unknown type in
+an item is a mistake of the spider and raises an error. Otherwise a node without `.text()` would
+be stored as `<LexborNode h1>`, and the page would count as a success.
 """
 
 import base64
@@ -22,19 +22,20 @@ from typing import Any, Never
 from crawlcw.errors import InvalidItemError
 from crawlcw.model.sanitize import printable
 
-#: BSON refuses documents nested much deeper than this; below it a value is kept as JSON text.
+#: BSON refuses documents nested much deeper than this; deeper values are stored as JSON text.
 MAX_DEPTH = 50
 _INT64 = 1 << 63
-#: Most values are of these, and need no further look.
+#: Most values have one of these types, and need no further check.
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
-#: Those that are stored as they are, or as their text, which says all of them.
+#: Types that are stored unchanged, or as their text without a loss of information.
 _KNOWN = (str, int, float, complex, bytes, bytearray, memoryview, date, time, timedelta, Enum)
-#: Modules of the standard library whose types, and those derived from them, have such a text.
+#: Modules of the standard library whose types, and derived types, have such a text.
 _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
-#: Packages whose values (URLs, secrets, colours) have a text that is meant to be read.
+#: Packages whose values (URLs, secrets, colours) have a text for readers.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTIONS = (list, tuple, set, frozenset)
-#: Types left out most often, by name: no package of these needs to be installed.
+#: Types that spiders often forget to convert, with the conversion: by name, so that their packages
+#: need not be installed.
 _HINTS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
@@ -60,12 +61,15 @@ _HINTS = {
 
 
 def clean(value: object, *, depth: int = 0) -> Any:
-    """Return *value* as something every ledger can hold and give back.
+    """Return *value* as a value that every ledger can store and return unchanged.
 
-    Lone surrogates become U+FFFD, integers over 64 bits text, a float that is
-    not finite None, a set or tuple a list, a datetime one with milliseconds, and
-    any other object its text. An aware datetime becomes one in UTC; a naive one
-    stays naive, for only its site knows the zone.
+    - Lone surrogates become U+FFFD.
+    - Integers over 64 bits become text.
+    - A float that is not finite becomes None.
+    - A set or a tuple becomes a list.
+    - A datetime is cut to milliseconds. An aware one becomes UTC; a naive one stays naive,
+      because only its site knows the time zone.
+    - Any other object becomes its text.
     """
     kind = type(value)
     if kind is str:
@@ -76,13 +80,13 @@ def clean(value: object, *, depth: int = 0) -> Any:
         return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # as above
     if kind is float:
         return value if math.isfinite(value) else None  # type: ignore[arg-type]  # as above
-    # Most nested values, told without a look at all other types.
+    # Most nested values: check these types before all others.
     if depth < MAX_DEPTH:
         if kind is dict:
             cleaned = {}
             for k, v in value.items():  # type: ignore[attr-defined]  # as above
                 name = k if type(k) is str and k.isascii() else _key(k)
-                plain = type(v) is str and v.isascii()  # most are
+                plain = type(v) is str and v.isascii()  # true for most values
                 cleaned[name] = v if plain else clean(v, depth=depth + 1)
             return cleaned
         if kind is list:
@@ -91,7 +95,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
 
 
 def text(value: str) -> str:
-    """Return *value* without lone surrogates, which no encoding can carry."""
+    """Return *value* without lone surrogates, which no encoding can represent."""
     if value.isascii():
         return value
     try:
@@ -102,8 +106,8 @@ def text(value: str) -> str:
 
 
 def str_of_int(value: int) -> str:
-    """Return an integer that has no room in 64 bits as text; one over 4,000 digits in hex."""
-    # int -> str is quadratic and refused by Python above 4,300 digits.
+    """Return an integer of more than 64 bits as text, in hex if it has over 4,000 digits."""
+    # int -> str is quadratic, and Python refuses it above 4,300 digits.
     return str(value) if value.bit_length() < 13_000 else hex(value)
 
 
@@ -134,7 +138,7 @@ def _clean_other(value: object, depth: int) -> Any:
 def _moment(value: datetime) -> datetime:
     moment = value.replace(tzinfo=UTC if value.tzinfo else None)
     if value.tzinfo:
-        # One in the first or last hours that a datetime can say stays as it stands.
+        # A moment in the first or last hours of the range of datetime stays unchanged.
         with suppress(OverflowError):
             moment = value.astimezone(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -144,7 +148,7 @@ def _str(value: object) -> str:
     try:
         return text(str_of_int(value) if isinstance(value, int) else str(value))
     except Exception:
-        # Any code may be behind `__str__`, and a value must not fail for having no text.
+        # `__str__` may run any code, and a value must not fail because it has no text.
         return f"<{type(value).__name__}>"
 
 
@@ -156,8 +160,8 @@ def parts(thing: object) -> Mapping[Any, Any] | None:
         return None
     if dataclasses.is_dataclass(thing):
         return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
-    # attrs and pydantic are recognised by their marks on the class, so that
-    # neither has to be installed.
+    # attrs and pydantic are recognised by attributes of the class, so that neither must be
+    # installed.
     attributes = getattr(type(thing), "__attrs_attrs__", None)
     if attributes is not None:
         return {a.name: getattr(thing, a.name) for a in attributes}
@@ -181,7 +185,7 @@ def _as_text(value: object) -> str:
 def to_json(value: object) -> str:
     """Return a clean *value* as one line of JSON: times as ISO 8601, bytes as base64.
 
-    A time with a zone ends in `Z`, one without has no zone.
+    An aware time ends in `Z`, a naive one has no suffix.
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
 
@@ -195,7 +199,7 @@ def _json_default(value: object) -> str:
 
 
 def size(value: object) -> int:
-    """Return about how many bytes a clean *value* takes in a store."""
+    """Return the approximate bytes of a clean *value* in a store."""
     if isinstance(value, str | bytes):
         return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
     if isinstance(value, dict):
@@ -208,8 +212,8 @@ def size(value: object) -> int:
 def cleaned_item(thing: object) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary.
 
-    Raises `InvalidItemError` where *thing* is neither a mapping nor a dataclass, an
-    attrs or a pydantic object, and for a value of no known kind.
+    Raises `InvalidItemError` if *thing* is not a mapping, a dataclass, an attrs or a
+    pydantic object, and for a value of an unknown type.
     """
     fields = thing if type(thing) is dict else parts(thing)
     if fields is None:
@@ -231,7 +235,7 @@ def is_item(thing: object) -> bool:
 
 
 def check(fields: Mapping[Any, Any]) -> None:
-    """Raise `InvalidItemError` for a value of no known kind, however deep, with its place."""
+    """Raise `InvalidItemError` for a value of an unknown type at any depth; it names the place."""
     for name, value in fields.items():
         if type(value) not in _PLAIN:
             _check(value, printable(name), depth=1)
@@ -274,7 +278,7 @@ def _sentence(kind: type, place: str) -> str:
 
 
 def frozen(value: Any) -> Any:
-    """Return a clean value whose lists and dictionaries, however deep, cannot be changed."""
+    """Return a clean value with read-only lists and dictionaries at every depth."""
     if isinstance(value, _Frozen):
         return value
     if isinstance(value, dict):
@@ -285,7 +289,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Return a copy that may be changed."""
+    """Return a copy that can be changed."""
     if isinstance(value, dict):
         return {key: thawed(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -299,7 +303,7 @@ def _refuse(self: object, *_: object, **__: object) -> Never:
 
 
 class _Frozen:
-    """What both refuse, and how both are copied: as what may be changed."""
+    """The operations that both refuse; their copies are ordinary and can be changed."""
 
     __setitem__ = __delitem__ = clear = pop = _refuse
 
@@ -314,7 +318,7 @@ class _Frozen:
 
 
 class FrozenList(_Frozen, list[Any]):
-    """A list that cannot be changed; `+=` makes another one."""
+    """A read-only list; `+=` makes a new one."""
 
     append = extend = insert = remove = reverse = sort = __imul__ = _refuse
 
@@ -323,7 +327,7 @@ class FrozenList(_Frozen, list[Any]):
 
 
 class FrozenDict(_Frozen, dict[str, Any]):
-    """A dictionary that cannot be changed; `|=` makes another one."""
+    """A read-only dictionary; `|=` makes a new one."""
 
     popitem = setdefault = update = _refuse
 
