@@ -318,5 +318,6 @@ class Lending:
             return
         if report.returned:
             frontier.give_back(host)
+        before = self._sent if self._sent.loan else None
         self._sent, self._sent_at = report, now
-        await self._workers.report(self._session.worker, report)
+        await self._workers.report(self._session.worker, report, before=before)

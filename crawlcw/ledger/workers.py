@@ -118,16 +118,20 @@ class Workers:
         found = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
         return documents.loan(found[name]) if name in found else None
 
-    async def report(self, name: str, report: LoanReport) -> None:
+    async def report(
+        self, name: str, report: LoanReport, *, before: LoanReport | None = None
+    ) -> None:
         """Record the report of a borrower, which is not idle, with its heartbeat.
 
-        Writes nothing for a worker that is no longer on the list.
+        Writes nothing if the worker is no longer on the list, or if its last report is not
+        *before*: a report that was delayed on its way takes back no later one.
         """
+        last = None if before is None else documents.report_document(before)
         edit = Edit(
             set={"report": documents.report_document(report), "idle": False},
             raise_to={"heartbeat": self._store.now()},
         )
-        write = Write(name, {"left": None}, edit)
+        write = Write(name, {"left": None, "report": last}, edit)
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def counters(self) -> Counters:

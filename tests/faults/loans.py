@@ -87,7 +87,7 @@ class Plan:
 
 def planned(chance: Random) -> Plan:
     """Draw a plan."""
-    kind = chance.choice(("calm", "messages", "kills", "pauses", "all", "all"))
+    kind = chance.choice(("calm", "messages", "kills", "pauses", "all", "all", "late"))
     rough = chance.choice((0.01, 0.05, 0.1)) if kind in ("messages", "all") else 0.0
     processes = chance.randint(2, 4)
     return Plan(
@@ -96,7 +96,7 @@ def planned(chance: Random) -> Plan:
             request_lost=rough * chance.random(),
             reply_lost=rough * chance.random(),
             delayed=rough * chance.random(),
-            repeated=rough * chance.random(),
+            repeated=0.5 if kind == "late" else rough * chance.random(),
         ),
         kills=tuple(
             (chance.randrange(processes), int(chance.random() ** 2 * 300) + 5)
@@ -572,8 +572,10 @@ class Schedule:
         if before.get("report") != after.get("report"):
             report = after["report"]
             self.trace(command.sender.name, "reports", report)
-            member = command.sender
+            last, member = before.get("report"), command.sender
             assert isinstance(member, Member)
+            if last is not None and last["returned"] and last["loan"] == report["loan"]:
+                raise ProtocolError(f"a late report takes back the return of {last['loan']}")
             if report["returned"] and report["loan"] in member.active.values():
                 raise ProtocolError(f"{member.name} returns {report['loan']} that it uses")
             self.happened["returned"] += report["returned"]

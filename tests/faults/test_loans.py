@@ -13,8 +13,8 @@ pytestmark = pytest.mark.thorough
 SCHEDULES, SHARDS = 400, 80
 #: Number of schedules among which at least one fails without a protection.
 ENOUGH = 200
-#: Messages of a process from its start until it has borrowed and returned, or lent, twice.
-MESSAGES = 120
+#: The messages of a process while it lends or borrows for the first time, and some before.
+MESSAGES = range(25, 100)
 _LENDING = "crawlcw.crawl.lending"
 _HOSTS = "crawlcw.crawl.hosts"
 
@@ -71,6 +71,12 @@ WITHOUT = {
             ("loan is None or loan.id != borrowed.id or loan.ended", "loan is None"),
         ),
         (
+            "a-late-report-takes-back-a-later-one",
+            "crawlcw.ledger.workers",
+            "Workers.report",
+            (', "report": last', ""),
+        ),
+        (
             "an-owner-that-lends-polls-once-a-second",
             _LENDING,
             "Lending.poll",
@@ -93,7 +99,7 @@ def test_loans_hold_in_every_schedule(shard: int, soaking: bool):
 
 @pytest.mark.parametrize("process", [0, 1])
 def test_a_process_may_be_killed_at_any_message(process: int):
-    for message in range(1, MESSAGES):
+    for message in MESSAGES:
         plan = Plan(processes=3, kills=((process, message),), refusals=frozenset({30}))
 
         failure = loans.failure(message, plan)

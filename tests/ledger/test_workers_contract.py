@@ -243,6 +243,13 @@ async def test_a_report_is_a_heartbeat_of_a_worker_that_is_not_idle(
     assert await at_work(ledger) == {
         "a": worker("a", heartbeat=at(2), report=replace(report, faults=(clean,)))
     }
-    await ledger.workers.leave("a")
+    returned = replace(report, returned=True)
+    await ledger.workers.report("a", returned, before=report)
+    # Both come late.
     await ledger.workers.report("a", report)
+    await ledger.workers.report("a", report, before=report)
+    shown = (await at_work(ledger))["a"].report
+    assert shown == replace(returned, faults=(clean,))
+    await ledger.workers.leave("a")
+    await ledger.workers.report("a", report, before=returned)
     assert await ledger.workers.all() == []
