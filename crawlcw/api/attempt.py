@@ -102,7 +102,7 @@ class Session:
 
     identity: Identity
     jar: Jar | None  #: None: cookies are ignored
-    proxy: Proxy | None = None  #: the only proxy for its requests; None: it has no own proxy
+    proxy: Proxy | None = None  #: the only proxy for its requests; None: it has no such proxy
 
     @property
     def may_be_banned(self) -> bool:
@@ -144,8 +144,8 @@ class Attempt:
     accepts_file: Callable[[Response], bool] | None = None
     exchanges: list[Any] | None = None  #: for the WARC files; None: do not record them
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
-    #: Whether its first body may wait for memory. False if a page that already holds memory waits
-    #: for this attempt: both could wait for ever.
+    #: Whether its first body may wait for memory. False if a page that holds memory waits for this
+    #: attempt, because both could then wait for ever.
     may_wait: bool = True
     #: The memory of bodies until the end; None: bodies are freed after their exchange.
     memory: list[Share] | None = None
@@ -154,7 +154,7 @@ class Attempt:
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether its next body may wait for memory: not if the attempt already holds some."""
+        """Whether its next body may wait for memory: False if the attempt already holds some."""
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:

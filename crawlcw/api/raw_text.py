@@ -1,9 +1,9 @@
 """Raw text of a page: scripts, styles and comments, which every HTML parser reads as text.
 
 A hostile page imitates them: it opens a script in an attribute, or in SVG, in which a script may
-contain tags. So the scan goes tag by tag from the start of the page, with a grammar that is
-stricter than that of lexbor and libxml2 (both its HTML 5 tokenizer and the one before 2.14). It
-stops at the first text on which these parsers could disagree.
+contain tags. So the scan reads the page tag by tag from its start. Its grammar is stricter than
+those of lexbor and libxml2 (the HTML 5 tokenizer, and the one before 2.14). It stops at the first
+text on which these parsers could disagree.
 
 Every repetition is possessive, so that no part is read twice and the time is linear.
 `COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.

@@ -33,8 +33,9 @@ class Request:
       the name, so that any process can continue the task.
     - *body*: bytes or text; or *json*: anything JSON can hold; or *data*: form
       fields. The last two set the Content-Type and make the method POST.
-    - *context*: a mapping that the response has unchanged. The ledger stores it, so
-      it holds plain values (text, numbers, dates, bytes, lists, mappings).
+    - *context*: a mapping that the callback finds unchanged in `Response.context`. The
+      ledger stores it, so it holds plain values (text, numbers, dates, bytes, lists,
+      mappings).
     - *priority*: -100 to 100, higher first.
     - *browser*: whether to render the page in a browser; None: as the settings say.
     - *save_to*: a folder, or an object store such as `s3://bucket/films`. The crawl

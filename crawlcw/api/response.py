@@ -29,11 +29,11 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.urls import Location, Refusal
 from crawlcw.model.values import FrozenDict
 
-#: The reason that counts the links of a page that asks robots not to follow its links.
+#: The reason for dropped links on a page that asks robots not to follow its links.
 NOFOLLOW = "nofollow"
 #: The content type of a page without Content-Type.
 _HTML = "text/html"
-#: The reason that counts links over the limit; the other reasons are those of `Reason`.
+#: The reason for dropped links over the limit; all other reasons are in `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class PageSession:
     retired: str | None = None  #: why the callback has retired it; None: it is not retired
 
     def retire(self, reason: str = "the callback retired it") -> None:
-        """Retire the session: the crawl logs in again, or replaces it if there is no login.
+        """Retire the session: the crawl logs it in again, or replaces it if there is no login.
 
         Nothing of this page is recorded; the crawl fetches it again with the new session.
         """
@@ -150,7 +150,7 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        # Read here, because only the crawl knows the robot: the head may be parsed before.
+        # Read the name only here: the crawl sets it, perhaps after the head was parsed.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         words = [] if header is None else directives(header, robot=robot)
         words += self._head.directives(robot=robot)

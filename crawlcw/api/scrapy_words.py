@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of `SETTINGS` that one value makes needless, for crawlcw does the same.
+#: Settings of `SETTINGS` that are unnecessary with one value, because crawlcw does the same.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,

@@ -214,7 +214,7 @@ class Origin(Breaker):
         return sent <= self.opened_at
 
     def learned(self, url: str, *, size: int) -> None:
-        """Record a page of *size* bytes with a good response, which may be fetched again."""
+        """Record a page of *size* bytes with a good response, which is safe to fetch again."""
         if len(url) <= _LONGEST_PROBE_PAGE and (size <= _LARGEST_PROBE_PAGE or not self.probes):
             self.probes[url] = 0
             if len(self.probes) > _PROBE_PAGES:

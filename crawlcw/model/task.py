@@ -23,7 +23,7 @@ from crawlcw.model.visits import Visit
 
 #: The numbers of bytes in an id for the host, and for the request.
 HOST_BYTES, _REQUEST_BYTES = 6, 10
-#: A plain name: no field of a ledger may lead to another file of the machine.
+#: A plain name: a field of a ledger must not give access to another file of the machine.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 

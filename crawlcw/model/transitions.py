@@ -296,8 +296,8 @@ def claim(
     """Decide a claim of *task*: it becomes processing.
 
     If its last worker has crashed while it worked on the task alone, the task is due later
-    instead. *max_lost* such crashes give it up. Returns None if the task cannot be claimed at
-    *now*: it is not due, or never will be.
+    instead. After *max_lost* such crashes the crawl gives it up. Returns None if the task cannot
+    be claimed at *now*: it is not due, or never will be.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None

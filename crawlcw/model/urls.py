@@ -116,9 +116,11 @@ class Userinfo:
 def locate(url: str) -> Location:
     """Return the location of an absolute *url*; raises `FetchError`.
 
-    The address is serialised by the WHATWG URL Standard. The canonical form is that address with
-    normal case and percent-encoding (RFC 3986 section 6.2), without the root's dot in the host, and
-    with sorted query parameters, as in Scrapy's fingerprint.
+    The address is serialised by the WHATWG URL Standard. The canonical form changes it further:
+
+    - case and percent-encoding are normal (RFC 3986 section 6.2)
+    - the host has no final dot, which names the root
+    - the parameters of the query are sorted, as in Scrapy's fingerprint
     """
     found = located(url)
     if isinstance(found, Refusal):

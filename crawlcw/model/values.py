@@ -230,7 +230,7 @@ def cleaned_item(thing: object) -> dict[str, Any]:
 
 
 def is_item(thing: object) -> bool:
-    """Return whether *thing* has named parts, as an item must."""
+    """Return whether *thing* has named parts, which an item needs."""
     return parts(thing) is not None
 
 
