@@ -431,7 +431,7 @@ class CallbackRun:
             if inspect.isawaitable(result):
                 result = await result
             if result is None:
-                # Without this error, a forgotten `return` would lose every item silently.
+                # A forgotten `return` would lose every item silently, so it is an error.
                 why = 'item() returned None: return the item, or raise DropItem("why")'
                 return self._refuse(InvalidItemError(why))
             found = things(result)
@@ -483,7 +483,7 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
 
 
 def _place_of(result: Any) -> FrameSummary | None:
-    """Return where a generator is suspended, for an error that was raised outside it."""
+    """Return the current place of a generator, for an error that was raised outside it."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is None:
         return None  # a finished generator has no place

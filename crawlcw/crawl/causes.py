@@ -39,8 +39,8 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A throttled page is due again after this number of turns, and after at least these seconds: a
-#: high priority must not bring it back before other pages.
+#: A throttled page waits for this number of turns, but at least these seconds: other pages go
+#: first, even before a page with a high priority.
 _TURNS_BEHIND = 2
 _SECONDS_BEHIND = 1.0
 #: A page fails if it is banned through this number of proxies or sessions.
@@ -52,7 +52,7 @@ _FIRST_ALONE = 0.5
 
 
 def deferral(cause: Cause, until: datetime | None = None) -> Defer:
-    """Return the deferral of a page that is not the *cause*; None means its next turn."""
+    """Return the deferral of a page for another *cause*; without *until*, to its next turn."""
     return Defer(f"the cause is not the page but the {cause}", until=until)
 
 
@@ -79,7 +79,7 @@ class Causes:
     call_next: Next  #: requests probe pages
     _: KW_ONLY
     ledger: Ledger
-    stats: Stats  #: counts failures of hosts, and origins that are given up
+    stats: Stats  #: counts failures of hosts, and given-up origins
     rests: Rests  #: notes which hosts rest and why, and whether our own uplink is away
     #: Called if a layer raises `StopCrawl` for a request that belongs to no page.
     stop: Callable[[str], None]
@@ -257,7 +257,7 @@ class Causes:
         began: float,
         page: bytes | None = None,
     ) -> Defer | None:
-        """Note a failed request to an origin; return None if its *page*, if given, must fail."""
+        """Note a failed request to an origin; return a deferral, or None if *page* must fail."""
         if await self.blames_uplink(name, url, error.underlying, began=began, page=page):
             return deferral(Cause.UPLINK)
         if page is not None:

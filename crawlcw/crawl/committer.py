@@ -8,7 +8,7 @@ The order of writes, and the state if the process dies after each of them:
    sweep.
 4. The outcomes, each with the end of its lease, atomically: the page is done.
 
-Before all of them, the bodies that the outcomes name are synced to the disk. A page that is done
+The bodies that the outcomes name are synced to the disk before all of this. A page that is done
 again adds no link twice, because links are known by their identity.
 """
 
@@ -73,7 +73,7 @@ class TaskAdder:
     first: Sequence[Callable[[], Awaitable[None]]] = ()
     began: datetime | None = None  #: when this run began; None: not known yet
     seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Links that are kept and too deep. They are not in `seen`, because a nearer one counts.
+    #: Too deep links, which the ledger keeps. They are not in `seen`, because a nearer one counts.
     kept: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:

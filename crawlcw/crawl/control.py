@@ -99,7 +99,7 @@ def _moment(written: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def secure_descriptors(concurrency: int) -> None:
-    """Raise the limit on open files, for this process and its children, as its fetchers need.
+    """Raise the limit on open files of this process and its children to the need of its fetchers.
 
     Without this, pages and the ledger's own connections would wait for descriptors. Raises
     `SettingsError` if the system does not allow that.

@@ -108,7 +108,7 @@ class Coordinator:
         self._poll_at = 0.0  #: when to poll the whole ledger again
 
     async def run(self) -> FinishReason:
-        """Keep the queue filled until nothing is left to do; return why the crawl ended."""
+        """Keep the queue filled until no work remains; return why the crawl ended."""
         async with anyio.create_task_group() as background:
             reason = await self._fill(background)
             self.frontier.lends = False
@@ -154,7 +154,7 @@ class Coordinator:
         self._changed.set()
 
     def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """Note written outcomes: *more* work is left; the hosts in *again* have retries."""
+        """Note written outcomes: *more* work remains; the hosts in *again* have retries."""
         self.frontier.poll(*again)
         if more or not self._held:
             self.wake()
@@ -235,7 +235,7 @@ class Coordinator:
         obstacle = host.obstacle(task)
         if obstacle is None:
             # The origin's rest may have ended since the claim, before the host is open. Then
-            # release the task: when it is read again, it opens the host.
+            # release the task: the host is opened when the task is read again.
             if host.opened and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
@@ -245,7 +245,7 @@ class Coordinator:
             # The task needs no request: its errback is called with the failure.
             self._queues.add(lease, now=time.monotonic(), asks=False)
             return
-        # If its origin was given up, the ledger ignores it together with the origin's other tasks.
+        # The ledger ignores it together with all other tasks of a given-up origin.
         frontier.pending.release([lease])
 
     def lost(self, task_ids: set[bytes]) -> None:
@@ -307,7 +307,7 @@ class Coordinator:
 
     async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
         """Release, lease, page and claim; return whether the ledger is drained."""
-        # Release tasks before their hosts: the next owner of a host does not find leased tasks.
+        # Release tasks before their hosts: the next owner would not find tasks that are leased.
         frontier = self.frontier
         if frontier.pending.returned:
             await self._give_back(frontier.pending.take_returned())
@@ -334,7 +334,7 @@ class Coordinator:
 
     async def _give_back(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
-        # Forget them only after the release: if this process dies in between, the leases expire.
+        # Forget them only after the release: if this process dies between, no task is lost.
         self._held.end(leases)
         # If this process dies before it announces them, an idle process's sweep finds the host.
         await self.announce(lease.task for lease in leases)
@@ -350,8 +350,7 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_A_PAGE, low, key=_feeding_order)
         asked = dict[str, int]()
         for host in hosts:
-            # Clear the flag before the page is read: a task that is added from now on sets it
-            # again.
+            # Clear the flag before the read: a task that is added from now on sets it again.
             host.poll(wanted=False)
             # Ask for two turns of its allowed requests: other hosts need capacity as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
@@ -369,8 +368,7 @@ class Coordinator:
         for host in sorted(hosts, key=_feeding_order):
             tasks = found[host.name]
             if host.borrowed is not None:
-                # The owner claims the first tasks. Shuffle the rest, because other borrowers want
-                # them too.
+                # The owner claims the first tasks, and other borrowers claim from the rest.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             ready = self._ready(host, tasks, background)
@@ -450,7 +448,7 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether nothing is left, here and in the ledger; otherwise set the next poll."""
+        """Return whether no work remains, here and in the ledger; otherwise set the next poll."""
         # Background work on a host counts as work until it ends.
         works = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
         # If only long pages are in progress, the free fetchers have no host to ask.

@@ -235,7 +235,7 @@ class Crawl:
         return self._session.watchdog.stuck_in()
 
     async def run(self) -> Report:
-        """Crawl until nothing is left to do, or until `stop`.
+        """Crawl until no work remains, or until `stop`.
 
         Raises `LedgerUnavailableError` if the ledger stays away longer than `ledger_give_up`, and
         `SpiderError` if `start`, `opened` or `closed` raises. All leases are released first.

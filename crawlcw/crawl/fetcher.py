@@ -74,9 +74,8 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Wait for room before `done`: otherwise the fetcher would take a
-                                # page it
-                                # cannot finish.
+                                # Wait for room before `done`: otherwise the fetcher would
+                                # take a page it cannot finish.
                                 await done.put(result)
                                 self.session.stats.waiting(result.settlements)
                         except BaseException:
@@ -92,8 +91,7 @@ class Fetcher:
                             self.coordinator.done(lease)
                         # The committer owns the outcome and the state changes from here on.
                         if alone.alone is lease:
-                            # Stay alone until the commit: a crash before it counts against this
-                            # page.
+                            # Until the commit a crash would count against this page.
                             await held.ended(lease)
                     finally:
                         alone.leave(lease)
@@ -219,7 +217,7 @@ class Fetcher:
             # Not for a rendered page, and not if the body must be stored: a 304 has no body.
             asked = conditional(asked, visit)
             attempt.is_conditional = asked is not attempt.request
-        # The loop may have been busy since the turn came, so measure the delay from now on.
+        # The loop may have been busy since the turn came, so the delay counts from `began`.
         frontier.sent(task.host, at=attempt.began)
         watched = self.outcomes.instruments
         try:

@@ -1,9 +1,9 @@
 """Leases of this process's hosts: leased many at a time, renewed, saved, released.
 
 A host is released in these cases:
-- nothing is left to do at it;
+- no work remains at it;
 - it rests for long;
-- it is given up;
+- the crawl gives it up;
 - its time slice is over and other hosts wait;
 - other workers have no hosts.
 """
@@ -214,7 +214,7 @@ class HostLeaser:
             await self._ledger.host_leases.release(states)
 
     async def _give_up(self, host: HeldHost) -> None:
-        """Ignore the waiting tasks of a full host, or of its origins that were given up."""
+        """Ignore the waiting tasks of a full host, or of a host's given-up origins."""
         stats, is_full = self._session.stats, host.state.given_up is not None
         for scheme in [None] if is_full else [*host.state.origins]:
             state = host.state if scheme is None else host.state.origins[scheme]

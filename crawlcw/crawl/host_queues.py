@@ -14,7 +14,7 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: Seconds of turns for which tasks of a host with a delay are claimed ahead.
+#: If a host has a delay, its tasks are claimed for the turns of this number of seconds.
 AHEAD = 5.0
 _MOST_BONUS = 10
 #: If there are more queues of hosts that are not ours, the idle ones are forgotten.
@@ -42,7 +42,7 @@ class HostQueue:
     active: int = 0  #: requests in progress; more tasks may be in progress without a request
     #: The hops that wait for a slot, in order. A hop tries again when its event is set.
     hops: list[asyncio.Event] = field(default_factory=list)
-    hops_rest_until: float = float("-inf")  #: after a throttled hop; tasks do not rest
+    hops_rest_until: float = float("-inf")  #: end of the hops' rest after a throttled hop
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
     has_turn: bool = False  #: whether it is in a heap of turns
     counted: tuple[int, int] = (0, 0)  #: its share of the sums in `HostQueues`
@@ -110,7 +110,7 @@ class HostQueues:
     ) -> bool:
         """Start a hop if it may be sent now, and return whether; it *takes_slot* if it has none.
 
-        After a hop that *is_paced*, the next request keeps the host's delay.
+        The next request after a hop that *is_paced* keeps the host's delay.
         """
         is_full = takes_slot and queue.allowed and queue.active >= queue.allowed
         if is_full or not queue.next_start <= now < queue.deadline:
@@ -172,8 +172,7 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.began + delay)
-            # The heap may have only a later turn of it. A turn that finds nothing to serve is
-            # skipped.
+            # The heap may have only a later turn. A turn with nothing to serve is skipped.
             queue.has_turn = False
         if delay > queue.delay and queue.active:
             # The request that showed the need for a longer delay was sent just now.

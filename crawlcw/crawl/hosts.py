@@ -46,7 +46,7 @@ _STEP_ANYWAY = 60.0
 class Phase(Enum):
     """The phase of a process's work on a host."""
 
-    OPENING = auto()  #: it gets only requests for robots.txt and, after a failure, for a probe page
+    OPENING = auto()  #: only its robots.txt is requested and, after a failure, a probe page
     SERVING = auto()  #: its tasks get their turns
     LEAVING = auto()  #: no request starts; the host is released next
 
@@ -58,7 +58,7 @@ class HeldHost:
     frontier: "Frontier"
     name: str  #: the politeness key
     queue: HostQueue  #: has the current delay
-    state: Host  #: the known part of its state
+    state: Host  #: its record in the ledger, as this process knows it
     lease: HostLease | None  #: None: another process owns it
     limit: HostLimit
     borrowed: Loan | None = None  #: set if we borrow it from another process
@@ -107,7 +107,7 @@ class HeldHost:
         robots: RobotsRecord | None = None,
         asked: bool = False,
     ) -> None:
-        """Allow to serve it: its robots.txt is known. *asked* means that it was just fetched."""
+        """Note that its robots.txt is known, so it may be served; *asked*: it was just fetched."""
         self.opened = True
         self.poll()
         self.crawl_delay = crawl_delay
@@ -215,7 +215,7 @@ class HeldHost:
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return the obstacle of a task: the end of its origin's rest, or why that is given up.
+        """Return the obstacle of a task: when its origin's rest ends, or why the origin has ended.
 
         Tasks of a given-up origin begin to be ignored, unless each is settled by itself.
         """
@@ -314,7 +314,7 @@ class Frontier:
         #: Tasks of a given-up origin that are settled one by one.
         self.calls = Calls.ALL if has_own else Calls.ERRBACK
         self.page_limit = page_limit
-        #: Whether all start URLs are known. Before that, the crawl's own hosts are unknown.
+        #: Whether all start URLs are known. The crawl's own hosts are unknown before that.
         self.seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
@@ -334,7 +334,7 @@ class Frontier:
         self._limits = Limits(spider.limits)
         self.follow(settings)
         self.usable = settings.lease.total_seconds() * (1 - _MARGIN)  #: usable seconds of a lease
-        self._low: set[HeldHost] = set()  #: hosts that need tasks, when their turns come
+        self._low: set[HeldHost] = set()  #: hosts that need more tasks for their next turns
         self._ended: set[HeldHost] = set()  #: hosts without work here
 
     # --- holding hosts
@@ -458,7 +458,7 @@ class Frontier:
             # released the host.
             last = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, last)
-        # If more tasks are left, say so: the ledger need not search for them.
+        # If more tasks remain, say so: the ledger need not search for them.
         more = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -501,7 +501,7 @@ class Frontier:
         return host.obstacle(task) is None
 
     def given_up(self, task: Task) -> Reason | None:
-        """Return why a task's origin was given up, if a method of the spider must hear of it."""
+        """Return why a task's origin has been given up, if the spider must hear of it."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None
@@ -523,8 +523,7 @@ class Frontier:
                 continue
             queue = host.queue
             looks = host.is_stale and host.phase is not Phase.LEAVING
-            # At least half of the useful leases are used up. Others ask a shared host too: keep to
-            # its quota.
+            # At least half of the useful leases are used up. A shared host has a quota as well.
             is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
             is_low = is_low and host.quota != 0
             (self._low.add if is_low else self._low.discard)(host)

@@ -46,7 +46,7 @@ _LATE, _BUSY = 0.02, 0.6
 
 
 class Lending:
-    """The loans of one process: those of its own host, and the loan that it borrows by."""
+    """The loans of one process: those that it gives as an owner, and its own loan as a borrower."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # it has left, but the server may still work on its requests
+            return  # it is gone, but the server may still work on its requests
         if not is_there and host.queue.allowed and host.queue.active > host.queue.allowed:
             return  # its slots are still in use here
         ended = loan.ended or not self._frontier.may_lend(host)

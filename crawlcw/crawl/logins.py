@@ -57,7 +57,7 @@ class Login:
     _innocent: bool = False  #: whether our own uplink or a proxy may be the cause
 
     async def run(self) -> Identity | None:
-        """Return the session after its login; None if another process has taken it over."""
+        """Return the session after its login; None if another process took it over."""
         ended: Identity | None = None
         try:
             ended = await self._outcome()

@@ -45,11 +45,10 @@ class MovedPages:
         """Return whether an attempt without a session itself asks for the target of a redirect.
 
         It does in these cases:
-        - The target is another spelling of its own URL, which cannot be another task.
-        - The request is a form, or it is repeated in each run, so it is not a page.
-        - A pool of proxies is used within a host: one proxy must ask for all hops, because two
-          proxies
-          that are sent to different places lead in a circle.
+        - The target is another spelling of the task's URL, so it cannot be another task.
+        - The request is a form or a repeated request (`dont_filter`), so it is not a page.
+        - A pool of proxies is used within a host. One proxy must ask for all hops, because two
+          proxies that are sent to different places lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -196,8 +195,7 @@ class MovedPages:
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
         """Return whether the task that *task* leads to has ended, and leads to *task* again."""
-        # If this task was reopened for a visit, a task that ended before that is of an earlier
-        # visit.
+        # If this task was reopened, tasks that ended before that are of an earlier visit.
         since = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):

@@ -96,8 +96,7 @@ class Opening:
             frontier, causes = self.frontier, self.causes
             queue = host.queue
             await anyio.sleep(max(0.0, queue.next_start - frontier.clock()))
-            # While the network is away no failure counts, so the host would be asked again and
-            # again.
+            # While the network is away no failure counts: the host would be asked repeatedly.
             await causes.uplink_known()
 
             async def check() -> None:
@@ -271,8 +270,7 @@ class Admission:
                     # Wait only for a time: the part before it may be a request that stays open.
                     with anyio.move_on_after(_LONGEST_TURN):
                         await until_answered.enter_async_context(turn)
-                # A page does not need its slot while it waits for its parts, so one part may use
-                # it.
+                # A page waits for its parts, so one part may use the page's slot.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
                     queue = queues.of_hops(host, now=self.opening.frontier.clock())
                     queue.active += 1
@@ -289,7 +287,7 @@ class Admission:
         return queue is not None and 0 < frontier.limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
-        """Wait for a turn at the host of *url*, and for a slot unless it has one there.
+        """Wait for a turn at the host of *url*, and for a slot unless it already has a slot there.
 
         A slot at another host is freed first. Raises `Defer` if the wait takes too long.
         """

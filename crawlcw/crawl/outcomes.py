@@ -1,8 +1,8 @@
 """From the end of an attempt to its transition: a response, or the reason for its absence.
 
 An attempt that counts ends in `Done`: the writes that end its task. An attempt that does not count
-raises `Defer`. First `Causes` notes the response as news about its host, then the host's slot is
-freed, and then the callback or errback runs. So the next request may leave while the page is
+raises `Defer`. First `Causes` notes the news about the host, then the host's slot is freed,
+and then the callback or errback runs. So the next request may leave while the page is
 parsed.
 """
 
@@ -80,7 +80,7 @@ class Done:
 
 @dataclass
 class Outcomes:
-    """Makes results of attempts, with the spider's callback or errback."""
+    """Turns attempts into results, with the spider's callback or errback."""
 
     session: InitVar[WorkerSession]
     settings: Settings
@@ -137,7 +137,7 @@ class Outcomes:
             response = replaced(response, session=attempt.session.page_session())
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
-        # Store the page before the callback, so that it is kept even if the callback fails.
+        # Store the page before the callback, because the callback may fail.
         stored = await self.keep(attempt) if attempt.exchanges else None
         watched = self.instruments
         with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
@@ -209,7 +209,7 @@ class Outcomes:
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a response that is not the page; raises `Defer` if the page is not the cause."""
         error = status_error(response, now=self.now())
-        # After a redirect, the throttled page is another one.
+        # If a redirect came before, another page is throttled.
         if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
@@ -248,8 +248,7 @@ class Outcomes:
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
-                    # A fetched page has passed all hooks and layers, so this method has worked
-                    # before.
+                    # A fetched page has passed all hooks and layers: this method worked.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
                 # The error says nothing about the host, and the host must not wait for the errback.
@@ -258,8 +257,7 @@ class Outcomes:
             case ProxiesAwayError():
                 raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
-                # No other file can be saved either, so no attempt counts until the disk works
-                # again.
+                # No other file can be saved either: no attempt counts until the disk works.
                 self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
                 raise Defer(refusal.message) from refusal
             case FetchError(reason=Reason.INTERNAL):
@@ -276,7 +274,7 @@ class Outcomes:
         return await self._own_failure(attempt, refusal)
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
-        """Record a page whose origin was given up: only the spider hears of it."""
+        """Record a page whose origin the crawl gave up: only the spider hears of it."""
         attempt.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
         error = FetchError(reason, f"{origin} was given up")
@@ -318,7 +316,7 @@ class Outcomes:
         if isinstance(error.response, Response):
             failed = replace(failed, response=info_of(error.response))
         if task.visit is not None:
-            # The page existed at an earlier visit, so it is visited again even if it is given up.
+            # The page existed before, so it is visited again even after its last attempt.
             failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
         # Settle before the errback, because only the settlement tells whether this is final.
         settlement = self.settled(lease, failed)
@@ -519,8 +517,7 @@ class CallbackErrors:
         return words
 
 
-#: If all pages left have met internal errors this often in this process, the crawl ends without
-#: them.
+#: The crawl ends if each remaining page has met this number of internal errors here.
 _ENOUGH = 3
 _FIRST_WAIT = timedelta(seconds=1)
 #: Long, so that even a large crawl tries all such pages before the first is due again.
@@ -531,7 +528,7 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """The bugs of crawlcw in one process, and the pages that met them.
 
-    Such a page is tried again after a doubling wait, at no attempt, until only such pages are left.
+    Such a page is tried again after a doubling wait, at no attempt, until only such pages remain.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:
@@ -563,7 +560,7 @@ class InternalErrors:
         return Defer(self._last, until=wait)
 
     async def end_where_nothing_else_is_left(self) -> None:
-        """End the crawl if all pages left have met internal errors often enough."""
+        """End the crawl if each remaining page has met internal errors often enough."""
         if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))

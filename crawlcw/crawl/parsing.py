@@ -133,7 +133,7 @@ class Parsing:
     async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
         """Return the trees of a response; None if they take more than *room*.
 
-        If *room* is already *most*, parsel's tree is left out instead.
+        If *room* is already *most*, the result lacks parsel's tree instead.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, room=room, by="lexbor")

@@ -57,7 +57,7 @@ class Rules:
     agent: str = ""
     crawl_delay: float = 0.0  #: seconds, at most 60
     sitemaps: tuple[str, ...] = field(default=())
-    body: str = ""  #: its text; empty if the server has none
+    body: str = ""  #: its text; empty if the server does not have the file
 
     def allows(self, url: str) -> bool:
         """Return whether *url* may be fetched; the robots.txt itself always may."""
@@ -179,7 +179,7 @@ class Robots:
             if is_for_good and not is_behind:
                 raise  # its pages fail for the same reason
             if isinstance(error, ProxiesAwayError | SpiderFaultError):
-                raise  # no server was asked
+                raise  # no request was sent
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
                 # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has

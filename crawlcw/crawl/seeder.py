@@ -1,6 +1,6 @@
 """A spider's start requests on their way into the ledger, and links that were too deep before.
 
-If the process dies before the end, nothing is noted, so the next process does all of it again.
+A process that dies before the end records nothing, so the next process does all of it again.
 """
 
 import logging
@@ -57,8 +57,7 @@ class RunStart:
         self._silence = _SILENT_LEASES * lease
         self._began: datetime
         self.since: datetime | None = None  #: if a run ended after this time, it is this run
-        #: The number of this run in the ledger. Processes that start a run together get the same
-        #: number.
+        #: The number of this run in the ledger, equal in all processes that start it together.
         self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
@@ -95,14 +94,14 @@ class RunStart:
 
 @dataclass
 class Seeder:
-    """Adds the seeds of one crawl; knows the hosts where it starts."""
+    """Adds the seeds of one crawl; knows its start hosts."""
 
     spider: Spider
     adder: TaskAdder
     _: KW_ONLY
     coordinator: Coordinator
     scope: Scope  #: the hosts of the seeds are added to it
-    credentials: Credentials  #: have the start URLs', and get those that only `start` has
+    credentials: Credentials  #: secrets of the start URLs; `start` may add some
     lease: InitVar[timedelta]
     stop: Callable[[str], None]  #: called for a `StopCrawl`
     _start_hosts: set[str] = field(init=False, default_factory=set)
@@ -161,8 +160,7 @@ class Seeder:
         limit = self.adder.max_depth
         before = None if last is None else last["limit"]
         if last is not None and before == limit:
-            # Write nothing, because `start` must set its passwords before the first page is
-            # requested.
+            # Write nothing: `start` must set its passwords before the first page is requested.
             return
         if before is not None and (limit is None or limit > before):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -230,8 +228,7 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # Such requests must be made in each run: `dont_filter` needs a new task, and a `changed`
-        # task is done again.
+        # Each run must make these: `dont_filter` needs a new task, `changed` repeats its task.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task

@@ -113,7 +113,7 @@ class Sessions:
         #: The session of requests that name none; None if they have no session.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
-        self.by_default = bool(self._pool or self._default)  #: whether each page has one
+        self.by_default = bool(self._pool or self._default)  #: whether each page has a session
         self._turn = random.randrange(self._pool) if self._pool else 0
         self._since = self._ledger.now()
 
@@ -160,7 +160,7 @@ class Sessions:
                 await self._replace(held, why)
 
     async def _replace(self, held: _Held, why: str) -> None:
-        """Give a name to a new session; the caller has its lock."""
+        """Replace a session by a new one of the same name; the caller has the lock."""
         used = held.identity
         proxy = self.proxies.bound(used.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
@@ -237,8 +237,7 @@ class Sessions:
             refused = await self._is_refused(url, used)
             if refused is None:
                 continue
-            # It was good after this login. A logged-out session does not get it, so it is a login
-            # probe.
+            # Good after this login, and not for a logged-out session: it is a login probe.
             if refused or await self._is_refused(url, _LOGGED_OUT):
                 held.useful += 1
                 held.identity = replace(held.identity, login_probe=url)
@@ -249,7 +248,7 @@ class Sessions:
         return False
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
-        """Return whether a page's response shows a logged-out visitor; None if there is none."""
+        """Return whether a page's response shows a logged-out visitor; None without a response."""
         request, way = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:

@@ -77,7 +77,7 @@ async def write_in_groups(
 
 
 class Gathering(Generic[T]):
-    """Things on their way from one source to the place where they are written."""
+    """Things on their way from one source to `write`."""
 
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first: int, largest: int

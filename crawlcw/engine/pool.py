@@ -28,7 +28,7 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.dispatched = 0  #: leases that were put and are not yet done
+        self.dispatched = 0  #: leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
         #: Waits for a lease; the caller calls `done` at the end of the work.
         self.get = self._queue.get

@@ -107,7 +107,7 @@ class HeldLeases:
         """Renew all leases; return the lost tasks, which are forgotten as by `lose`."""
         asked = self.all()
         lost = await ledger.leases.renew(asked, lease=lease) - self._settling
-        # A task that was committed in between is not lost; one that is being committed is left out.
+        # A task that was committed in between is not lost. Skip a task that is being committed.
         gone = {each.task.id for each in asked if each.task.id in lost and self.holds(each)}
         if gone:
             logger.warning(
@@ -291,7 +291,7 @@ class WorkerSession:
     async def beat(self, over: Ledger | None = None) -> None:
         """Write the counters and a sign of life; raises `LedgerError`.
 
-        *over* is another connection, for a worker that stalls or leaves, and so needs no hosts.
+        *over* is another connection: the worker stalls or leaves, and so it needs no hosts.
         """
         idle = self._idle and over is None
         self._shown = self.vitals()

@@ -50,7 +50,7 @@ class Stats(Counters):
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
-        """Count an origin that was given up; only the first hundred are named."""
+        """Count a given-up origin; only the first hundred are named."""
         if origin in self.hosts_given_up or len(self.hosts_given_up) < MOST_NAMED:
             self.hosts_given_up[origin] = reason
         else:

@@ -38,7 +38,7 @@ _LOOK_EVERY = 0.25
 _LAST_WORDS = 2.0
 #: Seconds for a renewal beside the loop. The thread does not watch the loop meanwhile.
 _TO_RENEW = 5.0
-#: The timer of CPU time is longer, because it is for cases where the thread cannot run.
+#: The timer of CPU time is longer: it is only needed when the thread cannot run.
 _LONGER = 5.0
 
 

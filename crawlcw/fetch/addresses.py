@@ -197,7 +197,7 @@ class AddressGuard:
 
         The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for a private
         address that *proxy* would connect to. If a proxy resolves names itself, we do not see the
-        address, so only the names of its own machine are refused. Raises `OSError` while the ledger
+        address, so only names of the proxy's machine are refused. Raises `OSError` while the ledger
         is away.
         """
         host, port = url.raw_host or "", url.port

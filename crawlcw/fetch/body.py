@@ -172,7 +172,7 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # The limit is soft: brotli checks it after each of its own buffers, and leaves input only
+        # The limit is soft: brotli checks it after each internal buffer, and leaves input only
         # there.
         out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(out) < max_length

@@ -4,7 +4,7 @@ In HTTP/1.1 a late second response looks like the response to the next request. 
 damage: if a byte comes while a connection is idle, it is closed together with the other idle
 connections to that origin. From then on, connections to that origin are used only once. Bytes that
 the event loop has not delivered yet also count, and so does a second response in the segment of the
-first. A second response that comes after our next request is taken for its response, until the rule
+first. A second response that comes after our next request counts as its response, until the rule
 stops that. Only pages of the same origin are mistaken. HTTP/2 is not offered, because aiohttp does
 not have it.
 
@@ -195,7 +195,7 @@ class Listener(ResponseHandler):
                 self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def resume_writing(self) -> None:
-        """Start to wait for the response to a large request: the system has taken all of it."""
+        """Start to wait for the response to a large request: the system has accepted all of it."""
         super().resume_writing()
         self.start_timeout()
 
@@ -240,7 +240,7 @@ class Listener(ResponseHandler):
             self._reschedule_timeout()
 
     def _refuse(self, error: HttpProcessingError, data: bytes) -> None:
-        """End the connection because of *data*, which is no HTTP or comes after the response.
+        """End the connection because of *data*, which is invalid HTTP or comes after the response.
 
         A response that has ended is good (RFC 9112, section 6.3). Not one byte after it is kept,
         because a server could send bytes for as long as the connection is open. On a reused

@@ -56,7 +56,7 @@ class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
     - `Domain` of a public suffix (`co.uk`, `github.io`), or of an IP address: the
-      cookie is kept for exactly that host, or not at all.
+      jar keeps the cookie for exactly that host, or not at all.
     - A port that is not the default of HTTP or HTTPS has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 

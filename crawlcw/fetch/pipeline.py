@@ -119,7 +119,7 @@ def layers(
 
 
 def ways(found: Sequence[Step | None]) -> dict[str, Next]:
-    """Return the way through the layers, the outermost first, for the requests of each purpose.
+    """Return each purpose's way through the layers, the outermost first.
 
     A page that a browser renders has its own way, `RENDERED`, which no other request takes.
     """

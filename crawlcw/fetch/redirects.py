@@ -31,7 +31,7 @@ class Admission(Protocol):
         """Wait until an attempt may continue at *url*; raises `FetchError` if it may not."""
 
     async def turn(self, attempt: Attempt, url: str) -> None:
-        """Wait for the host's turn for a URL that is asked for again."""
+        """Wait for the host's turn to request a URL again."""
 
     def throttled(self, response: Response) -> None:
         """Note that a redirect's target is throttled: its host rests for redirects."""

@@ -182,7 +182,7 @@ class AiohttpDownloader:
                 lacking = (errno.EMFILE, errno.ENFILE)
                 if not isinstance(error, OSError) or error.errno not in lacking:
                     raise failure_in(error, hop) from error
-            # No descriptor is left. The page is not the cause, so this costs no attempt: close the
+            # No descriptor is free. The page is not the cause, so this costs no attempt: close the
             # idle connections first, then wait until others have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
@@ -228,7 +228,7 @@ class AiohttpDownloader:
                 hop.connector.release(answer)
                 # RFC 9112, section 9.3.1: it may have ended before the server read the request.
                 ended = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # On a reused connection, the rest of the last response may have come first.
+                # The rest of the last response may have come first on a reused connection.
                 if not may_repeat or not (
                     ended or (isinstance(error, HttpProcessingError) and answer.released)
                 ):

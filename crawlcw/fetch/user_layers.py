@@ -101,7 +101,7 @@ def _check_response(response: object, message: str) -> None:
 
 
 def after_response(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `after_response`; None if it has none."""
+    """Return the layer of the spider's `after_response`; None if there is no such hook."""
     hook = spider.after_response
     if type(spider).after_response is Spider.after_response:
         return None
@@ -119,7 +119,7 @@ def after_response(spider: Spider) -> Layer | None:
 
 
 def before_request(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `before_request`; None if it has none."""
+    """Return the layer of the spider's `before_request`; None if there is no such hook."""
     hook = spider.before_request
     if type(spider).before_request is Spider.before_request:
         return None
