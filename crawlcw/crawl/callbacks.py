@@ -377,7 +377,7 @@ class CallbackRun:
         self._take(response.request.elsewhere(refresh.url))
 
     def _judge(self, request: Request) -> str | None:
-        """Accept or drop a request; return the reason if it is dropped each time it is yielded."""
+        """Accept or drop a request; return the reason if its repetitions must be dropped too."""
         # A page that is parsed again yields its requests in the same order,
         # so with the number the same request becomes the same task.
         salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""

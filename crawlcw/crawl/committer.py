@@ -175,8 +175,7 @@ class Committer:
                     self.state.undo(lease)
                 held.orphans += leases
                 return
-            # Also without links, because it writes the changes of the pages' state before the
-            # outcomes.
+            # Also without links: it writes the pages' state changes before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats

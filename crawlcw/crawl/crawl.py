@@ -343,8 +343,8 @@ class Crawl:
             try:
                 held = self._session.held.all()
                 self._released += await self._session.release_all()
-                # Wake the hosts of other processes: otherwise the tasks would be found only when
-                # the leases would have expired.
+                # Wake the hosts of other processes, which would otherwise wait until the leases
+                # expire.
                 await coordinator.announce(lease.task for lease in held)
                 await self._session.leave()
             except LedgerUnavailableError as error:

@@ -169,7 +169,7 @@ _RUNNING: ContextVar[Page | None] = ContextVar("running", default=None)
 def _names_state(kind: type[Spider]) -> bool:
     """Return whether the code of a spider uses the name `state`.
 
-    Then it is read from the start: another process may change it before this one first uses it.
+    If it does, the state is read early: another process may change it before its first use here.
     """
     own = kind.__mro__[: kind.__mro__.index(Spider)]
     codes = [getattr(each, "__code__", None) for base in own for each in vars(base).values()]

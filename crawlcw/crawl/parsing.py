@@ -65,8 +65,7 @@ class Parsing:
         self._obey_robots = settings.obey_robots
         self._processes = asyncio.Semaphore(_MOST_PROCESSES)
         self._has_warned = False
-        # One separate thread: nothing else waits for pages, and each further thread would keep
-        # memory.
+        # One separate thread: nothing else waits for pages, and more threads keep more memory.
         self._thread = anyio.CapacityLimiter(1)
         self._selecting = False  # whether a callback has used a tree of parsel's
 

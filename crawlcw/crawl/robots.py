@@ -166,8 +166,7 @@ class Robots:
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
-            # The waiting page has a slot of this host. A redirect to another host needs a slot
-            # there.
+            # The waiting page has a slot of this host. A redirect elsewhere takes its own slot.
             attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:
                 response = await self.ask(attempt, request)

@@ -1,7 +1,7 @@
 """Group commit: write the things of a queue, or of a source, in groups.
 
 While a group waits for the ledger's journal, the next group gathers. If no worker waits for its
-writes, groups start some time apart: a large group costs a fast ledger half as much.
+writes, groups start some time apart, because a large group costs a fast ledger half as much.
 """
 
 import asyncio

@@ -204,8 +204,7 @@ class WorkerSession:
             running.start_soon(self._keep_beating)
             began = anyio.current_time()
             while True:
-                # Do not add an outage of the ledger to this pause, because the renewal grace is
-                # short.
+                # An outage must not extend this pause, because the renewal grace is short.
                 with anyio.CancelScope(deadline=began + self.lease().total_seconds() / 3):
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
@@ -334,7 +333,7 @@ class WorkerSession:
         try:
             await self.raw_ledger.rates.record(point)
         except LedgerError as error:
-            # This loses no page, because the next point includes this one's counts.
+            # Nothing is lost, because the next point includes this one's counts.
             logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
         else:
             self._recorded, self._longest_lag = minute_of(now), 0.0

@@ -125,8 +125,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._left.set()
         with anyio.CancelScope(shield=True):
-            # The thread may be about to renew something. Do not wait longer, because it is a
-            # daemon.
+            # The thread may be about to renew something. Waiting longer is needless: a daemon.
             await to_thread.run_sync(self._thread.join, _LAST_WORDS)
         if self._most_cpu:
             self._most_cpu = 0.0
@@ -172,7 +171,7 @@ class Watchdog:
             frame = self._frame()
             called = running_in(frame)
             self._tell(called, lag)
-            # Python code runs here, though not in the loop, so this thread measures the time.
+            # This thread runs, so no C code holds the lock: it measures the time, not the timer.
             if self._most_cpu:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
             if called is not None and self.limit and silent >= self.limit:

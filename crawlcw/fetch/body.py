@@ -36,9 +36,8 @@ ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: Number of coded bytes that a body may have beyond the limit. gzip members
-#: without content, and bytes after the end of a stream, never become bytes of
-#: a body.
+#: Number of coded bytes that a body may have beyond the limit, because gzip
+#: members without content, and bytes after a stream, give no decoded bytes.
 _RAW_SLACK = 1 << 20
 #: Each stream takes as long as some kilobytes of content. Honest bodies have some hundreds.
 _MAX_STREAMS = 10_000
@@ -138,8 +137,7 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         out = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # After a full piece, more output may follow without any input. Only a full piece leaves
-        # input.
+        # After a full piece, more output may follow without input. Only a full one leaves input.
         self.needs_input = len(out) < max_length
         return out
 
@@ -172,8 +170,7 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # The limit is soft: brotli checks it after each internal buffer, and leaves input only
-        # there.
+        # The limit is soft: brotli checks it, and leaves input, only after an internal buffer.
         out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(out) < max_length
         return out

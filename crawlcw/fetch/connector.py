@@ -458,8 +458,7 @@ class Connector(TCPConnector):
         found = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
         hop.stage = Stage.REACHED
-        # python-socks connects through this as through another proxy: the connection already
-        # exists.
+        # python-socks treats this as another proxy to connect through, already connected.
         reached: Any = _Reached(hop, sock)
         way = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,

@@ -64,8 +64,7 @@ class SiteCookies:
     """
 
     def __init__(self) -> None:
-        #: By a digest of the fields that identify a cookie; the one that was set longest ago is
-        #: first.
+        #: By a digest of the fields that identify a cookie; the one set longest ago is first.
         self._kept: dict[str, Cookie] = {}
         #: By port and domain: the digests of their cookies, each with its rank, which shows the
         #: order in which they came. A cookie that is set again keeps its rank.

@@ -86,8 +86,7 @@ def layers(
         default.cache,
         # With `wire`: sees the request with its secrets, before a proxy.
         *wire,
-        # The session's proxy, or one of the pool. If a proxy fails, it may ask again through
-        # another one.
+        # The session's proxy, or one of the pool. It may ask again, if a proxy fails.
         default.proxies,
         # Adds cookies, the session's or the crawl's, and missing usual headers.
         Transport(default.client),

@@ -219,8 +219,7 @@ def _target(response: Response) -> str:
             raise
         message = f"location {error.message}"
         raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
-    # The user and password of a link are dropped. But a redirect with them expects their use, so it
-    # is refused.
+    # A link's user and password are dropped. But a redirect expects their use: refuse it.
     if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
     return target

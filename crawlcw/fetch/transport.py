@@ -215,8 +215,7 @@ class AiohttpDownloader:
                 await answer.ask(
                     sent,
                     is_head=method == "HEAD",
-                    # A request with a longer timeout than `read_timeout` may wait as long for a
-                    # byte.
+                    # With a longer timeout than `read_timeout`, wait as long for a byte.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and answer.message.code == 407:
@@ -288,8 +287,7 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=most)
-                # A large body takes all of its memory at once, because it must not wait for more
-                # later.
+                # A large body takes all of its memory at once: it must not wait for more later.
                 share = most if length is None else min(most, length)
                 check = partial(check_start, said=kind, accepted=accepted)
                 body, waited = await self._collected(content, decoder, hop.attempt, share, check)
