@@ -152,9 +152,9 @@ class Causes:
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a throttled response; raises `Defer` unless the page fails.
 
-        Such a response is a 429, or a 503 with Retry-After. If the cause is unknown,
-        `Opening.probe` asks a probe page before anything counts. Then `answered_well` lets the host
-        continue, or `unanswered` lets it rest.
+        Its status is one of `throttle_statuses` (by default 429), or 503 with Retry-After. If the
+        cause is unknown, `Opening.probe` asks a probe page before anything counts. Then
+        `answered_well` lets the host continue, or `unanswered` lets it rest.
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)

@@ -177,7 +177,7 @@ class Listener(ResponseHandler):
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
-        # uvloop sends in its next round.
+        # uvloop sends in its next round, so note the time there.
         self._loop.call_soon(self._note_sent)
         self.transport.write(request)
         if not self.writing_paused:

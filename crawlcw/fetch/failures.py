@@ -21,7 +21,7 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the failure of a *proxy* that sends 407; *otherwise* applies if the server did."""
+    """Return the failure of a *proxy* that answers 407; *otherwise*: that of a server that did."""
     what = "asks for a user and a password" if proxy.user is None else "refuses its password"
     message = f"the proxy {proxy} {what} (HTTP 407)"
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
