@@ -54,7 +54,7 @@ from tests.faults.fake_server import (
 from tests.faults.model import POLICY, Insistence, ProtocolError, quiet
 from tests.faults.virtual import Event, Process, Timeline, virtual
 from tests.support import frontiers
-from tests.support.ledgers import START, make_task
+from tests.support.ledgers import START, PatchedFacet, make_task
 
 HOST = "h.test"
 LIMIT = 4
@@ -156,6 +156,8 @@ class Member(Process):
         self.session.worker = name
         self.session.held = self.desk.held
         self.session._idle_changed = Event()  # type: ignore[assignment]
+        self._loan = ledger.workers.loan
+        ledger.workers = PatchedFacet(ledger.workers, loan=self.loan)  # type: ignore[assignment]
         self._insistence = Insistence(self)
         self.ledger = self.session.ledger = retrying(ledger, self._insistence)  # type: ignore[arg-type]
         robots = Robots(
@@ -177,6 +179,14 @@ class Member(Process):
     @property
     def host(self) -> HeldHost | None:
         return self.frontier.hosts.get(HOST)
+
+    async def loan(self, name: str) -> Loan | None:
+        """Return its loan as the ledger has it; note if that is over."""
+        loan, host = await self._loan(name), self.frontier.borrowed
+        used = host.borrowed if host is not None else None
+        if used is not None and (loan is None or loan.ended or loan.id != used.id):
+            self.ended_loans.add(used.id)
+        return loan
 
     # --- as a crawl does
 
@@ -521,6 +531,8 @@ class Schedule:
 
     def refused(self, member: Member) -> None:
         self._refused_at = self.timeline.now
+        if (host := member.host) is not None and host.borrowed is not None:
+            member.ended_loans.add(host.borrowed.id)
         self.trace(member.name, "is refused", "")
         self.happened[f"refused: {'borrower' if member.frontier.borrowed else 'owner'}"] += 1
 

@@ -71,6 +71,12 @@ WITHOUT = {
             ("loan is None or loan.id != borrowed.id or loan.ended", "loan is None"),
         ),
         (
+            "a-borrower-goes-on-after-a-failure",
+            "crawlcw.crawl.causes",
+            "Causes._left_to_owner",
+            ("host.enter(Phase.LEAVING)", "pass"),
+        ),
+        (
             "a-late-report-takes-back-a-later-one",
             "crawlcw.ledger.workers",
             "Workers.report",
