@@ -40,11 +40,11 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Reason of a failed or ignored task, or of one finished without a page; in the ledger."""
+    """Why a task failed, was ignored, or finished without a page; the ledger stores it."""
 
     # Worth another attempt, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
-    DNS_NXDOMAIN = "dns-nxdomain"  #: once more
+    DNS_NXDOMAIN = "dns-nxdomain"  #: tried only once more
     CONNECT = "connect"
     TIMEOUT_CONNECT = "timeout-connect"
     TIMEOUT_READ = "timeout-read"
@@ -94,8 +94,8 @@ class Reason(StrEnum):
     TRAP_REPEATED_SEGMENT = "trap-repeated-segment"
     TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
-    UNWANTED = "unwanted"  #: by the handler of a tracked task
-    WITHDRAWN = "withdrawn"  #: by the user, before a worker took it
+    UNWANTED = "unwanted"  #: the handler of a tracked task does not want it
+    WITHDRAWN = "withdrawn"  #: the user withdrew it before a worker claimed it
     REDIRECT = "redirect"  #: the task is finished, and its page belongs to another task
 
 

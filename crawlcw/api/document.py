@@ -53,7 +53,7 @@ class Document:
     headers: Mapping[str, str]
     body: bytes
 
-    #: The trees that the crawl has made; None: it has not checked the page.
+    #: The trees that the crawl has made before the callback; None: it has not checked the page.
     trees: Trees | None = None
     _chosen_charset: str | None = None
     _plain_body: bytes | None = None  #: the body, once `source` has found that it is unchanged

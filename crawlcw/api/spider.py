@@ -142,7 +142,7 @@ class Spider:
             yield Request(url)
 
     def parse(self, response: Response) -> Any:  # noqa: ARG002  # for a spider's own
-        """Yield the items and requests of a page. A spider without `rules` must define it."""
+        """Yield the items and requests of a page; a spider without `rules` must define it."""
         if self.rules:
             return
         raise NotImplementedError(f"{type(self).__name__} has no parse()")
@@ -156,7 +156,7 @@ class Spider:
         return item
 
     async def login(self, session: LoginSession) -> None:
-        """Log a session in, by `session.fetch` and `session.submit`; it fails if this raises.
+        """Log a session in, by `session.fetch` and `session.submit`; an error fails the login.
 
         One process at a time calls it: before the first page of a session, and again
         when the session was logged out.

@@ -199,8 +199,8 @@ def sum_of(histograms: Iterable[Sequence[float]]) -> list[float]:
 class Counters:
     """The counters of a process since its start; counters of several processes can be added."""
 
-    pages: int = 0  #: finished
-    items: int = 0  #: recorded
+    pages: int = 0  #: finished pages
+    items: int = 0  #: recorded items
     failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
     host_failures: Mapping[str, int] = field(default_factory=dict)
     """Answers, or none, that cost no page an attempt, by reason."""
@@ -209,7 +209,7 @@ class Counters:
     bytes: int = 0  #: of decoded bodies
     leases_lost: int = 0  #: results dropped because another worker has the lease now
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
-    items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded
+    items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded items
     items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
     stalls: int = 0  #: stalls of event loops of a second or more
     longest_stall: float = 0.0  #: seconds
