@@ -37,7 +37,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "purge": (
         "crawlcw purge books --host old.example --dry-run",
-        "crawlcw purge books --status ignored --reason out-of-scope --yes",
+        "crawlcw purge books --status ignored --reason refused-scope --yes",
     ),
     "resume": ("crawlcw resume books",),
     "set": (
@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "crawlcw export books -o - --since 1d | jq .title",
     ),
     "tasks": (
-        "crawlcw tasks books --status ignored --reason timeout --since 1h",
+        "crawlcw tasks books --status ignored --reason timeout-read --since 1h",
         "crawlcw tasks books --url-prefix https://books.example/new/ --json --limit 0",
     ),
     "show": (
@@ -73,7 +73,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "retry-failed": (
         "crawlcw retry-failed books",
-        "crawlcw retry-failed books --reason timeout --since 2h --dry-run",
+        "crawlcw retry-failed books --reason timeout-read --since 2h --dry-run",
     ),
     "recrawl": (
         "crawlcw recrawl books --older-than 7d",

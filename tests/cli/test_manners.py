@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from click.shell_completion import get_completion_class
 from crawlcw import Spider, run_spider
 from crawlcw.cli.examples import EXAMPLES
 from crawlcw.cli.main import COMPLETE_VARIABLE, cli
+from crawlcw.cli.selection import any_reason
 from crawlcw.testing import ReplayDownloader
 from tests.support.commands import invoke
 from tests.support.programs import environment, run_to_end
@@ -66,6 +68,9 @@ def test_the_help_of_every_command_ends_with_examples_that_can_be_given(
         words = shlex.split(given)
         assert words[0] == name
         command.make_context(name, words[1:]).close()
+        for option, value in pairwise(words):
+            if option == "--reason":
+                assert any_reason(value)
 
 
 def completed(*words: str) -> list[str]:
