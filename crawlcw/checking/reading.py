@@ -14,21 +14,21 @@ def located(text: str, folder: Path) -> tuple[Path, str] | None:
 
     *text* is a name of a spider in *folder*, `file.py`, `file.py:Class` or `module:Class`.
     """
-    place, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
-    path = Path(place)
-    if place.endswith(".py") or path.is_file():
+    location, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
+    path = Path(location)
+    if location.endswith(".py") or path.is_file():
         return (path, class_name) if path.is_file() else None
     if colon:
-        found = _module_file(place)
-        return None if found is None else (found, class_name)
+        module_path = _module_file(location)
+        return None if module_path is None else (module_path, class_name)
     for path in sorted(folder.glob("*.py")):
         try:
             source = Source(path)
         except UNREADABLE:
             continue
-        for each in source.classes:
-            if text in _names(each):
-                return path, each.node.name
+        for candidate in source.classes:
+            if text in _names(candidate):
+                return path, candidate.node.name
     return None
 
 
@@ -71,4 +71,4 @@ def check(path: Path) -> list[Finding]:
 
 def has_spider(path: Path) -> bool:
     """Return whether a file defines a spider, judged by names."""
-    return any(each.is_spider for each in Source(path).classes)
+    return any(class_.is_spider for class_ in Source(path).classes)

@@ -60,8 +60,8 @@ def check(source: Source) -> None:
             case ast.Subscript(
                 value=ast.Attribute() as owner, slice=ast.Constant(value=str(key))
             ) if path_of(owner) == "response.meta" and (source.is_scrapys or key in META_KEYS):
-                instead = META_KEYS.get(key, f"response.context[{key!r}]")
-                source.tell(node.lineno, f"response.meta[{key!r}]", instead, _REQUESTS)
+                replacement = META_KEYS.get(key, f"response.context[{key!r}]")
+                source.tell(node.lineno, f"response.meta[{key!r}]", replacement, _REQUESTS)
 
 
 def _check_call(call: ast.Call, source: Source) -> None:
@@ -70,21 +70,21 @@ def _check_call(call: ast.Call, source: Source) -> None:
         return
     for keyword in call.keywords:
         line, argument = keyword.value.lineno, keyword.arg
-        what = f"{name}({argument}=...)"
+        code = f"{name}({argument}=...)"
         if argument == "dont_filter" and source.is_scrapys:
             message = "dont_filter=True: the same; allowed_hosts hold for it all the same"
             source.tell(line, message, guide=_REQUESTS)
         elif name == "follow_all" and argument in ("css", "xpath"):
             selection = ast.unparse(keyword.value)
             selection = selection if argument == "css" else f"response.xpath({selection})"
-            source.tell(line, what, f"response.follow_all({selection})", _RESPONSES)
+            source.tell(line, code, f"response.follow_all({selection})", _RESPONSES)
         elif argument in REQUEST_ARGUMENTS:
             keys = list(_keys(keyword.value))
             scrapy_keys = [key for key in keys if argument == "meta" and key in META_KEYS]
             for key in scrapy_keys:
-                source.tell(line, f"{what}: {key!r}", META_KEYS[key], _REQUESTS)
+                source.tell(line, f"{code}: {key!r}", META_KEYS[key], _REQUESTS)
             if not scrapy_keys or len(scrapy_keys) < len(keys):
-                source.tell(line, what, REQUEST_ARGUMENTS[argument], _REQUESTS)
+                source.tell(line, code, REQUEST_ARGUMENTS[argument], _REQUESTS)
 
 
 def _request_of(call: ast.Call, source: Source) -> str:
@@ -125,9 +125,9 @@ def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
         match node:
             case ast.Attribute() if (path := path_of(node)) in _OF_ATTRIBUTES:
                 yield node.lineno, path, _OF_ATTRIBUTES[path]
-            case ast.Call(func=function, keywords=keywords) if source.dotted(
-                function
-            ) in _WITH_EXTRAS or _follows(function):
+            case ast.Call(func=callee, keywords=keywords) if source.dotted(
+                callee
+            ) in _WITH_EXTRAS or _follows(callee):
                 for keyword in keywords:
                     line, name = keyword.value.lineno, keyword.arg
                     match name, keyword.value:
@@ -148,25 +148,27 @@ def _follows(function: ast.expr) -> str:
 def check_callbacks(spider: Class) -> None:
     """Report callbacks and errbacks with other parameters than crawlcw passes."""
     nodes = [node for owner in spider.lineage for node in ast.walk(owner.node)]
-    called = {node.func for node in nodes if isinstance(node, ast.Call)}
-    handed_on = {
+    called_nodes = {node.func for node in nodes if isinstance(node, ast.Call)}
+    referenced_names = {
         path_of(node).removeprefix("self.")
         for node in nodes
-        if isinstance(node, ast.Attribute) and node not in called
+        if isinstance(node, ast.Attribute) and node not in called_nodes
     }
     for method in spider.methods():
         parameters = [each.arg for each in (*method.args.posonlyargs, *method.args.args)][1:]
         required = len(parameters) - len(method.args.defaults)
-        if method.name not in handed_on:
+        if method.name not in referenced_names:
             continue
         if parameters == ["failure"]:
-            what = f"def {method.name}(self, failure)"
-            instead = f"def {method.name}(self, request, error): error.reason, error.response"
-            spider.source.tell(method.lineno, what, instead, _REQUESTS)
+            message = f"def {method.name}(self, failure)"
+            replacement = f"def {method.name}(self, request, error): error.reason, error.response"
+            spider.source.tell(method.lineno, message, replacement, _REQUESTS)
         elif parameters[:1] == ["response"] and required > 1:
-            what = f"def {method.name}(): a callback is given the response alone"
-            instead = ", ".join(f"response.context[{name!r}]" for name in parameters[1:required])
-            spider.source.tell(method.lineno, what, instead, _REQUESTS)
+            message = f"def {method.name}(): a callback is given the response alone"
+            replacement = ", ".join(
+                f"response.context[{name!r}]" for name in parameters[1:required]
+            )
+            spider.source.tell(method.lineno, message, replacement, _REQUESTS)
     packages = {name.partition(".")[0] for each in spider.lineage for name in each.foreign}
     if packages <= _PACKAGES | {"object"}:
         for call in ast.walk(spider.node):
@@ -176,12 +178,14 @@ def check_callbacks(spider: Class) -> None:
 
 def _check_names(call: ast.Call, spider: Class) -> None:
     """Report a callback that a request names and that the spider has not."""
-    named = [each.value for each in call.keywords if each.arg in ("callback", "errback")]
-    for value in (*call.args[1:2], *named):
+    callbacks = [
+        keyword.value for keyword in call.keywords if keyword.arg in ("callback", "errback")
+    ]
+    for value in (*call.args[1:2], *callbacks):
         match value:
             case (
                 ast.Attribute(value=ast.Name(id="self"), attr=name) | ast.Constant(value=str(name))
             ):
                 if not spider.defines(name) and not hasattr(Spider, name):
-                    what = f"{spider.node.name} has no callback {name!r}"
-                    spider.source.tell(value.lineno, what)
+                    message = f"{spider.node.name} has no callback {name!r}"
+                    spider.source.tell(value.lineno, message)

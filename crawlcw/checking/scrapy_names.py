@@ -128,8 +128,8 @@ class Names:
     def look(self) -> None:
         """Check the whole file."""
         self._imports()
-        for each in self._source.classes:
-            (self._spider if each.is_spider else self._part)(each)
+        for class_ in self._source.classes:
+            (self._spider if class_.is_spider else self._part)(class_)
         for node in ast.walk(self._source.tree):
             match node:
                 case ast.Call():
@@ -139,20 +139,22 @@ class Names:
         self._settings_file()
 
     def _imports(self) -> None:
-        for each in self._source.imports:
-            top = each.dotted.partition(".")[0]
-            if each.is_optional:
+        for imported in self._source.imports:
+            package = imported.dotted.partition(".")[0]
+            if imported.is_optional:
                 continue
-            if top in FOREIGN_MODULES:
-                instead, guide = _counterpart(each.dotted)
-                what = f"import of {each.dotted}"
-                stops = not each.in_function
-                self._tell(each.line, what, instead, guide, stops=stops)
-            elif top == "crawlcw" and each.dotted.count(".") == 1:
-                name = each.dotted.partition(".")[2]
+            if package in FOREIGN_MODULES:
+                replacement, guide = _counterpart(imported.dotted)
+                code = f"import of {imported.dotted}"
+                stops = not imported.in_function
+                self._tell(imported.line, code, replacement, guide, stops=stops)
+            elif package == "crawlcw" and imported.dotted.count(".") == 1:
+                name = imported.dotted.partition(".")[2]
                 if name in _NAMES and name not in crawlcw.__all__:
-                    instead, guide = _NAMES[name]
-                    self._tell(each.line, f"crawlcw has no {name}", instead, guide, stops=True)
+                    replacement, guide = _NAMES[name]
+                    self._tell(
+                        imported.line, f"crawlcw has no {name}", replacement, guide, stops=True
+                    )
 
     def _use(self, node: ast.Attribute | ast.Name) -> None:
         """Find uses of renamed names, and of Scrapy's attributes of a spider."""
@@ -167,25 +169,25 @@ class Names:
         if not isinstance(node, ast.Attribute) or node in self._told:
             return
         text = path_of(node)
-        if text.startswith("self.") and (found := _OF_SELF.get(text.removeprefix("self."))):
+        if text.startswith("self.") and (counterpart := _OF_SELF.get(text.removeprefix("self."))):
             self._told.add(node.value)
             is_scrapys = text.startswith("self.crawler") or self._of_scrapy
-            if is_scrapys and not any(each.defines("crawler") for each in self._source.classes):
-                self._tell(node.lineno, text, *found)
+            if is_scrapys and not any(class_.defines("crawler") for class_ in self._source.classes):
+                self._tell(node.lineno, text, *counterpart)
         elif self._of_scrapy and text == "self.state":
-            what = "self.state: durable with the page that changes it"
-            self._tell(node.lineno, what, "self.state.add(key, n) for counters", _STATE)
+            code = "self.state: durable with the page that changes it"
+            self._tell(node.lineno, code, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
-            instead = {"failure.request": "request"}.get(text, "error.reason, error.response")
-            self._tell(node.lineno, text, instead, "spiders#Requests")
+            replacement = {"failure.request": "request"}.get(text, "error.reason, error.response")
+            self._tell(node.lineno, text, replacement, "spiders#Requests")
 
     def _call(self, call: ast.Call) -> None:
         dotted = self._source.dotted(call.func)
         if dotted.startswith("scrapy.") and dotted.endswith(_RULED):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
-                    what = f"{ast.unparse(call.func)}({keyword.arg}=...)"
-                    self._tell(keyword.value.lineno, what, RULE_ARGUMENTS[keyword.arg], _RULES)
+                    code = f"{ast.unparse(call.func)}({keyword.arg}=...)"
+                    self._tell(keyword.value.lineno, code, RULE_ARGUMENTS[keyword.arg], _RULES)
         if not isinstance(call.func, ast.Attribute):
             return
         owner, name = ast.unparse(call.func.value), call.func.attr
@@ -211,37 +213,42 @@ class Names:
                     ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)
                 ):
                     is_settings = "custom_settings" in defined(statement)
-                    for key, to in (
+                    for key, setting_value in (
                         zip(value.keys, value.values, strict=True) if is_settings else ()
                     ):
                         if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                            self._tell(key.lineno, key.value, _setting(key.value, to), "settings")
+                            self._tell(
+                                key.lineno,
+                                key.value,
+                                _setting(key.value, setting_value),
+                                "settings",
+                            )
                 case ast.FunctionDef(name="closed" | "close") | ast.AsyncFunctionDef(name="closed"):
-                    if any(each.arg == "reason" for each in statement.args.args):
-                        what = f"def {statement.name}(self, reason)"
-                        instead = "def closed(self, report): report.finish_reason"
-                        self._tell(statement.lineno, what, instead, _HOOKS)
+                    if any(argument.arg == "reason" for argument in statement.args.args):
+                        code = f"def {statement.name}(self, reason)"
+                        replacement = "def closed(self, report): report.finish_reason"
+                        self._tell(statement.lineno, code, replacement, _HOOKS)
 
-    def _part(self, part: Class) -> None:
+    def _part(self, class_: Class) -> None:
         """Find the methods of a pipeline or of middleware."""
-        for method in part.methods():
-            parameters, found = _OF_PARTS.get(method.name, (None, None))
-            if parameters is None or found is None:
+        for method in class_.methods():
+            parameters, counterpart = _OF_PARTS.get(method.name, (None, None))
+            if parameters is None or counterpart is None:
                 continue
-            if parameters <= {each.arg for each in method.args.args}:
-                self._tell(method.lineno, f"{part.node.name}.{method.name}()", *found)
+            if parameters <= {argument.arg for argument in method.args.args}:
+                self._tell(method.lineno, f"{class_.node.name}.{method.name}()", *counterpart)
 
     def _settings_file(self) -> None:
         """Find the settings of a Scrapy project: upper-case names of a module."""
-        named = [
+        assignments = [
             (statement, name)
             for statement in self._source.tree.body
             for name in defined(statement)
             if name in SETTINGS
         ]
-        names = {name for _, name in named}
+        names = {name for _, name in assignments}
         if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
-            for statement, name in named:
+            for statement, name in assignments:
                 value = getattr(statement, "value", None)
                 self._tell(statement.lineno, name, _setting(name, value), "settings")
 

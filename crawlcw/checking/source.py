@@ -67,34 +67,34 @@ class Class:
     @cached_property
     def lineage(self) -> tuple["Class", ...]:
         """The class and all its readable bases, itself first."""
-        found = [self]
+        classes = [self]
         for base in self.bases:
-            found += [each for each in base.lineage if each not in found]
-        return tuple(found)
+            classes += [ancestor for ancestor in base.lineage if ancestor not in classes]
+        return tuple(classes)
 
     @property
     def is_spider(self) -> bool:
         """Whether it is a spider, of crawlcw or Scrapy, by the names of its bases."""
-        return any(name.endswith("Spider") for each in self.lineage for name in each.foreign)
+        return any(name.endswith("Spider") for class_ in self.lineage for name in class_.foreign)
 
     def methods(self) -> Iterator[FunctionNode]:
         """Yield the methods of the class itself."""
-        for each in self.node.body:
-            if isinstance(each, FunctionNode):
-                yield each
+        for statement in self.node.body:
+            if isinstance(statement, FunctionNode):
+                yield statement
 
     def defines(self, name: str) -> bool:
         """Return whether the class, or a readable base, has an attribute *name*."""
-        return any(name in each.names for each in self.lineage)
+        return any(name in class_.names for class_ in self.lineage)
 
     @cached_property
     def names(self) -> frozenset[str]:
         """The names that its body defines or that it assigns to `self`."""
-        found = {name for statement in self.node.body for name in defined(statement)}
+        defined_names = {name for statement in self.node.body for name in defined(statement)}
         for node in ast.walk(self.node):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                found.add(node.attr)
-        return frozenset(found)
+                defined_names.add(node.attr)
+        return frozenset(defined_names)
 
 
 def defined(statement: ast.stmt) -> list[str]:
@@ -145,15 +145,15 @@ class Source:
     def is_scrapys(self) -> bool:
         """Whether the file cannot be loaded without Scrapy."""
         return any(
-            each.dotted.partition(".")[0] in FOREIGN_MODULES and not each.is_optional
-            for each in self.imports
+            imported.dotted.partition(".")[0] in FOREIGN_MODULES and not imported.is_optional
+            for imported in self.imports
         )
 
     @property
     def classes(self) -> list[Class]:
         """The classes of the file's top level, in order."""
-        made = (self.class_named(name) for name in self._class_nodes)
-        return [each for each in made if each is not None]
+        candidates = (self.class_named(name) for name in self._class_nodes)
+        return [class_ for class_ in candidates if class_ is not None]
 
     def class_named(self, name: str) -> Class | None:
         """Return the class of that name, from this file or an imported one beside it."""
@@ -169,24 +169,24 @@ class Source:
             other = self._beside(module)
             return None if other is None else other.class_named(last)
         bases, foreign = [], []
-        for each in node.bases:
-            base = self.class_named(each.id) if isinstance(each, ast.Name) else None
+        for expression in node.bases:
+            base = self.class_named(expression.id) if isinstance(expression, ast.Name) else None
             if base is not None:
                 bases.append(base)
             else:
-                foreign.append(self.dotted(each) or ast.unparse(each))
+                foreign.append(self.dotted(expression) or ast.unparse(expression))
         return Class(node, self, tuple(bases), tuple(foreign))
 
     def _beside(self, module: str) -> "Source | None":
         """Return the file of a *module* beside this one, or in the working directory."""
-        parts = module.strip(".").replace(".", "/") + ".py"
-        for path in (self.path.parent / parts, self.path.parent.parent / parts, Path(parts)):
+        file = module.strip(".").replace(".", "/") + ".py"
+        for path in (self.path.parent / file, self.path.parent.parent / file, Path(file)):
             if module and path not in self.others:
                 self.others[path] = None
                 with suppress(*UNREADABLE):
                     self.others[path] = Source(path, self.others)
-            if (found := self.others.get(path)) is not None and found is not self:
-                return found
+            if (source := self.others.get(path)) is not None and source is not self:
+                return source
         return None
 
     def dotted(self, expression: ast.expr) -> str:
@@ -221,13 +221,15 @@ def _imports(tree: ast.Module) -> Iterator[Imported]:
     for statement in nodes:
         match statement:
             case ast.Import(names=names):
-                named = [(each, each.name if each.asname else _top(each.name)) for each in names]
+                pairs = [
+                    (entry, entry.name if entry.asname else _top(entry.name)) for entry in names
+                ]
             case ast.ImportFrom(module=module, names=names, level=level):
-                place = f"{'.' * level}{module or ''}"
-                named = [(each, f"{place}.{each.name}") for each in names]
+                package = f"{'.' * level}{module or ''}"
+                pairs = [(entry, f"{package}.{entry.name}") for entry in names]
             case _:
                 continue
-        for alias, dotted in named:
+        for alias, dotted in pairs:
             yield Imported(
                 name=alias.asname or _top(alias.name),
                 dotted=dotted,

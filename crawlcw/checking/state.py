@@ -36,27 +36,29 @@ def of_class(path: Path, name: str) -> list[Finding]:
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
-    for each in lineage:
-        look(each)
-    sources = dict.fromkeys(each.source for each in lineage)
+    for class_ in lineage:
+        look(class_)
+    sources = dict.fromkeys(class_.source for class_ in lineage)
     return [finding for source in sources for finding in sorted(source.findings)]
 
 
 def look(spider: Class) -> None:
     """Find the first change of each attribute that callbacks of *spider* change."""
-    methods = {m.name: _Method(m) for each in reversed(spider.lineage) for m in each.methods()}
+    methods = {
+        node.name: _Method(node) for class_ in reversed(spider.lineage) for node in class_.methods()
+    }
     containers = _containers(spider)
-    of_pages = _of_pages(methods)
-    told = set(_NOT_STATE)
+    page_methods = _of_pages(methods)
+    reported = set(_NOT_STATE)
     for method in spider.methods():
-        if method.name not in of_pages:
+        if method.name not in page_methods:
             continue
         for line, name in sorted(_changes(method, containers)):
-            if name in told or not _is_read_elsewhere(methods, method, name, line):
+            if name in reported or not _is_read_elsewhere(methods, method, name, line):
                 continue
-            told.add(name)
-            what = f"self.{name} is changed in {method.name}(), and a crash loses it"
-            spider.source.tell(line, what, _INSTEAD, _GUIDE)
+            reported.add(name)
+            message = f"self.{name} is changed in {method.name}(), and a crash loses it"
+            spider.source.tell(line, message, _INSTEAD, _GUIDE)
 
 
 class _Method:
@@ -65,12 +67,12 @@ class _Method:
     def __init__(self, node: FunctionNode) -> None:
         self.node = node
         self.reads: dict[str, list[int]] = defaultdict(list)
-        for each in ast.walk(node):
-            match each:
+        for descendant in ast.walk(node):
+            match descendant:
                 case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Load()):
-                    self.reads[name].append(each.lineno)
+                    self.reads[name].append(descendant.lineno)
                 case ast.AugAssign(target=ast.Attribute(value=ast.Name(id="self"), attr=name)):
-                    self.reads[name].append(each.lineno)
+                    self.reads[name].append(descendant.lineno)
 
 
 def _of_pages(methods: dict[str, _Method]) -> set[str]:
@@ -90,8 +92,8 @@ def _containers(spider: Class) -> set[str]:
     """Return the attributes to which a list, a set or a mapping is assigned."""
     return {
         name
-        for each in spider.lineage
-        for node in ast.walk(each.node)
+        for class_ in spider.lineage
+        for node in ast.walk(class_.node)
         if isinstance(node, ast.Assign | ast.AnnAssign) and _is_container(node.value)
         for target in _targets(node)
         if (name := target.id if isinstance(target, ast.Name) else _of_self(target))
@@ -109,17 +111,17 @@ def _is_container(value: ast.expr | None) -> bool:
 
 
 def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
-    on_demand = {
+    lazy_assignments = {
         inner
         for node in ast.walk(method)
         if isinstance(node, ast.If)
         for inner in ast.walk(node)
         if isinstance(inner, ast.Assign)
-        and any(_of_self(each) in _tested(node) for each in inner.targets)
+        and any(_of_self(lazy_target) in _tested(node) for lazy_target in inner.targets)
     }
     for node in ast.walk(method):
         match node:
-            case ast.Assign() | ast.AugAssign() if node not in on_demand:
+            case ast.Assign() | ast.AugAssign() if node not in lazy_assignments:
                 for target in _targets(node):
                     if name := _of_self(target):
                         yield node.lineno, name
@@ -143,20 +145,20 @@ def _of_self(node: ast.expr) -> str:
 
 def _tested(branch: ast.If) -> set[str]:
     """Return the attributes of `self` that a condition names, as in `if self.x is None`."""
-    return {_of_self(each) for each in ast.walk(branch.test) if isinstance(each, ast.expr)} - {""}
+    return {_of_self(node) for node in ast.walk(branch.test) if isinstance(node, ast.expr)} - {""}
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
     """Return the targets of an assignment, those of a tuple one by one."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    found: list[ast.expr] = []
+    flat_targets: list[ast.expr] = []
     while targets:
         first, *targets = targets
         if isinstance(first, ast.Tuple | ast.List):
             targets = [*first.elts, *targets]
         else:
-            found.append(first)
-    return found
+            flat_targets.append(first)
+    return flat_targets
 
 
 def _is_read_elsewhere(
@@ -164,7 +166,7 @@ def _is_read_elsewhere(
 ) -> bool:
     """Return whether a change outlives its call: another call reads it."""
     return any(
-        read <= line or other.node is not method
-        for other in methods.values()
-        for read in other.reads.get(name, ())
+        read_line <= line or reader.node is not method
+        for reader in methods.values()
+        for read_line in reader.reads.get(name, ())
     )
