@@ -77,7 +77,9 @@ class Report:
     @property
     def clean(self) -> bool:
         """Whether no violation remains."""
-        return all(each.note or each.mended == each.count for each in self.findings.values())
+        return all(
+            finding.note or finding.mended == finding.count for finding in self.findings.values()
+        )
 
     def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
         """Count a violation, and keep the first ones of each kind as examples."""
@@ -85,8 +87,10 @@ class Report:
         finding.count += 1
         finding.mended += mended
         if len(finding.examples) < self.most_examples:
-            shown = {name: printable(text) for name, text in where.items()}
-            finding.examples.append(Example(where=shown, detail=printable(violation.detail)))
+            printable_where = {name: printable(text) for name, text in where.items()}
+            finding.examples.append(
+                Example(where=printable_where, detail=printable(violation.detail))
+            )
 
 
 async def examine(
@@ -115,15 +119,15 @@ async def examine(
 
 async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair: bool) -> bool:
     """Check the store, and with *repair* prepare it; return whether the rest can be read."""
-    kinds = {each.kind for each in health.violations}
-    left = health.violations
+    kinds = {problem.kind for problem in health.violations}
+    remaining = health.violations
     # The user must first drop a different table or index.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
-        left = (await ledger.inspection.health()).violations
+        remaining = (await ledger.inspection.health()).violations
     for violation in health.violations:
-        report.add(violation, {}, mended=violation not in left)
-    return not any(each.kind in _UNREADABLE for each in left)
+        report.add(violation, {}, mended=violation not in remaining)
+    return not any(problem.kind in _UNREADABLE for problem in remaining)
 
 
 class _Candidate(NamedTuple):
@@ -176,29 +180,29 @@ class _Examination:
     async def _look_again(self, check: _Check, first: Mapping[str, Any]) -> None:
         await anyio.sleep(self.second_look.total_seconds())
         async for candidate in check([*first.values()]):
-            mendable = [each for each in candidate.violations if each.mend is not None]
-            repairs = self.repair and bool(mendable)
-            repaired = repairs and await candidate.repair() is not False
+            mendable = [problem for problem in candidate.violations if problem.mend is not None]
+            will_repair = self.repair and bool(mendable)
+            repaired = will_repair and await candidate.repair() is not False
             for violation in candidate.violations:
                 mended = repaired and violation.mend is not None
                 self.report.add(violation, candidate.where, mended=mended)
 
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self.ledger.inspection.examine(Part.TASKS, only=only):
+        async for document in self.ledger.inspection.examine(Part.TASKS, only=only):
             self.report.tasks += only is None
-            if violations := [*invariants.of_task(found, now=self.ledger.now())]:
-                mend = partial(self._mend, found, violations)
-                yield _Candidate(found["_id"], _where(found), violations, mend)
+            if violations := [*invariants.of_task(document, now=self.ledger.now())]:
+                mend = partial(self._mend, document, violations)
+                yield _Candidate(document["_id"], _where(document), violations, mend)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for found in self.ledger.inspection.examine(Part.HOSTS, only=only):
+        async for document in self.ledger.inspection.examine(Part.HOSTS, only=only):
             self.report.hosts += only is None
-            if violations := [*invariants.of_host(found, now=self.ledger.now())]:
-                where = {"host": str(found["_id"])}
-                mend = partial(self._mend, found, violations)
-                yield _Candidate(found["_id"], where, violations, mend)
+            if violations := [*invariants.of_host(document, now=self.ledger.now())]:
+                where = {"host": str(document["_id"])}
+                mend = partial(self._mend, document, violations)
+                yield _Candidate(document["_id"], where, violations, mend)
 
-    async def _mend(self, found: Found, violations: Iterable[Violation]) -> bool:
+    async def _mend(self, document: Found, violations: Iterable[Violation]) -> bool:
         """Mend a task or a host if it has not changed; return whether it was mended.
 
         If two repairs set the same field, the later one wins.
@@ -206,23 +210,23 @@ class _Examination:
         change: dict[str, Any] = {}
         for violation in violations:
             change |= violation.mend or {}
-        mended = await self.ledger.admin.mend(found, change)
+        mended = await self.ledger.admin.mend(document, change)
         due = change.get("due")
         if mended and isinstance(due, datetime) and not self.ledger.kind.tracked:
-            await self.ledger.hosts.wake({found["host"]: due})
+            await self.ledger.hosts.wake({document["host"]: due})
         return mended
 
     async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""
         if only is None:
-            after = ""
-            while names := await self.ledger.hosts.due(after=after, limit=_HOSTS):
-                after = names[-1]
+            cursor = ""
+            while names := await self.ledger.hosts.due(after=cursor, limit=_HOSTS):
+                cursor = names[-1]
                 async for candidate in self._sleepers(names):
                     yield candidate
             return
-        read = self.ledger.inspection.examine(Part.HOSTS, only=only)
-        hosts, now = {host["_id"]: host async for host in read}, self.ledger.now()
+        documents = self.ledger.inspection.examine(Part.HOSTS, only=only)
+        hosts, now = {host["_id"]: host async for host in documents}, self.ledger.now()
         for name in only:
             host = hosts.get(name)
             if host is not None and (
@@ -236,12 +240,15 @@ class _Examination:
 
     async def _blobs(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield large values without a task that refers to them."""
-        async for found in self.ledger.inspection.examine(Part.BLOBS, only=only):
-            identity, made = found["_id"], found["create_time"]
-            detail, is_old = f"{identity} of {made}", made <= self.ledger.now() - _REFERRED_WITHIN
-            left = Violation(kind=Kind.BLOB_LEFT, detail=detail, mend={} if is_old else None)
+        async for document in self.ledger.inspection.examine(Part.BLOBS, only=only):
+            identity, created_at = document["_id"], document["create_time"]
+            detail, is_old = (
+                f"{identity} of {created_at}",
+                created_at <= self.ledger.now() - _REFERRED_WITHIN,
+            )
+            violation = Violation(kind=Kind.BLOB_LEFT, detail=detail, mend={} if is_old else None)
             drop = partial(self.ledger.blobs.drop, [BlobRef(id=identity, size=0)])
-            yield _Candidate(identity, {"task": found["task_id"].hex()}, [left], drop)
+            yield _Candidate(identity, {"task": document["task_id"].hex()}, [violation], drop)
 
     async def _workers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the dead workers."""
@@ -251,12 +258,12 @@ class _Examination:
             is_wanted = only is None or worker.name in only
             if is_wanted and (is_dead(worker) or is_gone(worker, now=now)):
                 detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
-                dead = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})
+                violation = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})
                 leave = partial(self.ledger.workers.leave, worker.name)
-                yield _Candidate(worker.name, {"worker": worker.name}, [dead], leave)
+                yield _Candidate(worker.name, {"worker": worker.name}, [violation], leave)
 
 
-def _where(found: Found) -> dict[str, str]:
-    identity = found["_id"]
+def _where(document: Found) -> dict[str, str]:
+    identity = document["_id"]
     task = identity.hex() if isinstance(identity, bytes) else repr(identity)
-    return {"task": task, "url": str(found["url"])} if "url" in found else {"task": task}
+    return {"task": task, "url": str(document["url"])} if "url" in document else {"task": task}

@@ -157,36 +157,36 @@ def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
         # In MongoDB null is not absence: the index has it, before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
-    says = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
+    state_text = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
     if status is Status.PROCESSING:
         if mend := _mend_of_lease(found, now=now, due=due):
-            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=says, mend=mend)
-    elif left := _left(found, status, due=due):
-        detail = f"{says}, reason {found.get('reason')}"
-        yield Violation(kind=Kind.FIELD_LEFT, detail=detail, mend=dict.fromkeys(left))
+            yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=state_text, mend=mend)
+    elif stale_fields := _left(found, status, due=due):
+        detail = f"{state_text}, reason {found.get('reason')}"
+        yield Violation(kind=Kind.FIELD_LEFT, detail=detail, mend=dict.fromkeys(stale_fields))
     if status in WAITING and due is None:
-        yield Violation(kind=Kind.DUE_MISSING, detail=says, mend={"due": now})
+        yield Violation(kind=Kind.DUE_MISSING, detail=state_text, mend={"due": now})
     fence, settled = found["fence"], found["settled"]
     quarantine_fence = found.get("quarantine_fence") or 0
     # A claim raises the fence, its work begins, and its outcome ends the claim.
     if fence < max(settled + (status is Status.PROCESSING), quarantine_fence):
         detail = f"fence {fence}, settled {settled}, quarantine_fence {quarantine_fence}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=f"{status.name.lower()}, {detail}")
-    if lost := found.get("items_lost"):
-        detail = f"item {', '.join(map(str, lost))} of {found.get('items')}"
+    if missing := found.get("items_lost"):
+        detail = f"item {', '.join(map(str, missing))} of {found.get('items')}"
         yield Violation(kind=Kind.ITEM_LOST, detail=detail)
-    if lost := found.get("blobs_lost"):
-        yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, lost)))
+    if missing := found.get("blobs_lost"):
+        yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, missing)))
 
 
 def _mend_of_lease(
-    found: Mapping[str, Any], *, now: datetime, due: datetime | None
+    document: Mapping[str, Any], *, now: datetime, due: datetime | None
 ) -> dict[str, Any]:
     """Return the fields that complete a lease of a task; empty if it is complete."""
     mend: dict[str, Any] = {}
-    if found.get("lock_time") is None:
-        mend["lock_time"] = found["update_time"]
-    if found.get("lock") is None:
+    if document.get("lock_time") is None:
+        mend["lock_time"] = document["update_time"]
+    if document.get("lock") is None:
         # No worker can hold it, because every write of a holder compares the lock. So it becomes
         # an expired lease.
         mend |= {"lock": _MENDED, "due": now if due is None else min(due, now)}
@@ -196,24 +196,26 @@ def _mend_of_lease(
     return mend
 
 
-def _left(found: Mapping[str, Any], status: Status, *, due: datetime | None) -> list[str]:
+def _left(document: Mapping[str, Any], status: Status, *, due: datetime | None) -> list[str]:
     """Return the fields of a task without a lease that have lost their meaning."""
-    left = [name for name in ("lock", "lock_time") if found.get(name) is not None]
+    stale_fields = [name for name in ("lock", "lock_time") if document.get(name) is not None]
     if status in DONE and due is not None:
-        left.append("due")
-    reason = found.get("reason")
+        stale_fields.append("due")
+    reason = document.get("reason")
     is_redirect = status is Status.FINISHED and reason == Reason.REDIRECT
     if status in (Status.TODO, Status.FINISHED) and reason is not None and not is_redirect:
-        left.append("reason")
-    return left
+        stale_fields.append("reason")
+    return stale_fields
 
 
-def _malformed(found: Mapping[str, Any], needed: _Types, optional: _Types) -> Iterator[Violation]:
-    for name, kind in {**needed, **optional}.items():
-        value = found.get(name)
-        if name not in found and name in needed:
+def _malformed(
+    document: Mapping[str, Any], required: _Types, optional: _Types
+) -> Iterator[Violation]:
+    for name, kind in {**required, **optional}.items():
+        value = document.get(name)
+        if name not in document and name in required:
             yield Violation(kind=Kind.MALFORMED, detail=f"{name} is missing")
-        elif (value is not None or name in needed) and not _has_type(name, value, kind):
+        elif (value is not None or name in required) and not _has_type(name, value, kind):
             yield Violation(kind=Kind.MALFORMED, detail=f"{name} is {value!r}")
 
 
@@ -222,8 +224,8 @@ def _has_type(name: str, value: object, kind: type) -> bool:
         return value in [*kind]
     if isinstance(value, int | float) and kind in (int, float):
         # The shells of the databases write whole numbers as floats.
-        is_right = kind is float or isinstance(value, int) or value.is_integer()
-        return is_right and (value >= 0 or name in _SIGNED)
+        has_number_type = kind is float or isinstance(value, int) or value.is_integer()
+        return has_number_type and (value >= 0 or name in _SIGNED)
     if (name, kind) == ("_id", bytes):
         return isinstance(value, bytes) and len(value) == 16
     return isinstance(value, kind)
@@ -264,6 +266,6 @@ def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Vi
     ready_at = None if found is None else found.get("ready_at")
     not_before = None if found is None else found.get("not_before")
     if ready_at is None or ready_at > max(due, not_before or due):
-        when = "never ready" if ready_at is None else f"ready at {ready_at}"
-        detail = f"a task is due at {due}, it is {'not known' if found is None else when}"
+        readiness = "never ready" if ready_at is None else f"ready at {ready_at}"
+        detail = f"a task is due at {due}, it is {'not known' if found is None else readiness}"
         yield Violation(kind=Kind.HOST_ASLEEP, detail=detail, mend={"ready_at": due})
