@@ -44,9 +44,11 @@ class Access:
                     403, "without a token the server answers to localhost and 127.0.0.1 only"
                 )
             return
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        same = hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token)
-        if scheme.lower() != "bearer" or not same:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        is_equal = hmac.compare_digest(
+            token.strip().encode("utf-8", "surrogateescape"), self._token
+        )
+        if scheme.lower() != "bearer" or not is_equal:
             raise RefusedError(
                 401,
                 "write the server's token into the header `Authorization: Bearer TOKEN`",

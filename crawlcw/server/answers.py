@@ -103,9 +103,9 @@ class TaskView(Answer):
     @classmethod
     def of(cls, task: TrackedTask) -> Self:
         """Return a tracked task."""
-        carried = {"data": task.data, "context": task.context}
-        carried |= {f"results.{stage}": result for stage, result in task.results.items()}
-        large = [name for name, value in carried.items() if isinstance(value, BlobRef)]
+        stored_values = {"data": task.data, "context": task.context}
+        stored_values |= {f"results.{stage}": result for stage, result in task.results.items()}
+        large = [name for name, value in stored_values.items() if isinstance(value, BlobRef)]
         fields = {name: getattr(task, name) for name in cls.model_fields if name != "large"}
         return cls(large=large, **fields)
 

@@ -23,9 +23,9 @@ _MOMENT = re.compile(
 )
 
 
-def _whole(given: object) -> object:
+def _whole(value: object) -> object:
     # JSON has a single type of number, in which 3.0 is an integer.
-    return int(given) if isinstance(given, float) and given.is_integer() else given
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def digits(given: object) -> object:
@@ -33,11 +33,11 @@ def digits(given: object) -> object:
     return int(given) if isinstance(given, str) and _DIGITS.fullmatch(given) else given
 
 
-def _moment(given: object) -> object:
-    if not isinstance(given, str) or not _MOMENT.fullmatch(given):
-        return given
+def _moment(value: object) -> object:
+    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
+        return value
     try:
-        return datetime.fromisoformat(given.upper()).astimezone(UTC)
+        return datetime.fromisoformat(value.upper()).astimezone(UTC)
     except OverflowError:
         raise ValueError("the time is out of range") from None
 
@@ -88,12 +88,12 @@ class NewTasks(Asked):
 TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
-def _kind(given: object) -> str:
-    return "many" if isinstance(given, NewTasks) or "tasks" in _members(given) else "one"
+def _kind(body: object) -> str:
+    return "many" if isinstance(body, NewTasks) or "tasks" in _members(body) else "one"
 
 
-def _members(given: object) -> dict[str, Any]:
-    return given if isinstance(given, dict) else {}
+def _members(body: object) -> dict[str, Any]:
+    return body if isinstance(body, dict) else {}
 
 
 CreateTask = Annotated[

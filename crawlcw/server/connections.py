@@ -123,8 +123,8 @@ class Connections:
         except TimeoutError:
             if connection is not None:
                 connection.is_last = True
-            within = f"{self.deadlines.body:g} s"
-            raise RefusedError(408, f"the body did not arrive within {within}") from None
+            timeout_text = f"{self.deadlines.body:g} s"
+            raise RefusedError(408, f"the body did not arrive within {timeout_text}") from None
         except (ConnectionError, web.RequestPayloadError):
             # The client left, or does not speak HTTP: not an event for the log.
             raise RefusedError(400, "the body is shorter than its Content-Length") from None
@@ -252,11 +252,11 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def _set_timer(self, within: float | None) -> None:
+    def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = None if within is None else loop.call_later(within, self.end)
+        self._timer = None if seconds is None else loop.call_later(seconds, self.end)
 
 
 def places(asked: int) -> int:
@@ -265,15 +265,17 @@ def places(asked: int) -> int:
     First raises the process's soft limit as far as the system permits. Raises
     `UsageError` if fewer than 16 connections would be left.
     """
-    needed = asked + _OTHER_FILES
-    limit, hardest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit != resource.RLIM_INFINITY and limit < needed:
-        limit = needed if hardest == resource.RLIM_INFINITY else min(needed, hardest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hardest))
-    if limit == resource.RLIM_INFINITY or limit >= needed:
+    needed_files = asked + _OTHER_FILES
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit != resource.RLIM_INFINITY and limit < needed_files:
+        limit = (
+            needed_files if hard_limit == resource.RLIM_INFINITY else min(needed_files, hard_limit)
+        )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+    if limit == resource.RLIM_INFINITY or limit >= needed_files:
         return asked
-    most = limit - _OTHER_FILES
-    if most < _FEWEST:
+    max_connections = limit - _OTHER_FILES
+    if max_connections < _FEWEST:
         raise UsageError(
             f"this process may open {limit} files, and {_FEWEST + _OTHER_FILES} are needed to "
             "serve: raise the limit (ulimit -n)"
@@ -281,8 +283,8 @@ def places(asked: int) -> int:
     logger.warning(
         "this process may open %d files: at most %d connections at once, not %d (ulimit -n)",
         limit,
-        most,
+        max_connections,
         asked,
         extra={"event": "files_limited"},
     )
-    return most
+    return max_connections

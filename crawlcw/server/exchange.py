@@ -30,18 +30,18 @@ _SENTENCES = {
 
 async def read(request: web.Request, declared: TypeAdapter[Any]) -> Any:
     """Return the body of a POST, or the query of a GET, as *declared*; raises `RefusedError`."""
-    where = "body" if request.method == "POST" else "query"
-    found = await _body(request) if where == "body" else _query(request)
+    source = "body" if request.method == "POST" else "query"
+    value = await _body(request) if source == "body" else _query(request)
     try:
-        return declared.validate_python(found)
+        return declared.validate_python(value)
     except ValidationError as error:
         # The first invalid field. Discriminators are not part of the body's path.
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
-            where,
-            *(str(part) for n, part in enumerate(first["loc"]) if n or part not in TAGS),
+            source,
+            *(str(part) for n, part in enumerate(first_error["loc"]) if n or part not in TAGS),
         ]
-        raise RefusedError(422, f"{'.'.join(parts)}: {first['msg']}") from None
+        raise RefusedError(422, f"{'.'.join(parts)}: {first_error['msg']}") from None
 
 
 def _query(request: web.Request) -> dict[str, str]:
@@ -86,8 +86,8 @@ async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except web.HTTPException as error:
-        kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        return _refusal(error.status, _SENTENCES.get(error.status, error.reason), kept)
+        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return _refusal(error.status, _SENTENCES.get(error.status, error.reason), headers)
     except RefusedError as error:
         return _refusal(error.status, error, error.headers)
     except TaskNotFoundError as error:
@@ -96,8 +96,8 @@ async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
         return _refusal(422, error)
     except LedgerUnavailableError as error:
         logger.warning("a request is refused: %s", printable(error), extra={"event": "refused"})
-        away = "the ledger is unavailable: try again"
-        return _refusal(503, away, {"Retry-After": _RETRY_AFTER})
+        message = "the ledger is unavailable: try again"
+        return _refusal(503, message, {"Retry-After": _RETRY_AFTER})
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
@@ -109,8 +109,8 @@ async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _refusal(
     status: int, sentence: object, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    line = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
-    response = answered({"error": line}, status=status)
+    message = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
+    response = answered({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:
         # The rest of the body may still arrive: it must not be read as a request.

@@ -50,20 +50,20 @@ async def listening(
     """
 
     @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def check_access(request: web.Request, handler: Handler) -> web.StreamResponse:
         check(request)
         return await handler(request)
 
-    served = web.Application(
-        client_max_size=LARGEST_BODY, middlewares=[connections.counted, *around, guarded]
+    app = web.Application(
+        client_max_size=LARGEST_BODY, middlewares=[connections.counted, *around, check_access]
     )
     for method, path, handler in routes:
-        served.router.add_route(method, path, handler)
-    served[CONNECTIONS] = connections
-    served.on_response_prepare.append(_plain)
-    served.on_response_prepare.append(connections.answered)
+        app.router.add_route(method, path, handler)
+    app[CONNECTIONS] = connections
+    app.on_response_prepare.append(_plain)
+    app.on_response_prepare.append(connections.answered)
     runner = web.AppRunner(
-        served,
+        app,
         access_log=None,
         # aiohttp logs malformed HTTP here.
         logger=_WithoutTracebacks(logger),
@@ -74,10 +74,10 @@ async def listening(
     )
     await runner.setup()
     assert runner.server is not None
-    protocols = connections.protocols(runner.server)
+    protocol_factory = connections.protocols(runner.server)
     try:
         try:
-            sockets = await asyncio.get_running_loop().create_server(protocols, host, port)
+            sockets = await asyncio.get_running_loop().create_server(protocol_factory, host, port)
         except (OSError, UnicodeError) as error:
             raise UsageError(subject + _why_not(host, port, error)) from error
         try:
@@ -100,21 +100,21 @@ def check_reach(host: str, token: str | None) -> None:
         )
 
 
-def _address_of(listening: asyncio.Server) -> str:
-    host, port = listening.sockets[0].getsockname()[:2]
+def _address_of(server: asyncio.Server) -> str:
+    host, port = server.sockets[0].getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _why_not(host: str, port: int, error: Exception) -> str:
     """Return the reason why the server cannot listen at *port* of *host*, as a sentence."""
-    place = f"port {port} of {host}"
+    address = f"port {port} of {host}"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"{place} is in use: choose another port, or stop the server that uses it"
+        return f"{address} is in use: choose another port, or stop the server that uses it"
     if isinstance(error, socket.gaierror | UnicodeError):
         return f"there is no host {host!r}"
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine"
-    return f"cannot listen at {place}: {error}"
+    return f"cannot listen at {address}: {error}"
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):

@@ -60,8 +60,8 @@ def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
     try:
         from crawlcw.telemetry import exposition
     except ModuleNotFoundError:
-        missing = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
-        raise RefusedError(501, missing) from None
+        message = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
+        raise RefusedError(501, message) from None
     return exposition.exposed(snapshot, accept=accept)
 
 
@@ -70,8 +70,8 @@ async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
     # Without the JSON of the other servers, which needs pydantic.
     try:
         return await handler(request)
-    except RefusedError as refused:
-        return web.Response(status=refused.status, text=f"{refused}\n")
+    except RefusedError as refusal:
+        return web.Response(status=refusal.status, text=f"{refusal}\n")
 
 
 class RequestMetrics:
@@ -88,9 +88,9 @@ class RequestMetrics:
     @web.middleware
     async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count a request and its answer."""
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         response = await handler(request)
-        self._duration.observe(time.perf_counter() - began)
+        self._duration.observe(time.perf_counter() - started_at)
         # The route, not the path: clients could create any number of label values.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
@@ -101,7 +101,7 @@ class RequestMetrics:
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the text of `/metrics`; raises `RefusedError` without prometheus-client."""
-        measured = Measures(
+        measures = Measures(
             counters={
                 metrics.HTTP_REQUESTS.name: dict(self._requests),
                 metrics.HTTP_REFUSED.name: dict(self._refused),
@@ -115,4 +115,4 @@ class RequestMetrics:
             tasks = None
         if tasks is not None:
             gauges[metrics.TASKS.name] = dict(tasks)
-        return text_of(Snapshot(totals=measured, gauges=gauges), accept=accept)
+        return text_of(Snapshot(totals=measures, gauges=gauges), accept=accept)

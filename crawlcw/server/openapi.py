@@ -29,21 +29,27 @@ Document = dict[str, Any]
 
 def document(use_case: str, *, needs_token: bool) -> Document:
     """Return the document of a server."""
-    asked = [(each.name, "validation", each.asks) for each in OPERATIONS]
-    answered = [(each.name, "serialization", TypeAdapter(each.gives)) for each in OPERATIONS]
+    request_models = [(operation.name, "validation", operation.asks) for operation in OPERATIONS]
+    response_models = [
+        (operation.name, "serialization", TypeAdapter(operation.gives)) for operation in OPERATIONS
+    ]
     schemas, definitions = TypeAdapter.json_schemas(
-        [*asked, *answered, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
+        [*request_models, *response_models, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
         ref_template="#/components/schemas/{model}",
     )
     shared = definitions.get("$defs", {})
-    access = 401 if needs_token else 403
+    access_status = 401 if needs_token else 403
     refusals = {
-        status: _content(about, schemas["error", "serialization"])
-        for status, about in _REFUSALS.items()
+        status: _content(description, schemas["error", "serialization"])
+        for status, description in _REFUSALS.items()
     }
     paths = {
-        each.path: {each.method.lower(): _operation(each, schemas, shared, refusals, access)}
-        for each in OPERATIONS
+        operation.path: {
+            operation.method.lower(): _operation(
+                operation, schemas, shared, refusals, access_status
+            )
+        }
+        for operation in OPERATIONS
     }
     paths["/openapi.json"] = {
         "get": {
@@ -51,20 +57,20 @@ def document(use_case: str, *, needs_token: bool) -> Document:
             "summary": "This document.",
             "responses": {
                 "200": _content("The document.", {"type": "object"}),
-                str(access): refusals[access],
+                str(access_status): refusals[access_status],
             },
         }
     }
-    found: Document = {
+    openapi: Document = {
         "openapi": "3.1.0",
         "info": {"title": f"crawlcw: the tasks of {use_case}", "version": crawlcw.__version__},
         "paths": paths,
         "components": {"schemas": shared},
     }
     if needs_token:
-        found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        found["security"] = [{"token": []}]
-    return found
+        openapi["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        openapi["security"] = [{"token": []}]
+    return openapi
 
 
 def _operation(
@@ -72,25 +78,25 @@ def _operation(
     schemas: Mapping[Any, Document],
     shared: Document,
     refusals: Mapping[int, Document],
-    access: int,
+    access_status: int,
 ) -> Document:
     responses = {"200": _content("Success.", schemas[operation.name, "serialization"])}
-    for status in sorted({access, *operation.refusals}):
+    for status in sorted({access_status, *operation.refusals}):
         responses[str(status)] = refusals[status]
-    found: Document = {
+    entry: Document = {
         "operationId": operation.name,
         "summary": operation.summary,
         "responses": responses,
     }
     schema = schemas[operation.name, "validation"]
     if operation.method == "POST":
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
+        entry["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
     elif "{key}" in operation.path:
         key = TypeAdapter(bodies.Key).json_schema()
-        found["parameters"] = [{"name": "key", "in": "path", "required": True, "schema": key}]
+        entry["parameters"] = [{"name": "key", "in": "path", "required": True, "schema": key}]
     elif parameters := _in_query(schema, shared):
-        found["parameters"] = parameters
-    return found
+        entry["parameters"] = parameters
+    return entry
 
 
 def _content(description: str, schema: Document) -> Document:
@@ -101,15 +107,15 @@ def _in_query(schema: Document, shared: Document) -> list[Document]:
     if "$ref" in schema:
         schema = shared.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
     return [
-        {"name": name, "in": "query", "required": False, "schema": _not_null(each)}
-        for name, each in schema.get("properties", {}).items()
+        {"name": name, "in": "query", "required": False, "schema": _not_null(property_schema)}
+        for name, property_schema in schema.get("properties", {}).items()
     ]
 
 
 def _not_null(schema: Document) -> Document:
     """Return the schema of a query parameter: optional, but never null."""
-    found = {name: each for name, each in schema.items() if name not in ("default", "title")}
-    if kinds := found.pop("anyOf", None):
+    fields = {name: each for name, each in schema.items() if name not in ("default", "title")}
+    if kinds := fields.pop("anyOf", None):
         (kind,) = (each for each in kinds if each != {"type": "null"})
-        found |= kind
-    return found
+        fields |= kind
+    return fields

@@ -62,11 +62,11 @@ OPERATIONS: list[Operation] = []
 
 
 def _operation(
-    method: str, path: str, *own_refusals: int, asks: Any, gives: type[answers.Answer]
+    method: str, path: str, *statuses: int, asks: Any, gives: type[answers.Answer]
 ) -> Callable[[F], F]:
     """Declare a method of `Api` as an operation."""
 
-    def declared(act: F) -> F:
+    def declare(act: F) -> F:
         operation = Operation(
             method=method,
             path=path,
@@ -74,12 +74,12 @@ def _operation(
             asks=TypeAdapter(asks),
             gives=gives,
             act=act,
-            refusals=(*(_BODY if method == "POST" else ()), *_ANY, *own_refusals),
+            refusals=(*(_BODY if method == "POST" else ()), *_ANY, *statuses),
         )
         OPERATIONS.append(operation)
         return act
 
-    return declared
+    return declare
 
 
 class Api:
@@ -101,9 +101,10 @@ class Api:
     ) -> answers.Created:
         """Add one task, or up to 1,000 `tasks`. Known tasks do not change."""
         tasks = asked.tasks if isinstance(asked, bodies.NewTasks) else [asked]
-        added = await self.tracker.add_many(_made(tracking.NewTask, each) for each in tasks)
+        added = await self.tracker.add_many(_made(tracking.NewTask, body) for body in tasks)
         rejected = [
-            answers.RejectedTask(key=task.url, error=printable(why)) for task, why in added.rejected
+            answers.RejectedTask(key=task.url, error=printable(reason))
+            for task, reason in added.rejected
         ]
         return answers.Created(new=added.new, known=added.known, rejected=rejected)
 
@@ -113,30 +114,32 @@ class Api:
 
         Its tasks beyond the limit go back.
         """
-        end = time.monotonic() + asked.wait
-        pause = _FIRST_PAUSE
+        deadline = time.monotonic() + asked.wait
+        delay = _FIRST_PAUSE
         while True:
             self.tracker.added.clear()
-            share = await self._dispenser.assign(
+            held_tasks = await self._dispenser.assign(
                 asked.worker, asked.limit, stages=asked.stages, request=asked.request
             )
-            left = end - time.monotonic()
-            if share or not asked.limit or left <= 0 or self._stopping:
-                return answers.Held(tasks=[answers.HeldTask.model_validate(each) for each in share])
+            remaining = deadline - time.monotonic()
+            if held_tasks or not asked.limit or remaining <= 0 or self._stopping:
+                return answers.Held(
+                    tasks=[answers.HeldTask.model_validate(task) for task in held_tasks]
+                )
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(pause, left)):
+                async with asyncio.timeout(min(delay, remaining)):
                     await self.tracker.added.wait()
             if request.transport is None or request.transport.is_closing():
                 return answers.Held(tasks=[])
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            delay = min(2 * delay, _LONGEST_PAUSE)
 
     @_operation("POST", "/set_task", 404, 409, asks=bodies.SetTask, gives=answers.Accepted)
     async def set_task(self, asked: bodies.Report, _request: web.Request) -> answers.Accepted:
         """End a held task. A repeated request is recorded once and has the same answer."""
         key = asked.key
         ending = _made(_ENDINGS[type(asked)], asked)
-        ended = await self._dispenser.end(asked.worker, {key: ending}, fences={key: asked.fence})
-        match ended.refused.get(key):
+        result = await self._dispenser.end(asked.worker, {key: ending}, fences={key: asked.fence})
+        match result.refused.get(key):
             case None:
                 return answers.Accepted()
             case Refusal.NOT_FOUND:
@@ -180,9 +183,9 @@ class Api:
         )
 
 
-def _made(kind: type[T], asked: bodies.Asked) -> T:
+def _made(kind: type[T], body: bodies.Asked) -> T:
     """Return a dataclass with the fields of a request, whose delays are in seconds."""
-    found = {field.name: getattr(asked, field.name) for field in fields(kind)}  # type: ignore[arg-type]  # all that are made are dataclasses
-    if "delay" in found:
-        found["delay"] = timedelta(seconds=found["delay"])
-    return kind(**found)
+    values = {field.name: getattr(body, field.name) for field in fields(kind)}  # type: ignore[arg-type]  # all that are made are dataclasses
+    if "delay" in values:
+        values["delay"] = timedelta(seconds=values["delay"])
+    return kind(**values)

@@ -37,23 +37,23 @@ async def serving(
     """
     check_reach(host, token)
     api = Api(tracker)
-    requests = metrics.RequestMetrics(tracker.name, tracker.counts)
-    described = json.dumps(document(tracker.name, needs_token=token is not None)).encode()
+    request_metrics = metrics.RequestMetrics(tracker.name, tracker.counts)
+    document_json = json.dumps(document(tracker.name, needs_token=token is not None)).encode()
 
     async def openapi(_request: web.Request) -> web.Response:
-        return web.Response(body=described, content_type="application/json")
+        return web.Response(body=document_json, content_type="application/json")
 
     async with listening(
         [
             *(_route(api, operation) for operation in OPERATIONS),
             ("GET", "/openapi.json", openapi),
-            metrics.route(requests.scrape),
+            metrics.route(request_metrics.scrape),
         ],
         host=host,
         port=port,
         connections=Connections(most=places(max_connections), deadlines=DEADLINES),
         check=Access(token).check,
-        around=[requests.counted, told],
+        around=[request_metrics.counted, told],
         stop=api.stop,
     ) as address:
         yield address
@@ -61,8 +61,8 @@ async def serving(
 
 def _route(api: Api, operation: Operation) -> Route:
     async def handler(request: web.Request) -> web.Response:
-        asked = await read(request, operation.asks)
-        return answered((await operation.act(api, asked, request)).model_dump())
+        parameters = await read(request, operation.asks)
+        return answered((await operation.act(api, parameters, request)).model_dump())
 
     # A key may contain slashes and line ends.
     path = operation.path.replace("{key}", r"{key:[\s\S]+}")
