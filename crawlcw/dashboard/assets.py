@@ -42,12 +42,12 @@ _TYPES = {
 def assets() -> Mapping[str, Handler]:
     """Return the handlers of requests for the page's files, by their paths."""
     files = resources.files("crawlcw.dashboard").joinpath("static").iterdir()
-    found = {
+    handlers = {
         f"/static/{file.name}": _handler_of(file.read_bytes(), _TYPES[ending])
         for file in files
         if (ending := file.name.rpartition(".")[2]) in _TYPES
     }
-    return {**found, "/": found["/static/index.html"]}
+    return {**handlers, "/": handlers["/static/index.html"]}
 
 
 def _handler_of(body: bytes, content_type: str) -> Handler:

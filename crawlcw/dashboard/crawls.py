@@ -66,8 +66,8 @@ class Crawls:
     async def overview(self, name: str) -> "Overview":
         """Return the overview of *name*; raises `RefusedError` for an unknown name."""
         async with self._opening:
-            if (known := self._opened.get(name)) is not None:
-                return known
+            if (overview := self._opened.get(name)) is not None:
+                return overview
             if name not in await self.names():
                 raise RefusedError(404, f"nothing is recorded for a spider or use case {name!r}")
             ledger = await self._open_one(name)
@@ -99,19 +99,19 @@ class Overview:
         self._failures.forget()
 
     async def _take(self) -> dict[str, Any]:
-        look = await self._observer.look(patience=_PATIENCE)
+        state = await self._observer.look(patience=_PATIENCE)
         return {
-            **_numbers(look, await self._counters.get()),
-            "paused": look.paused,
-            "workers": [_worker(worker, now=look.now) for worker in look.workers],
-            "hosts": [_host(line) for line in look.hosts[:_HOSTS]],
+            **_numbers(state, await self._counters.get()),
+            "paused": state.paused,
+            "workers": [_worker(worker, now=state.now) for worker in state.workers],
+            "hosts": [_host(line) for line in state.hosts[:_HOSTS]],
             "failures": await self._failures.get(),
         }
 
     async def _take_failures(self) -> list[dict[str, Any]]:
-        chosen = TaskFilter(statuses=(Status.FAILED, Status.IGNORED), reasons=FAILURE_REASONS)
-        found = await self.ledger.queries.page(chosen, limit=_FAILURES, scan_limit=_SCAN_LIMIT)
-        return [row(record) for record in found.records]
+        task_filter = TaskFilter(statuses=(Status.FAILED, Status.IGNORED), reasons=FAILURE_REASONS)
+        page = await self.ledger.queries.page(task_filter, limit=_FAILURES, scan_limit=_SCAN_LIMIT)
+        return [row(record) for record in page.records]
 
 
 class _Cached(Generic[T]):
@@ -134,11 +134,11 @@ class _Cached(Generic[T]):
     async def get(self) -> T:
         """Return the value; raises the errors of *take*."""
         async with self._lock:
-            began = time.monotonic()
-            if self._value is None or began >= self._until:
+            started_at = time.monotonic()
+            if self._value is None or started_at >= self._until:
                 self._value = await self._take()
-                ended = time.monotonic()
-                self._until = ended + max(self._every, self._cost * (ended - began))
+                ended_at = time.monotonic()
+                self._until = ended_at + max(self._every, self._cost * (ended_at - started_at))
             return self._value
 
     def forget(self) -> None:
@@ -146,24 +146,24 @@ class _Cached(Generic[T]):
         self._until = float("-inf")
 
 
-def _numbers(look: Look, counters: Counters) -> dict[str, Any]:
+def _numbers(state: Look, counters: Counters) -> dict[str, Any]:
     return {
-        "name": look.name,
-        "kind": look.kind.value,
-        "now": look.now,
-        "counted": look.counted,
-        "counts": look.counts.by_name(),
-        "redirects": look.counts.redirects,
-        "total": look.counts.known,
-        "backlog": look.backlog,
-        "rate": look.rate,
-        "average": look.average,
-        "eta": None if look.eta is None else look.eta.total_seconds(),
+        "name": state.name,
+        "kind": state.kind.value,
+        "now": state.now,
+        "counted": state.counted,
+        "counts": state.counts.by_name(),
+        "redirects": state.counts.redirects,
+        "total": state.counts.known,
+        "backlog": state.backlog,
+        "rate": state.rate,
+        "average": state.average,
+        "eta": None if state.eta is None else state.eta.total_seconds(),
         "items": counters.items,
-        "reasons": dict(look.reasons),
+        "reasons": dict(state.reasons),
         "stages": [
-            {"name": each.value} | fields(each, "open", "finished", "ignored")
-            for each in look.stages
+            {"name": stage.value} | fields(stage, "open", "finished", "ignored")
+            for stage in state.stages
         ],
     }
 

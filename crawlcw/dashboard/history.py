@@ -31,11 +31,11 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
     `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
     `lag` in seconds.
     """
-    reach, step = RANGES[asked.span]
+    length, step = RANGES[asked.span]
     now = ledger.now()
-    since = rates.minute_of(now) - reach
-    found = await ledger.rates.between(since, now, step=step)
-    slots = rates.slots(found, since=since, until=_known_until(found, now=now), step=step)
+    start = rates.minute_of(now) - length
+    spans = await ledger.rates.between(start, now, step=step)
+    slots = rates.slots(spans, since=start, until=_known_until(spans, now=now), step=step)
     return {
         "step": step.total_seconds(),
         "time": [slot.until.timestamp() for slot in slots],
@@ -49,9 +49,9 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
     }
 
 
-def _known_until(found: Sequence[Span], *, now: datetime) -> datetime:
+def _known_until(spans: Sequence[Span], *, now: datetime) -> datetime:
     """Return the time of the last known point; the workers have not written the next one yet."""
-    last = max((span.until for span in found), default=now)
+    last = max((span.until for span in spans), default=now)
     return last if now - last < 2 * rates.EVERY else now
 
 

@@ -16,8 +16,8 @@ async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
 
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
-    found = {name: await _told_of(crawls, name) for name in await crawls.names()}
-    return text_of(Snapshot(totals=Measures(), crawls=found), accept=accept)
+    values_by_crawl = {name: await _told_of(crawls, name) for name in await crawls.names()}
+    return text_of(Snapshot(totals=Measures(), crawls=values_by_crawl), accept=accept)
 
 
 async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:
@@ -32,16 +32,16 @@ async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 
-def _numbers(now: Mapping[str, Any]) -> dict[str, Values]:
-    at_work = [worker for worker in now["workers"] if not worker["silent"]]
-    found: dict[str, Values] = {
+def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
+    live_workers = [worker for worker in overview["workers"] if not worker["silent"]]
+    values: dict[str, Values] = {
         metrics.LEDGER_READ.name: {"": 1},
-        metrics.LEDGER_WORKERS.name: {"": len(at_work)},
-        metrics.LEDGER_RATE.name: {"": now["rate"]},
-        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["processing"] for worker in at_work)},
-        metrics.LEDGER_PAUSED.name: {"": int(now["paused"] is not None)},
+        metrics.LEDGER_WORKERS.name: {"": len(live_workers)},
+        metrics.LEDGER_RATE.name: {"": overview["rate"]},
+        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["processing"] for worker in live_workers)},
+        metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
-    if now["counted"] is not None:
+    if overview["counted"] is not None:
         # Left out before the first count: 0 would be wrong.
-        found[metrics.LEDGER_TASKS.name] = now["counts"]
-    return found
+        values[metrics.LEDGER_TASKS.name] = overview["counts"]
+    return values

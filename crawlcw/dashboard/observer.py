@@ -64,8 +64,8 @@ class Look:
     @property
     def rate(self) -> float:
         """Tasks finished a second by all live workers, over the last minute."""
-        heard = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
-        return sum(worker.vitals.rate for worker in heard if worker.vitals is not None)
+        live_workers = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
+        return sum(worker.vitals.rate for worker in live_workers if worker.vitals is not None)
 
     @property
     def eta(self) -> timedelta | None:
@@ -127,16 +127,16 @@ class Observer:
         if self._counting is not None:
             await asyncio.wait([self._counting], timeout=patience)
             if self._counting.done():
-                counting, self._counting = self._counting, None
-                self._counted = counting.result()
+                count_task, self._counting = self._counting, None
+                self._counted = count_task.result()
         now = self._ledger.now()
         if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:
             spans = await self._ledger.rates.between(now - _AVERAGE_OVER, now)
             self._average, self._averaged = average(spans, since=now - _AVERAGE_OVER), now
-        workers = [each for each in await self._ledger.workers.all() if not is_dead(each)]
-        held, waiting = await self._ledger.hosts.busiest(limit=_HOSTS)
-        tracked = self._ledger.kind.tracked
-        paused = None if tracked else (await self._ledger.notes.control()).get("paused")
+        workers = [worker for worker in await self._ledger.workers.all() if not is_dead(worker)]
+        leased_hosts, waiting_hosts = await self._ledger.hosts.busiest(limit=_HOSTS)
+        is_tracked = self._ledger.kind.tracked
+        pause_time = None if is_tracked else (await self._ledger.notes.control()).get("paused")
         return Look(
             name=self._name,
             kind=self._ledger.kind,
@@ -145,10 +145,10 @@ class Observer:
             counted=self._counted.at,
             reasons=self._counted.reasons,
             stages=self._counted.stages,
-            workers=tuple(sorted(workers, key=lambda each: (each.started, each.name))),
+            workers=tuple(sorted(workers, key=lambda worker: (worker.started, worker.name))),
             average=self._average,
-            hosts=notable([*held, *waiting], now=now),
-            paused=paused,
+            hosts=notable([*leased_hosts, *waiting_hosts], now=now),
+            paused=pause_time,
         )
 
     def changed(self) -> None:
@@ -156,19 +156,19 @@ class Observer:
         self._counted = replace(self._counted, next=0.0)
 
     async def _count(self) -> _Counted:
-        began = self._clock()
+        started_at = self._clock()
         counts = await self._ledger.queries.counts()
         reasons = await self._ledger.queries.reasons()
         # A tracked task stores its stage in the field `host`.
-        tracked = self._ledger.kind.tracked
-        stages = await self._ledger.groups.by(Dimension.HOST) if tracked else []
-        ended = self._clock()
+        is_tracked = self._ledger.kind.tracked
+        stages = await self._ledger.groups.by(Dimension.HOST) if is_tracked else []
+        ended_at = self._clock()
         return _Counted(
             counts=counts,
             reasons=reasons,
             stages=tuple(stages),
             at=self._ledger.now(),
-            next=ended + _COUNT_COST * (ended - began),
+            next=ended_at + _COUNT_COST * (ended_at - started_at),
         )
 
 
@@ -179,23 +179,23 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
     finished = 0.0
     for span in spans:
         # A span that began earlier counts in part.
-        part = (span.until - max(span.since, since)).total_seconds() / span.seconds
-        finished += part * span.vitals.finished
-    began = max(min(span.since for span in spans), since)
-    return finished / max((spans[-1].until - began).total_seconds(), 1.0)
+        share = (span.until - max(span.since, since)).total_seconds() / span.seconds
+        finished += share * span.vitals.finished
+    start = max(min(span.since for span in spans), since)
+    return finished / max((spans[-1].until - start).total_seconds(), 1.0)
 
 
 def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
     """Return the failing hosts, the waiting ones, and then those with the longest delays."""
-    known = {
+    hosts_by_name = {
         host.name: host
         for host in hosts
         if host.failures > 0 or host.delay > 0 or _rests(host, now=now)
     }
-    ranked = sorted(known.values(), key=lambda host: _rank(host, now=now))
+    ranked_hosts = sorted(hosts_by_name.values(), key=lambda host: _rank(host, now=now))
     return tuple(
         HostLine(host=host, why=why(host, unfinished=True, now=now), owner=owner_of(host, now=now))
-        for host in ranked
+        for host in ranked_hosts
     )
 
 
@@ -213,24 +213,24 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
     *unfinished*: the host has tasks to do; *paused*: its crawl is paused.
     """
     owner = owner_of(host, now=now)
-    rest = (host.not_before or now) - now
-    wait = (host.ready_at or now) - now
-    given_up = given_up_for(host)
-    if given_up is not None and (host.given_up is not None or not unfinished):
-        return f"given up: {given_up}"
+    rest_left = (host.not_before or now) - now
+    wait_left = (host.ready_at or now) - now
+    give_up_reason = given_up_for(host)
+    if give_up_reason is not None and (host.given_up is not None or not unfinished):
+        return f"given up: {give_up_reason}"
     if not unfinished:
         return "done"
     if paused:
         return "the crawl is paused"
     if owner is not None:
         return f"owned by {owner}"
-    if rest > timedelta(0) and host.failures:
+    if rest_left > timedelta(0) and host.failures:
         failures = "1 failure" if host.failures == 1 else f"{host.failures:,} failures"
-        return f"resting for {format_duration(rest)}: {failures}"
-    if rest > timedelta(0):
-        return f"waiting its turn in {format_duration(rest)}"
-    if wait > timedelta(0):
-        return f"next task due in {format_duration(wait)}"
+        return f"resting for {format_duration(rest_left)}: {failures}"
+    if rest_left > timedelta(0):
+        return f"waiting its turn in {format_duration(rest_left)}"
+    if wait_left > timedelta(0):
+        return f"next task due in {format_duration(wait_left)}"
     return "ready"
 
 
@@ -238,8 +238,8 @@ def given_up_for(host: Host) -> str | None:
     """Return the reason why the host, or some of its origins, were given up; None: not given up."""
     if host.given_up is not None:
         return str(host.given_up)
-    lost = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
-    return ", ".join(lost) or None
+    reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
+    return ", ".join(reasons) or None
 
 
 def owner_of(host: Host, *, now: datetime) -> str | None:

@@ -84,16 +84,16 @@ class _Dashboard:
 
     def routes(self) -> Iterator[Route]:
         """Yield the routes of the handlers."""
-        for path, send in assets().items():
-            yield "GET", path, send
-        crawl = "/api/crawls/{name}"
+        for path, handler in assets().items():
+            yield "GET", path, handler
+        prefix = "/api/crawls/{name}"
         yield "GET", "/api/start", self._start
-        yield "GET", f"{crawl}/live", self._live
-        yield "GET", f"{crawl}/history", self._handler(History, history)
-        yield "GET", f"{crawl}/tasks", self._handler(FindTasks, search)
-        yield "GET", f"{crawl}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
-        yield "POST", f"{crawl}/act", self._handler(Act, act)
-        yield "POST", f"{crawl}/steer", self._handler(Steer, steer)
+        yield "GET", f"{prefix}/live", self._live
+        yield "GET", f"{prefix}/history", self._handler(History, history)
+        yield "GET", f"{prefix}/tasks", self._handler(FindTasks, search)
+        yield "GET", f"{prefix}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
+        yield "POST", f"{prefix}/act", self._handler(Act, act)
+        yield "POST", f"{prefix}/steer", self._handler(Steer, steer)
         yield metrics.route(partial(scrape, self._crawls))
         yield "GET", "/{rest:.*}", _nothing
 
@@ -133,18 +133,18 @@ class _Dashboard:
 
     def _handler(
         self,
-        declared: type[AskedT],
+        model: type[AskedT],
         respond: Callable[[Ledger, AskedT], Awaitable[dict[str, Any]]],
     ) -> Handler:
         """Return the handler of requests of a kind on one ledger; a POST changes it."""
-        adapter: TypeAdapter[AskedT] = TypeAdapter(declared)
+        type_adapter: TypeAdapter[AskedT] = TypeAdapter(model)
 
         async def handler(request: web.Request) -> web.Response:
             overview = await self._overview(request)
-            answer = await respond(overview.ledger, await read(request, adapter))
+            content = await respond(overview.ledger, await read(request, type_adapter))
             if request.method == "POST":
                 overview.changed()
-            return answered(answer)
+            return answered(content)
 
         return handler
 

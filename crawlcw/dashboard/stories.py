@@ -23,23 +23,23 @@ _MOST_PAGES = 50
 def row(record: Record) -> dict[str, Any]:
     """Return a task's row in a list."""
     task = record.task
-    last = record.errors[-1] if record.errors else None
+    last_error = record.errors[-1] if record.errors else None
     return {
         **_place(task),
         **fields(task, "host", "reason", "update_time", "retry"),
         "status": task.status.name.lower(),
         "holder": holder(task),
         "answer": record.response.status if record.response else None,
-        "error": last.message if last is not None and task.reason is not None else None,
+        "error": last_error.message if last_error is not None and task.reason is not None else None,
     }
 
 
 async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
     """Return all fields of a task, and the pages that led to it, the nearest first."""
-    task, carried = record.task, record.task.carried
-    found: dict[str, Any] = {
+    task, tracked_fields = record.task, record.task.carried
+    details: dict[str, Any] = {
         **row(record),
-        "tracked": carried is not None,
+        "tracked": tracked_fields is not None,
         **fields(task, "method", "callback", "depth", "priority", "lost", "due", "create_time"),
         "body_bytes": len(task.body or b""),
         "context": _shown(task.context) if task.context else None,
@@ -50,16 +50,18 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "item_count": len(record.items),
         "found_on": [_place(page) async for page in pages_above(ledger, task)],
         "leads_to": [
-            {**_place(ahead.task), "status": ahead.task.status.name.lower()}
-            | {"reason": ahead.task.reason}
-            async for ahead in pages_ahead(ledger, record)
+            {**_place(next_record.task), "status": next_record.task.status.name.lower()}
+            | {"reason": next_record.task.reason}
+            async for next_record in pages_ahead(ledger, record)
         ],
-        "trace": [trace_document(trace) for trace in reversed(record.trace)],
+        "trace": [trace_document(attempt) for attempt in reversed(record.trace)],
     }
-    if carried is not None:
-        found["data"] = _shown(carried.data)
-        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
-    return found
+    if tracked_fields is not None:
+        details["data"] = _shown(tracked_fields.data)
+        details["results"] = {
+            stage: _shown(result) for stage, result in tracked_fields.results.items()
+        }
+    return details
 
 
 async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
@@ -76,13 +78,15 @@ async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
 
     In a loop the first repeated task is yielded again, as the last one.
     """
-    seen = {record.task.id}
-    while (target := record.leads_to) is not None and (found := await ledger.tasks.get(target)):
-        yield found
-        if target in seen or len(seen) >= _MOST_PAGES:
+    seen_ids = {record.task.id}
+    while (target_id := record.leads_to) is not None and (
+        target_record := await ledger.tasks.get(target_id)
+    ):
+        yield target_record
+        if target_id in seen_ids or len(seen_ids) >= _MOST_PAGES:
             return
-        seen.add(target)
-        record = found
+        seen_ids.add(target_id)
+        record = target_record
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:

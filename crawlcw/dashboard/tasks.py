@@ -24,8 +24,8 @@ _MOST_CHOSEN = 1_000
 _SCAN_LIMIT = 10_000
 
 
-def _list(given: object) -> object:
-    return given.split(",") if isinstance(given, str) else given
+def _list(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else value
 
 
 Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -44,9 +44,13 @@ class Selection(Asked):
 
     def task_filter(self) -> TaskFilter:
         """Return the filter for the ledger."""
-        names = self.status
+        status_names = self.status
         return TaskFilter(
-            statuses=tuple(each for each in Status if names is None or each.name.lower() in names),
+            statuses=tuple(
+                status
+                for status in Status
+                if status_names is None or status.name.lower() in status_names
+            ),
             reason=self.reason,
             host=self.host or None,
             url_prefix=self.prefix or None,
@@ -83,18 +87,21 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
 
     A complete URL or key is looked up as well: its task comes first, however old.
     """
-    wanted = replace(asked.task_filter(), containing=asked.text)
-    after = views.place(asked.after) if asked.after is not None else None
-    found = await ledger.queries.page(
-        wanted, limit=asked.limit, scan_limit=_SCAN_LIMIT, after=after
+    task_filter = replace(asked.task_filter(), containing=asked.text)
+    cursor = views.place(asked.after) if asked.after is not None else None
+    page = await ledger.queries.page(
+        task_filter, limit=asked.limit, scan_limit=_SCAN_LIMIT, after=cursor
     )
-    records = list(found.records)
+    records = list(page.records)
     if asked.after is None and (exact := await _exact(ledger, asked)) is not None:
-        records = [exact, *(each for each in records if each.task.id != exact.task.id)]
+        records = [
+            exact,
+            *(candidate for candidate in records if candidate.task.id != exact.task.id),
+        ]
     return {
         "tasks": [row(record) for record in records],
-        "after": None if found.after is None else views.written(found.after),
-        "back_to": None if found.after is None else found.after.update_time,
+        "after": None if page.after is None else views.written(page.after),
+        "back_to": None if page.after is None else page.after.update_time,
         "looked_at": _SCAN_LIMIT,
     }
 
@@ -107,24 +114,24 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
     """
     match asked:
         case Act(tasks=list() as names, selection=None):
-            chosen = TaskFilter(ids={bytes.fromhex(name) for name in names})
+            task_filter = TaskFilter(ids={bytes.fromhex(name) for name in names})
         case Act(tasks=None, selection=Selection() as selection):
-            chosen = selection.task_filter()
+            task_filter = selection.task_filter()
         case _:
             raise RefusedError(422, "body: give either `tasks` or `selection`")
     if asked.dry_run:
-        count = await _count(ledger, asked, chosen)
+        count = await _count(ledger, asked, task_filter)
         return {"changed": count.number, **({} if count.whole else {"at_least": True})}
-    if chosen.until is None:
+    if task_filter.until is None:
         # Makes the request idempotent: changed tasks have a later time than this.
-        chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+        task_filter = replace(task_filter, until=ledger.now() + timedelta(milliseconds=1))
     match asked.action:
         case "retry":
-            changed = await ledger.admin.retry_failed(chosen)
+            changed = await ledger.admin.retry_failed(task_filter)
         case "ignore":
-            changed = await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+            changed = await ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
         case "reset":
-            changed = await ledger.admin.reopen(chosen, anew=True)
+            changed = await ledger.admin.reopen(task_filter, anew=True)
         case _:
             assert_never(asked.action)
     return {"changed": changed}
@@ -134,29 +141,29 @@ async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
     """Pause or resume the crawls of a ledger; raises `RefusedError`."""
     if ledger.kind.tracked:
         raise RefusedError(422, "a use case has no crawl to pause")
-    paused = iso_time(ledger.now()) if asked.order == "pause" else None
-    await ledger.notes.set_control({"paused": paused})
-    return {"paused": paused}
+    pause_time = iso_time(ledger.now()) if asked.order == "pause" else None
+    await ledger.notes.set_control({"paused": pause_time})
+    return {"paused": pause_time}
 
 
-async def _count(ledger: Ledger, asked: Act, chosen: TaskFilter) -> Count:
+async def _count(ledger: Ledger, action: Act, task_filter: TaskFilter) -> Count:
     """Return the number of tasks that a change would affect."""
-    if asked.action == "retry":
-        return await ledger.admin.count_failed(chosen)
-    change = WITHDRAW if asked.action == "ignore" else REOPEN
-    parts = [chosen.freed(part, now=ledger.now()) for part in change.parts]
-    return sum([await ledger.queries.count(part) for part in parts], Count(number=0))
+    if action.action == "retry":
+        return await ledger.admin.count_failed(task_filter)
+    change = WITHDRAW if action.action == "ignore" else REOPEN
+    parts = [task_filter.freed(task_part, now=ledger.now()) for task_part in change.parts]
+    return sum([await ledger.queries.count(task_part) for task_part in parts], Count(number=0))
 
 
-async def _exact(ledger: Ledger, asked: FindTasks) -> Record | None:
+async def _exact(ledger: Ledger, query: FindTasks) -> Record | None:
     """Return the task whose complete URL or key was typed, if it matches the filter."""
-    typed = asked.prefix or asked.text
-    if not typed:
+    url_or_key = query.prefix or query.text
+    if not url_or_key:
         return None
     try:
-        tracked = ledger.kind.tracked
-        task_id = key_id(keys.key(typed)) if tracked else Request(typed).identity()[1]
+        is_tracked = ledger.kind.tracked
+        task_id = key_id(keys.key(url_or_key)) if is_tracked else Request(url_or_key).identity()[1]
     except (FetchError, UsageError):
         return None
-    chosen = replace(asked.task_filter(), ids={task_id}, url_prefix=None)
-    return next(iter(await ledger.queries.find(chosen, limit=1)), None)
+    task_filter = replace(query.task_filter(), ids={task_id}, url_prefix=None)
+    return next(iter(await ledger.queries.find(task_filter, limit=1)), None)
