@@ -62,21 +62,23 @@ async def open_crawl(
     """
     check(spider)
     settings = settings or spider.settings
-    opened = await open_ledger(ledger, spider.name, settings=settings)
+    raw_ledger = await open_ledger(ledger, spider.name, settings=settings)
     try:
         proxies = ProxyPool(settings, os.environ)
-        names = PublicNames(opened.notes, has_own_start=has_own_start(spider))
+        public_names = PublicNames(raw_ledger.notes, has_own_start=has_own_start(spider))
         default = downloader or web(
             spider,
             settings,
-            public_names=names,
+            public_names=public_names,
             proxies=proxies,
             cache=DevCache.of,
         )
-        async with downloader_of(spider, default, settings) as way:
-            yield assemble(spider, opened, way, settings, proxies=proxies, meter=meter)
+        async with downloader_of(spider, default, settings) as open_downloader:
+            yield assemble(
+                spider, raw_ledger, open_downloader, settings, proxies=proxies, meter=meter
+            )
     finally:
-        await opened.close()
+        await raw_ledger.close()
 
 
 def assemble(
@@ -199,7 +201,7 @@ class _Parts(Parts):
     def make_writers(self) -> None:
         """Make the parts that write sessions, tasks and outcomes, and the one that obeys orders."""
         settings, session = self.settings, self.session
-        first: list[Callable[[], Awaitable[None]]] = [self.state.keep]
+        preparations: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
             self.spider,
             settings,
@@ -208,14 +210,14 @@ class _Parts(Parts):
             admission=self.admission,
             proxies=self.proxies,
             end=self.ending.end,
-            first=first,
+            first=preparations,
         )
         self.adder = TaskAdder(
             ledger=self.ledger,
             stats=session.stats,
             announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            first=first,
+            first=preparations,
         )
         self.seeder = Seeder(
             self.spider,

@@ -65,11 +65,14 @@ class DevCache:
             or (attempt.session is not None and attempt.session.jar is not None)
         ):
             return await call_next(attempt, request)
-        asked = (request.url, sorted((name.lower(), value) for name, value in request.headers))
-        key = blake2b(repr(asked).encode(), digest_size=20).hexdigest()
+        identity = (request.url, sorted((name.lower(), value) for name, value in request.headers))
+        key = blake2b(repr(identity).encode(), digest_size=20).hexdigest()
         path = self._folder / key[:2] / key
-        if self._is_read and (known := await self._kept(path, attempt, request)) is not None:
-            return known
+        if (
+            self._is_read
+            and (stored_response := await self._kept(path, attempt, request)) is not None
+        ):
+            return stored_response
         response = await call_next(attempt, request)
         if response.status in _KEPT and response.truncated is None and response.file is None:
             await self._keep(path, attempt, response)
@@ -77,41 +80,43 @@ class DevCache:
 
     async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
         """Return the stored response; None: it is missing, too old, or cut by a crash."""
-        share, body = None, b""
+        reservation, body = None, b""
         try:
             with attempt.deadline:
-                found = await to_thread.run_sync(path.stat, limiter=self._limiter)
-            if time.time() - found.st_mtime >= self._expires:
+                file_stat = await to_thread.run_sync(path.stat, limiter=self._limiter)
+            if time.time() - file_stat.st_mtime >= self._expires:
                 return None
             with attempt.deadline:
-                if found.st_size > _LARGE:
+                if file_stat.st_size > _LARGE:
                     waits = attempt.waits_for_memory
-                    share = await self._memory.take(found.st_size, waits=waits)
+                    reservation = await self._memory.take(file_stat.st_size, waits=waits)
                 content = await to_thread.run_sync(path.read_bytes, limiter=self._limiter)
-            told, _, body = content.partition(b"\n")
-            head, most = json.loads(told), request.options.max_body
-            if len(body) != head["size"] or len(body) > (self._max_body if most is None else most):
+            header_line, _, body = content.partition(b"\n")
+            header, max_body = json.loads(header_line), request.options.max_body
+            if len(body) != header["size"] or len(body) > (
+                self._max_body if max_body is None else max_body
+            ):
                 return None
             return Response(
                 request.url,
                 request=request,
-                status=head["status"],
-                headers=head["headers"],
+                status=header["status"],
+                headers=header["headers"],
                 body=body,
             )
         except (OSError, ValueError, KeyError, TypeError):
             return None
         finally:
-            if share is not None:
-                share.shrink(len(body))
-                attempt.keep(share)
+            if reservation is not None:
+                reservation.shrink(len(body))
+                attempt.keep(reservation)
 
     async def _keep(self, path: Path, attempt: Attempt, response: Response) -> None:
-        head = {"status": response.status, "headers": dict(response.headers)}
-        told = json.dumps(head | {"size": response.size}).encode()
+        header = {"status": response.status, "headers": dict(response.headers)}
+        header_line = json.dumps(header | {"size": response.size}).encode()
         try:
             with attempt.deadline:
-                content = (told, b"\n", response.body)
+                content = (header_line, b"\n", response.body)
                 await to_thread.run_sync(_write, path, content, limiter=self._limiter)
         except OSError as error:
             if not self._is_told:
@@ -128,11 +133,11 @@ def _write(path: Path, content: tuple[bytes, ...]) -> None:
     # Pages may contain secrets, which other users must not read.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-        written = Path(stream.name)
+        temporary_file = Path(stream.name)
         try:
             stream.writelines(content)
             stream.flush()
-            written.replace(path)
+            temporary_file.replace(path)
         except OSError:
-            written.unlink()
+            temporary_file.unlink()
             raise

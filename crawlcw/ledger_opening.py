@@ -75,8 +75,8 @@ async def open_ledger(
     `UnknownNameError`, a kind of `UsageError`. Raises `LedgerConfigurationError` or
     `LedgerUnavailableError`.
     """
-    if (offered := _offered(url)) is not None:
-        return await offered.open(url, name, kind=kind, create=create)
+    if (opener := _offered(url)) is not None:
+        return await opener.open(url, name, kind=kind, create=create)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger  # the drivers take 0.2 s to load
@@ -122,8 +122,8 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
-    if (offered := _offered(url)) is not None:
-        return await offered.recorded_names(url)
+    if (opener := _offered(url)) is not None:
+        return await opener.recorded_names(url)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
@@ -138,8 +138,8 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
 async def discard(url: str, name: str, *, settings: Settings | None = None) -> None:
     """Delete all data of *name* from the ledger at *url*, in any format."""
-    if (offered := _offered(url)) is not None:
-        return await offered.discard(url, name)
+    if (opener := _offered(url)) is not None:
+        return await opener.discard(url, name)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
@@ -157,8 +157,8 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
     The arguments and errors are those of `open_ledger` without *create*.
     """
     settings = settings or Settings()
-    if (offered := _offered(url)) is not None:
-        return await offered.look(url, name)
+    if (opener := _offered(url)) is not None:
+        return await opener.look(url, name)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
@@ -172,7 +172,7 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
 
 def schemes() -> list[str]:
     """Return the schemes of all ledgers: of the built-in stores, and of installed packages."""
-    return [*_BUILT_IN, *sorted({each.name for each in entry_points(group=STORES)})]
+    return [*_BUILT_IN, *sorted({entry_point.name for entry_point in entry_points(group=STORES)})]
 
 
 def _offered(url: str) -> Opener | None:
@@ -180,16 +180,16 @@ def _offered(url: str) -> Opener | None:
     scheme = url.partition("://")[0]
     if scheme in _BUILT_IN:
         return None
-    for offered in entry_points(group=STORES, name=scheme):
-        said = f"the store of {scheme}:// ({offered.value}) cannot be used"
+    for entry_point in entry_points(group=STORES, name=scheme):
+        message = f"the store of {scheme}:// ({entry_point.value}) cannot be used"
         try:
-            opener = offered.load()
+            opener = entry_point.load()
         except LedgerConfigurationError:
             raise
         except Exception as error:  # a foreign package may raise any error
-            raise LedgerConfigurationError(f"{said}: {describe_error(error)}") from error
+            raise LedgerConfigurationError(f"{message}: {describe_error(error)}") from error
         if not isinstance(opener, Opener):
-            raise LedgerConfigurationError(f"{said}: it needs {_METHODS}")
+            raise LedgerConfigurationError(f"{message}: it needs {_METHODS}")
         return opener
     return None
 
@@ -209,13 +209,13 @@ def _path(url: str) -> Path | None:
 
 async def _check_there(path: Path) -> None:
     try:
-        there = await anyio.Path(path).exists()
+        exists = await anyio.Path(path).exists()
     except OSError as error:
         raise LedgerConfigurationError(
             f"no access to the ledger {path}: {error.strerror}. Give this user access to each "
             "folder of that path, or name another ledger with --ledger."
         ) from None
-    if not there:
+    if not exists:
         raise UsageError(
             f"there is no ledger at {path}: run a spider first, or name one with --ledger"
         )
@@ -223,5 +223,5 @@ async def _check_there(path: Path) -> None:
 
 def _without_password(url: str) -> str:
     scheme, separator, rest = url.partition("://")
-    credentials, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}***@{host}" if at and credentials else url
+    credentials, at_sign, host = rest.rpartition("@")
+    return f"{scheme}{separator}***@{host}" if at_sign and credentials else url

@@ -164,52 +164,54 @@ class Bookshop:
         return web.Response(body=body, content_type="text/html", charset=charset)
 
 
-def _stock(chance: random.Random) -> list[Book]:
+def _stock(rng: random.Random) -> list[Book]:
     """Return all books, in the order of the shelves, with unique titles."""
     books: dict[str, Book] = {}
     size = 0
     for category, (number, nouns) in _SHELVES.items():
         size += number
         while len(books) < size:
-            book = _book(chance, category, nouns.split())
+            book = _book(rng, category, nouns.split())
             books.setdefault(book.path, book)
     # The one book whose page is not UTF-8.
     *rest, last = books.values()
     return [*rest, replace(last, title="Crème, Sugar & “Naïve” Shadows", price="19.90")]
 
 
-def _book(chance: random.Random, category: str, nouns: Sequence[str]) -> Book:
-    noun, other = chance.sample(nouns, 2)
-    words = {
+def _book(rng: random.Random, category: str, nouns: Sequence[str]) -> Book:
+    noun, other = rng.sample(nouns, 2)
+    template_values = {
         "noun": noun,
         "other": other,
-        "adjective": chance.choice(_ADJECTIVES.split()),
-        "place": chance.choice(_PLACES.split()),
-        "number": chance.choice(_NUMBERS.split()),
+        "adjective": rng.choice(_ADJECTIVES.split()),
+        "place": rng.choice(_PLACES.split()),
+        "number": rng.choice(_NUMBERS.split()),
     }
-    first, last = chance.choice(_FIRST_NAMES.split()), chance.choice(_LAST_NAMES.split())
-    description = " ".join(chance.sample(_SENTENCES, 3))
+    first, last = rng.choice(_FIRST_NAMES.split()), rng.choice(_LAST_NAMES.split())
+    description = " ".join(rng.sample(_SENTENCES, 3))
     return Book(
-        title=chance.choice(_TITLES).format(**words).replace("_", " "),
+        title=rng.choice(_TITLES).format(**template_values).replace("_", " "),
         author=f"{first} {last}",
         category=category,
-        price=f"{chance.randrange(8, 60) / 2 - 0.1:.2f}",
-        copies=max(0, chance.randrange(-3, 15)),
-        rating=chance.randint(1, 5),
-        description=description.format(**words | {"noun": noun.lower()}).replace("_", " "),
+        price=f"{rng.randrange(8, 60) / 2 - 0.1:.2f}",
+        copies=max(0, rng.randrange(-3, 15)),
+        rating=rng.randint(1, 5),
+        description=description.format(**template_values | {"noun": noun.lower()}).replace(
+            "_", " "
+        ),
     )
 
 
 def _pages(books: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
     """Return body and charset of all pages, by path."""
-    unwritten = "".join(_card(title, "Announced.") for title in _UNWRITTEN)
+    announced_cards = "".join(_card(title, "Announced.") for title in _UNWRITTEN)
     authors = sorted({book.author for book in books})
     pages = {
         "/": _page(
             "The Bookshop at the End of the Loop",
             f"<p>{len(books)} books, none of which was ever written.</p>"
             f'<p>See <a href="{_WINDOW}#first">what is in the window</a>.</p>'
-            f"<div>{_cards(books[7::60])}{unwritten}</div>",
+            f"<div>{_cards(books[7::60])}{announced_cards}</div>",
         ),
         "/about/": _page(
             "About the shop",
@@ -225,34 +227,34 @@ def _pages(books: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
     for category in _SHELVES:
         shelf = [book for book in books if book.category == category]
         pages |= _shelf_pages(category, shelf)
-        for at, book in enumerate(shelf, start=1):
-            related = [shelf[(at + step) % len(shelf)] for step in range(_RELATED)]
+        for position, book in enumerate(shelf, start=1):
+            related = [shelf[(position + step) % len(shelf)] for step in range(_RELATED)]
             pages[book.path] = _book_page(book, related)
     for author in authors:
-        written = [book for book in books if book.author == author]
+        author_books = [book for book in books if book.author == author]
         pages[_path("author", author)] = _page(
-            f"Books by {author}", f"<div>{_cards(written)}</div>"
+            f"Books by {author}", f"<div>{_cards(author_books)}</div>"
         )
     return pages
 
 
 def _shelf_pages(category: str, shelf: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
     first = _path("category", category)
-    starts = range(0, len(shelf), _PER_PAGE)
-    paths = [first, *(f"{first}page-{n}/" for n in range(2, len(starts) + 1))]
+    offsets = range(0, len(shelf), _PER_PAGE)
+    paths = [first, *(f"{first}page-{n}/" for n in range(2, len(offsets) + 1))]
     pages = {}
-    for n, (path, start) in enumerate(zip(paths, starts, strict=True)):
-        steps = [_link(paths[n - 1], "Previous", rel="prev")] if n else []
-        steps += [_link(paths[n + 1], "Next", rel="next")] if n + 1 < len(paths) else []
-        cards = _cards(shelf[start : start + _PER_PAGE])
-        pages[path] = _page(category, f"<div>{cards}</div><nav>{_list(steps)}</nav>")
+    for n, (path, offset) in enumerate(zip(paths, offsets, strict=True)):
+        step_links = [_link(paths[n - 1], "Previous", rel="prev")] if n else []
+        step_links += [_link(paths[n + 1], "Next", rel="next")] if n + 1 < len(paths) else []
+        cards = _cards(shelf[offset : offset + _PER_PAGE])
+        pages[path] = _page(category, f"<div>{cards}</div><nav>{_list(step_links)}</nav>")
     return pages
 
 
 def _book_page(book: Book, related: Iterable[Book]) -> tuple[bytes, str]:
     stock = f"In stock, {book.copies} left" if book.copies else "Sold out"
     # Relative links, to exercise their resolution.
-    nearby = [_link(f"..{b.path.removeprefix('/book')}", b.title) for b in related]
+    related_links = [_link(f"..{b.path.removeprefix('/book')}", b.title) for b in related]
     author = _link(_path("author", book.author), book.author, rel="author", itemprop="author")
     genre = _link(_path("category", book.category), book.category, itemprop="genre")
     main = f"""
@@ -268,7 +270,7 @@ def _book_page(book: Book, related: Iterable[Book]) -> tuple[bytes, str]:
 </dl>
 <p itemprop="description">{escape(book.description)}</p>
 <p><a href="/basket/add?book={_slug(book.title)}" rel="nofollow">Add to basket</a></p>
-<section class="related"><h2>On the same shelf</h2>{_list(nearby)}</section>"""
+<section class="related"><h2>On the same shelf</h2>{_list(related_links)}</section>"""
     charset = "utf-8" if book.title.isascii() else "windows-1252"
     return _page(book.title, main, charset=charset, itemtype="https://schema.org/Book")
 
@@ -286,8 +288,8 @@ def _page(
     title: str, main: str, *, charset: str = "utf-8", itemtype: str = ""
 ) -> tuple[bytes, str]:
     """Return body and charset of a page."""
-    shelves = [_link(_path("category", category), category) for category in _SHELVES]
-    feet = [_link(href, text) for text, href in _FOOTER.items()]
+    shelf_links = [_link(_path("category", category), category) for category in _SHELVES]
+    footer_links = [_link(href, text) for text, href in _FOOTER.items()]
     scope = f' itemscope itemtype="{itemtype}"' if itemtype else ""
     text = f"""<!doctype html>
 <html lang="en">
@@ -299,10 +301,10 @@ def _page(
 </head>
 <body>
 <header><a href="/">Bookshop</a>
-<nav class="shelves">{_list(shelves)}</nav></header>
+<nav class="shelves">{_list(shelf_links)}</nav></header>
 <main{scope}><h1{' itemprop="name"' if scope else ""}>{escape(title)}</h1>
 {main}</main>
-<footer>{_list(feet)}</footer>
+<footer>{_list(footer_links)}</footer>
 </body>
 </html>
 """

@@ -32,18 +32,18 @@ class BookshopSpider(Spider):
 
     def parse_book(self, response: Response) -> Iterator[dict[str, Any] | Request]:
         """Yield a book, and follow its author and related books."""
-        facts = {
+        properties = {
             node.attributes["itemprop"]: node.attributes.get("value") or node.text(strip=True)
             for node in response.css("[itemprop]")
         }
         yield {
-            "title": facts["name"],
-            "author": facts["author"],
-            "price": float(facts["price"]),
-            "currency": facts["priceCurrency"],
-            "rating": int(facts["ratingValue"]),
-            "in_stock": facts["availability"] == "InStock",
-            "category": facts["genre"],
+            "title": properties["name"],
+            "author": properties["author"],
+            "price": float(properties["price"]),
+            "currency": properties["priceCurrency"],
+            "rating": int(properties["ratingValue"]),
+            "in_stock": properties["availability"] == "InStock",
+            "category": properties["genre"],
             "url": response.url,
         }
         yield from response.follow_all("a[rel=author]", self.parse_shelf)

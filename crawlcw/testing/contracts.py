@@ -93,10 +93,10 @@ class DownloaderContract:
         request = Request(url, method="PUT", headers={"X-Own": "mine"}, body=b"\x00\xff")
         response = await downloader.fetch(request, url=url)
         assert response.status == 200
-        heard = response.json()
-        assert heard["method"] == "PUT"
-        assert heard["headers"].get("x-own") == "mine"
-        assert heard["body"] == "00ff"
+        echo = response.json()
+        assert echo["method"] == "PUT"
+        assert echo["headers"].get("x-own") == "mine"
+        assert echo["body"] == "00ff"
 
     @_test
     async def test_every_status_is_an_answer(self, downloader: Downloader, origin: str) -> None:
@@ -149,12 +149,12 @@ class DownloaderContract:
     async def test_a_cancellation_passes_through(self, downloader: Downloader, origin: str) -> None:
         """The crawl cancels an attempt to end it."""
         url = f"{origin}/silence"
-        fetching = asyncio.create_task(downloader.fetch(Request(url), url=url))
+        fetch_task = asyncio.create_task(downloader.fetch(Request(url), url=url))
         await asyncio.sleep(0.05)
-        fetching.cancel()
+        fetch_task.cancel()
         with suppress(asyncio.CancelledError):
-            await fetching
-        assert fetching.cancelled(), "the cancellation was caught"
+            await fetch_task
+        assert fetch_task.cancelled(), "the cancellation was caught"
         response = await downloader.fetch(Request(f"{origin}/page"), url=f"{origin}/page")
         assert response.body == _PAGE, "and the downloader still works"
 
@@ -174,14 +174,14 @@ class DownloaderContract:
         await downloader.close()
 
     async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
-        async with AsyncExitStack() as closing:
-            port = closing.enter_context(_serving())
-            places = [f"127.0.0.1:{port}", "127.0.0.1:1"]
-            default = AiohttpDownloader(self.settings, start_origins=places)
-            closing.push_async_callback(default.close)
-            tested = self.downloader(default)
-            closing.push_async_callback(tested.close)
-            await check(tested, f"http://127.0.0.1:{port}")
+        async with AsyncExitStack() as exit_stack:
+            port = exit_stack.enter_context(_serving())
+            origins = [f"127.0.0.1:{port}", "127.0.0.1:1"]
+            default = AiohttpDownloader(self.settings, start_origins=origins)
+            exit_stack.push_async_callback(default.close)
+            tested_downloader = self.downloader(default)
+            exit_stack.push_async_callback(tested_downloader.close)
+            await check(tested_downloader, f"http://127.0.0.1:{port}")
 
 
 class _Server(ThreadingHTTPServer):
@@ -208,8 +208,8 @@ class _Answer(BaseHTTPRequestHandler):
             body = self.rfile.read(int(headers.get("content-length", "0")))
             if self.path == "/silence":
                 self.rfile.read()  # until the client closes
-            heard = {"method": self.command, "headers": headers, "body": body.hex()}
-            self.wfile.write(_content(self.path, json.dumps(heard).encode()))
+            echo = {"method": self.command, "headers": headers, "body": body.hex()}
+            self.wfile.write(_content(self.path, json.dumps(echo).encode()))
 
     do_GET = do_PUT = _answer  # noqa: N815  # the names that http.server calls
 
@@ -217,12 +217,12 @@ class _Answer(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def _content(path: str, heard: bytes) -> bytes:
+def _content(path: str, echo: bytes) -> bytes:
     match path.strip("/").split("/"):
         case ["page"]:
             return _http(_PAGE, "X-Kind: Plain")
         case ["echo"]:
-            return _http(heard)
+            return _http(echo)
         case ["status", number]:
             bodiless = number == "204"
             return _http(b"" if bodiless else b"<p>so", status=number)
@@ -267,26 +267,26 @@ class LayerContract:
             await asyncio.sleep(0.001 * (hash(request.url) % 5))
             return Response(request.url, request=request, body=request.url.encode())
 
-        async def one(number: int) -> None:
+        async def check_request(number: int) -> None:
             url = f"{_URL}/{number}"
             response = await _asked(layer, url, below)
             if response is not None:
-                told = urls.parse(response.url).path
-                assert told == urls.parse(url).path, "the answer to another request"
+                path = urls.parse(response.url).path
+                assert path == urls.parse(url).path, "the answer to another request"
 
-        await asyncio.gather(*map(one, range(_MANY)))
+        await asyncio.gather(*map(check_request, range(_MANY)))
 
     @_test
     async def test_it_asks_at_the_same_origin_only(self, layer: Layer) -> None:
         """Another host has other delays, another robots.txt and other secrets."""
-        asked: list[str] = []
+        requested_urls: list[str] = []
 
         async def below(_: Attempt, request: Request) -> Response:
-            asked.append(request.url)
+            requested_urls.append(request.url)
             return Response(request.url, request=request, body=b"<p>a page</p>")
 
         await _asked(layer, _URL, below)
-        assert {urls.origin_of(url) for url in asked} <= {urls.origin_of(_URL)}
+        assert {urls.origin_of(url) for url in requested_urls} <= {urls.origin_of(_URL)}
 
     @_test
     async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
@@ -312,21 +312,21 @@ class LayerContract:
     @_test
     async def test_a_cancellation_passes(self, layer: Layer) -> None:
         """The crawl cancels an attempt to end it."""
-        begun = asyncio.Event()
+        started = asyncio.Event()
 
         async def below(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
-            begun.set()
+            started.set()
             await asyncio.Event().wait()
             raise AssertionError
 
-        working = asyncio.ensure_future(_asked(layer, _URL, below))
-        waiting = asyncio.ensure_future(begun.wait())
-        await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait([working])
-            assert working.cancelled(), "the layer caught the cancellation"
+        layer_task = asyncio.ensure_future(_asked(layer, _URL, below))
+        start_waiter = asyncio.ensure_future(started.wait())
+        await asyncio.wait([layer_task, start_waiter], return_when=asyncio.FIRST_COMPLETED)
+        start_waiter.cancel()
+        if not layer_task.done():
+            layer_task.cancel()
+            await asyncio.wait([layer_task])
+            assert layer_task.cancelled(), "the layer caught the cancellation"
 
     async def _run(self, check: Callable[[Layer], Awaitable[None]]) -> None:
         await check(self.layer())
@@ -339,9 +339,9 @@ async def _asked(layer: Layer, url: str, below: Next) -> Response | None:
     return await _result(layer(attempt, request.elsewhere(url), below))
 
 
-async def _result(asked: Awaitable[Response]) -> Response | None:
+async def _result(pending_response: Awaitable[Response]) -> Response | None:
     try:
-        response = await asked
+        response = await pending_response
     except (FetchError, Defer, StopCrawl):
         return None
     assert isinstance(response, Response), "a layer returns a crawlcw.Response"

@@ -38,8 +38,8 @@ class ReplayDownloader:
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the answer prepared for *url*; see `Downloader`."""
         self.requested.append(url)
-        turns = self._answers.get(url) or [Replay(status=404)]
-        answer = turns.pop(0) if len(turns) > 1 else turns[0]
+        prepared = self._answers.get(url) or [Replay(status=404)]
+        answer = prepared.pop(0) if len(prepared) > 1 else prepared[0]
         if isinstance(answer, Exception):
             raise answer
         if not isinstance(answer, Replay):
