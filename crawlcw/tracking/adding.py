@@ -40,7 +40,7 @@ async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str
     Raises `UsageError` for an object that cannot be a task; then none is added.
     """
     stowed = []
-    for task in [_task(use_case, each, now=session.ledger.now()) for each in tasks]:
+    for task in [_task(use_case, declared, now=session.ledger.now()) for declared in tasks]:
         data = await session.stow(task.id, task.carried.data if task.carried else None)
         context = await session.stow(task.id, task.context)
         stowed.append(replace(task, carried=Payload(data=data), context=context))
@@ -49,25 +49,25 @@ async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str
     return added
 
 
-def _task(use_case: UseCase, given: NewTask | str, *, now: datetime) -> Task:
-    if not isinstance(given, NewTask | str):
+def _task(use_case: UseCase, declared: NewTask | str, *, now: datetime) -> Task:
+    if not isinstance(declared, NewTask | str):
         raise UsageError(
-            f"a task to be added is its key or a NewTask, not {type(given).__name__}: "
+            f"a task to be added is its key or a NewTask, not {type(declared).__name__}: "
             "write NewTask(key, data)"
         )
-    new = NewTask(given) if isinstance(given, str) else given
-    stage = keys.stage(new.stage or use_case.first)
+    new_task = NewTask(declared) if isinstance(declared, str) else declared
+    stage = keys.stage(new_task.stage or use_case.first)
     return Task(
-        id=key_id(keys.key(new.key)),
-        url=new.key,
+        id=key_id(keys.key(new_task.key)),
+        url=new_task.key,
         host=stage,
         callback=stage,
-        context=keys.data(new.context) if new.context else None,
-        priority=keys.priority(new.priority),
-        due=now + keys.delay(new.delay),
+        context=keys.data(new_task.context) if new_task.context else None,
+        priority=keys.priority(new_task.priority),
+        due=now + keys.delay(new_task.delay),
         update_time=now,
         create_time=now,
-        carried=Payload(data=keys.data(new.data)),
+        carried=Payload(data=keys.data(new_task.data)),
     )
 
 
@@ -75,11 +75,11 @@ async def _drop_unused(session: Session, stowed: Sequence[Task], added: Added) -
     """Delete the blobs of tasks that the ledger had already, or rejected."""
     if not stowed:
         return
-    chosen = TaskFilter(ids={task.id for task in stowed})
-    found = await session.ledger.queries.find(chosen, limit=len(stowed))
+    task_filter = TaskFilter(ids={task.id for task in stowed})
+    records = await session.ledger.queries.find(task_filter, limit=len(stowed))
     # Every blob has a unique id: if several callers add one key at the same time, each finds here
     # whether the task refers to its blob. If a task is not found, its values stay.
-    referred = {record.task.id: _blobs(record.task) for record in found}
+    referred = {record.task.id: _blobs(record.task) for record in records}
     referred |= {task.id: () for task, _ in added.rejected if task.id not in referred}
     await session.drop(
         *(
@@ -95,4 +95,4 @@ async def _drop_unused(session: Session, stowed: Sequence[Task], added: Added) -
 def _blobs(task: Task) -> tuple[BlobRef, ...]:
     """Return the blobs of a task."""
     values = (task.context, task.carried.data if task.carried else None)
-    return tuple(each for each in values if isinstance(each, BlobRef))
+    return tuple(value for value in values if isinstance(value, BlobRef))

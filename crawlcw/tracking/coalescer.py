@@ -47,7 +47,7 @@ class Coalescer(Generic[Q, A]):
 
     async def _answer(self, group: Sequence[tuple[Q, "asyncio.Future[A]"]]) -> None:
         try:
-            found = await self._ask([question for question, _ in group])
+            results = await self._ask([question for question, _ in group])
         except Exception as error:
             for _, answer in group:
                 if not answer.done():
@@ -55,7 +55,7 @@ class Coalescer(Generic[Q, A]):
                     # Read the error: all callers may be gone, and asyncio would report it.
                     answer.exception()
         else:
-            for (_, answer), result in zip(group, found, strict=True):
+            for (_, answer), result in zip(group, results, strict=True):
                 if not answer.done():
                     answer.set_result(result)
         finally:

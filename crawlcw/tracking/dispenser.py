@@ -128,27 +128,27 @@ class Dispenser:
         The same request, sent again, returns those of its tasks that the worker still holds, and
         claims only if there are none. Raises `UsageError`.
         """
-        me = holder(worker)
-        mine = me if request is None else request_holder(worker, request)
+        worker_holder = holder(worker)
+        task_holder = worker_holder if request is None else request_holder(worker, request)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
         if stages is not None:
-            stages = self._tracker.use_case.places(names.stage(each) for each in stages)
+            stages = self._tracker.use_case.places(names.stage(entry) for entry in stages)
         await self._follow_policy()
-        until = self._ledger.now() + self.ttl
-        held = await self._ledger.leases.held(mine)
-        kept = await self._trimmed(held, limit) if request is None else held
-        leases = await self._begin(await self._renew(kept))
+        expires_at = self._ledger.now() + self.ttl
+        held_leases = await self._ledger.leases.held(task_holder)
+        kept_leases = await self._trimmed(held_leases, limit) if request is None else held_leases
+        leases = await self._begin(await self._renew(kept_leases))
         if request is None or not leases:
-            more = await self._claim(mine, limit - len(leases), stages)
-            leases += await self._begin(more)
-        assigned = [await self._assigned(lease, until) for lease in leases]
-        return [each for each in assigned if each is not None]
+            new_leases = await self._claim(task_holder, limit - len(leases), stages)
+            leases += await self._begin(new_leases)
+        assigned = [await self._assigned(lease, expires_at) for lease in leases]
+        return [entry for entry in assigned if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
         """Return those of the keys that the worker still holds: `done` would accept them now."""
-        held = await self._ledger.leases.held(holder(worker))
-        return frozenset(lease.task.url for lease in held) & frozenset(keys)
+        held_leases = await self._ledger.leases.held(holder(worker))
+        return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
         """Renew the worker's tasks, or only *keys*, for another `ttl`; return their number."""
@@ -157,10 +157,12 @@ class Dispenser:
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
         """Renew like `touch`; return the keys of the tasks that the worker still holds."""
         await self._follow_policy()
-        held = await self._ledger.leases.held(holder(worker))
-        wanted = None if keys is None else frozenset(keys)
-        chosen = [lease for lease in held if wanted is None or lease.task.url in wanted]
-        return frozenset(lease.task.url for lease in await self._renew(chosen))
+        held_leases = await self._ledger.leases.held(holder(worker))
+        wanted_keys = None if keys is None else frozenset(keys)
+        chosen_leases = [
+            lease for lease in held_leases if wanted_keys is None or lease.task.url in wanted_keys
+        ]
+        return frozenset(lease.task.url for lease in await self._renew(chosen_leases))
 
     async def done(
         self,
@@ -174,8 +176,10 @@ class Dispenser:
 
         *fences* as for `end`.
         """
-        found = results or {}
-        return await self.end(worker, {k: Finish(result=found.get(k)) for k in keys}, fences=fences)
+        result_by_key = results or {}
+        return await self.end(
+            worker, {key: Finish(result=result_by_key.get(key)) for key in keys}, fences=fences
+        )
 
     async def fail(
         self,
@@ -210,31 +214,38 @@ class Dispenser:
         repeated ending counts for a later claim by the same worker, if there is one. Raises
         `UsageError`.
         """
-        me = holder(worker)
+        worker_holder = holder(worker)
         for ending in endings.values():
             check_ending(ending)
         fences = fences or {}
         records = await self._records(list(endings))
-        held, others = {}, []
+        lease_by_key, unheld_keys = {}, []
         for key in endings:
             record = records[key]
-            if record is not None and holds(me, record.task, fences.get(key)):
-                held[key] = lease_of(record.task)
+            if record is not None and holds(worker_holder, record.task, fences.get(key)):
+                lease_by_key[key] = lease_of(record.task)
             else:
-                others.append(key)
-        released = {key for key in held if isinstance(endings[key], Release)}
-        await self._release([held[key] for key in released])
-        refused = await self._commit(
-            [(lease, endings[key]) for key, lease in held.items() if key not in released], me
+                unheld_keys.append(key)
+        released_keys = {key for key in lease_by_key if isinstance(endings[key], Release)}
+        await self._release([lease_by_key[key] for key in released_keys])
+        refusal_by_key = await self._commit(
+            [
+                (lease, endings[key])
+                for key, lease in lease_by_key.items()
+                if key not in released_keys
+            ],
+            worker_holder,
         )
-        lost = [key for key, why in refused.items() if why is Refusal.NOT_HELD]
-        records |= await self._records(lost)
-        for key in (*others, *lost):
-            why = refusal_of(me, records[key], endings[key], fences.get(key))
-            refused.pop(key, None)
-            if why is not None:
-                refused[key] = why
-        return Ended(accepted=frozenset(endings) - frozenset(refused), refused=refused)
+        lost_keys = [key for key, refusal in refusal_by_key.items() if refusal is Refusal.NOT_HELD]
+        records |= await self._records(lost_keys)
+        for key in (*unheld_keys, *lost_keys):
+            refusal = refusal_of(worker_holder, records[key], endings[key], fences.get(key))
+            refusal_by_key.pop(key, None)
+            if refusal is not None:
+                refusal_by_key[key] = refusal
+        return Ended(
+            accepted=frozenset(endings) - frozenset(refusal_by_key), refused=refusal_by_key
+        )
 
     async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
         """Replace the pool of waiting tasks by these keys with their priorities.
@@ -249,37 +260,44 @@ class Dispenser:
         changed it. Tasks that others add after its start do not change.
         """
         ledger = self._ledger
-        began = ledger.now() + A_MILLISECOND
-        priorities = {names.key(key): names.priority(each) for key, each in mapping.items()}
+        started_at = ledger.now() + A_MILLISECOND
+        priorities = {names.key(key): names.priority(priority) for key, priority in mapping.items()}
         added = reopened = prioritised = 0
         for keys in batches(priorities, _AT_ONCE):
-            new = [NewTask(key, priority=priorities[key]) for key in keys]
-            added += (await self._tracker.add_many(new)).new
-            by_id = {key_id(key): priorities[key] for key in keys}
-            withdrawn = TaskFilter(
-                statuses=(Status.IGNORED,), reason=Reason.WITHDRAWN, until=began, ids=list(by_id)
+            new_tasks = [NewTask(key, priority=priorities[key]) for key in keys]
+            added += (await self._tracker.add_many(new_tasks)).new
+            priority_by_id = {key_id(key): priorities[key] for key in keys}
+            withdrawn_filter = TaskFilter(
+                statuses=(Status.IGNORED,),
+                reason=Reason.WITHDRAWN,
+                until=started_at,
+                ids=list(priority_by_id),
             )
-            reopened += await ledger.admin.reopen(withdrawn)
-            prioritised += await ledger.admin.prioritise(by_id)
-        wanted = {key_id(key) for key in priorities}
-        gone = await self._withdraw_others(wanted, began)
+            reopened += await ledger.admin.reopen(withdrawn_filter)
+            prioritised += await ledger.admin.prioritise(priority_by_id)
+        pool_ids = {key_id(key) for key in priorities}
+        withdrawn_count = await self._withdraw_others(pool_ids, started_at)
         self._tracker.added.set()
-        return Rebuilt(added=added, reopened=reopened, prioritised=prioritised, withdrawn=gone)
+        return Rebuilt(
+            added=added, reopened=reopened, prioritised=prioritised, withdrawn=withdrawn_count
+        )
 
-    async def _withdraw_others(self, wanted: set[bytes], began: datetime) -> int:
-        waiting = TaskFilter(statuses=WAITING, until=began)
-        walk = self._ledger.queries.walk(waiting)
-        others = [record.task.id async for record in walk if record.task.id not in wanted]
+    async def _withdraw_others(self, pool_ids: set[bytes], started_at: datetime) -> int:
+        waiting_filter = TaskFilter(statuses=WAITING, until=started_at)
+        records = self._ledger.queries.walk(waiting_filter)
+        withdrawn_ids = [
+            record.task.id async for record in records if record.task.id not in pool_ids
+        ]
         count = 0
-        for ids in batches(others, _AT_ONCE):
-            chosen = replace(waiting, ids=ids)
-            count += await self._ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        for ids in batches(withdrawn_ids, _AT_ONCE):
+            batch_filter = replace(waiting_filter, ids=ids)
+            count += await self._ledger.admin.withdraw(batch_filter, reason=Reason.WITHDRAWN)
         return count
 
     async def _commit(
-        self, endings: Collection[tuple[Lease, Ending]], me: str
+        self, endings: Collection[tuple[Lease, Ending]], worker_holder: str
     ) -> dict[str, Refusal]:
-        """Record the endings of the holder *me*; return the keys of those not recorded, and why.
+        """Record endings of *worker_holder*; return the keys of those not recorded, and why.
 
         They are written together with endings of other holders.
         """
@@ -289,18 +307,20 @@ class Dispenser:
         for lease, ending in endings:
             assert lease.task.due is not None
             settlements.append(
-                await self._settlements.of(lease, ending, worker=me, started_at=lease.task.due)
+                await self._settlements.of(
+                    lease, ending, worker=worker_holder, started_at=lease.task.due
+                )
             )
-        errors = await asyncio.gather(*(self._committing(each) for each in settlements))
+        errors = await asyncio.gather(*(self._committing(outcome) for outcome in settlements))
         self._tracker.added.set()
-        refused = {}
+        refusal_by_key = {}
         for settlement, error in zip(settlements, errors, strict=True):
             await self._settlements.drop_replaced(settlement, recorded=error is None)
             if error is not None:
-                lost = isinstance(error, LeaseLostError)
+                is_lost = isinstance(error, LeaseLostError)
                 key = settlement.lease.task.url
-                refused[key] = Refusal.NOT_HELD if lost else Refusal.NOT_STORABLE
-        return refused
+                refusal_by_key[key] = Refusal.NOT_HELD if is_lost else Refusal.NOT_STORABLE
+        return refusal_by_key
 
     async def _follow_policy(self) -> None:
         """Read the settings from time to time, because other processes may change them."""
@@ -309,12 +329,12 @@ class Dispenser:
             self._policy_seen = now
             await self._tracker.session.refresh()
 
-    async def _renew(self, held: Sequence[Lease]) -> list[Lease]:
+    async def _renew(self, leases: Sequence[Lease]) -> list[Lease]:
         """Renew leases for another `ttl`; return those that still hold."""
-        if not held:
+        if not leases:
             return []
-        lost = await self._ledger.leases.renew(held, lease=self.ttl)
-        return [lease for lease in held if lease.task.id not in lost]
+        lost_ids = await self._ledger.leases.renew(leases, lease=self.ttl)
+        return [lease for lease in leases if lease.task.id not in lost_ids]
 
     async def _release(self, leases: Sequence[Lease]) -> None:
         """Release tasks unchanged."""
@@ -322,56 +342,65 @@ class Dispenser:
             await self._ledger.outcomes.release(leases)
             self._tracker.added.set()
 
-    async def _claim(self, by: str, number: int, stages: Collection[str] | None) -> list[Lease]:
-        """Claim for a holder by priority, of *stages* if given, until *number* or none is due.
+    async def _claim(
+        self, task_holder: str, limit: int, stages: Collection[str] | None
+    ) -> list[Lease]:
+        """Claim for a holder by priority, of *stages* if given, until *limit* or none is due.
 
         One call at a time: concurrent calls would read the same tasks, and each task can be
         claimed only once.
         """
-        token = f"{by}:{self._nonce}"
+        token_prefix = f"{task_holder}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claiming:
             # Missed tasks are not the end: other workers were faster, and there may be more
             # tasks.
-            while page := await self._page(min(number - len(leases), _AT_ONCE), stages):
+            while page := await self._page(min(limit - len(leases), _AT_ONCE), stages):
                 claimed = await self._ledger.leases.claim(
-                    page, worker=token, lease=self.ttl, max_lost=self._tracker.policy.max_lost
+                    page,
+                    worker=token_prefix,
+                    lease=self.ttl,
+                    max_lost=self._tracker.policy.max_lost,
                 )
                 # The result may contain a claim of another request whose reply was lost.
-                leases += [each for each in claimed.leases if each.token.startswith(f"{token}:")]
+                leases += [
+                    lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
+                ]
         return leases
 
     async def _begin(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases that still hold; record that the work on quarantined tasks begins."""
-        kept = []
+        valid_leases = []
         for lease in leases:
-            noted = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
-            if noted or await self._ledger.leases.begin(lease):
-                kept.append(lease)
-        return kept
+            recorded = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
+            if recorded or await self._ledger.leases.begin(lease):
+                valid_leases.append(lease)
+        return valid_leases
 
     async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
         """Return due tasks, except those whose holders could not reach the ledger."""
         if limit < 1:
             return []
-        since = self._tracker.session.retry.grace_since(self._ledger.now())
-        look_at = limit if since is None else limit + _AT_ONCE
-        page = await self._ledger.tasks.page(limit=look_at, hosts=stages)
-        return [task for task in page if not ended_since(task, since)][:limit]
+        grace_start = self._tracker.session.retry.grace_since(self._ledger.now())
+        scan_limit = limit if grace_start is None else limit + _AT_ONCE
+        page = await self._ledger.tasks.page(limit=scan_limit, hosts=stages)
+        return [task for task in page if not ended_since(task, grace_start)][:limit]
 
-    async def _trimmed(self, held: Sequence[Lease], limit: int) -> Sequence[Lease]:
+    async def _trimmed(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the leases within the limit, and release the others."""
         # If a lease is read again, its `due` is the time of its claim.
-        first = sorted(held, key=lambda each: (each.task.due, -each.task.priority, each.task.id))
-        await self._release(first[limit:])
-        return first[:limit]
+        ordered = sorted(
+            leases, key=lambda lease: (lease.task.due, -lease.task.priority, lease.task.id)
+        )
+        await self._release(ordered[limit:])
+        return ordered[:limit]
 
     async def _records(self, keys: Sequence[str]) -> dict[str, Record | None]:
         ids = [key_id(names.key(key)) for key in keys]
-        found = await asyncio.gather(*(self._tracker.records(each) for each in ids))
-        return dict(zip(keys, found, strict=True))
+        records = await asyncio.gather(*(self._tracker.records(task_id) for task_id in ids))
+        return dict(zip(keys, records, strict=True))
 
-    async def _assigned(self, lease: Lease, until: datetime) -> Assigned | None:
+    async def _assigned(self, lease: Lease, expires_at: datetime) -> Assigned | None:
         task = lease.task
         carried = task.carried or Payload()
         try:
@@ -389,5 +418,5 @@ class Dispenser:
             context=context or {},
             fence=lease.fence,
             attempt=task.retry + 1,
-            until=until,
+            until=expires_at,
         )

@@ -122,13 +122,13 @@ def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None
     task = record.task
     if fence is None:
         # The task was not claimed since then.
-        entries = [each for each in record.trace if each.fence == task.settled == task.fence]
+        entries = [entry for entry in record.trace if entry.fence == task.settled == task.fence]
     else:
-        entries = [each for each in record.trace if each.fence == fence]
-    mine = [each for each in entries if each.worker == me]
+        entries = [entry for entry in record.trace if entry.fence == fence]
+    own_entries = [entry for entry in entries if entry.worker == me]
     if isinstance(ending, Release):
-        return Refusal.NOT_HELD if mine and fence is not None else None
-    if any(each.event in _EVENTS[type(ending)] for each in mine):
+        return Refusal.NOT_HELD if own_entries and fence is not None else None
+    if any(entry.event in _EVENTS[type(ending)] for entry in own_entries):
         return None
     if task.reason is Reason.STORE_REJECTED and task.settled == fence:
         return Refusal.NOT_STORABLE
@@ -145,10 +145,12 @@ def request_holder(worker: object, request: object) -> str:
     return f"{holder(worker)}:~{_word(request, 'token of a request')}"
 
 
-def _word(given: object, what: str) -> str:
-    if not isinstance(given, str) or not _WORD.fullmatch(given):
-        raise UsageError(f"{given!r} is no {what}: write 1 to 100 letters, digits, '.', '_' or '-'")
-    return given
+def _word(value: object, label: str) -> str:
+    if not isinstance(value, str) or not _WORD.fullmatch(value):
+        raise UsageError(
+            f"{value!r} is no {label}: write 1 to 100 letters, digits, '.', '_' or '-'"
+        )
+    return value
 
 
 class Settlements:
@@ -191,8 +193,8 @@ class Settlements:
                 return Advanced(stage=following, progress=progress, context=task.context)
             case Advance():
                 stage, delay = keys.stage(ending.stage), keys.delay(ending.delay)
-                passed = keys.data(ending.context) if ending.context else None
-                context = await self._session.stow(task.id, passed)
+                new_context = keys.data(ending.context) if ending.context else None
+                context = await self._session.stow(task.id, new_context)
                 progress = await self._progress(lease, ending, trace)
                 return Advanced(stage=stage, progress=progress, context=context, delay=delay)
             case Fail():
@@ -224,16 +226,18 @@ class Settlements:
         """Delete the large values that nothing refers to any more."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
-        before = {"data": (task.carried or Payload()).data, "context": task.context}
-        after: dict[str, Any] = {}
+        old_values = {"data": (task.carried or Payload()).data, "context": task.context}
+        new_values: dict[str, Any] = {}
         if progress is not None and progress.data is not None:
-            after["data"] = progress.data
+            new_values["data"] = progress.data
         if change.next is not None:
-            after["context"] = change.next.context
+            new_values["context"] = change.next.context
         if recorded:
-            gone = [before[name] for name in after if before[name] != after[name]]
+            unused_values = [
+                old_values[name] for name in new_values if old_values[name] != new_values[name]
+            ]
         else:
             # A chain passes the context on unchanged.
-            gone = [value for value in after.values() if value != task.context]
-            gone += progress.results.values() if progress is not None else ()
-        await self._session.drop(*(value for value in gone if isinstance(value, BlobRef)))
+            unused_values = [value for value in new_values.values() if value != task.context]
+            unused_values += progress.results.values() if progress is not None else ()
+        await self._session.drop(*(value for value in unused_values if isinstance(value, BlobRef)))

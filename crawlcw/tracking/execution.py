@@ -83,10 +83,10 @@ class Execution:
         session, task = self._session, self.lease.task
         carried = task.carried or Payload()
         data = await session.stow(task.id, keys.data(self.data))
-        held = await session.ledger.leases.save(
+        is_saved = await session.ledger.leases.save(
             self.lease, data=data, duration=session.policy.lease
         )
-        if not held:
+        if not is_saved:
             await session.drop(data)
             session.held.end([self.lease])
             self.ended = True

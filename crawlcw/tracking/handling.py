@@ -67,13 +67,13 @@ async def _result(
     processes: CapacityLimiter | None,
 ) -> Any:
     # The watchdog reads from this frame which code runs.
-    called = Called(name=execution.stage, subject=execution.key)
+    call = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
-            execution.begins(called)
+            execution.begins(call)
             return await handler.function(execution)
         case Runs.THREAD:
-            execution.begins(called)
+            execution.begins(call)
             return await to_thread.run_sync(
                 without_escape,
                 handler.function,
@@ -106,11 +106,11 @@ def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) 
     The arguments name the function and its module. A module that was loaded from a file by its
     path cannot be imported by its name, so *path* is used then.
     """
-    found: Any = _loaded(module, path)
-    for part in name.split("."):
-        found = getattr(found, part)
+    target: Any = _loaded(module, path)
+    for attribute in name.split("."):
+        target = getattr(target, attribute)
     # A decorator may have replaced the function under this name.
-    return getattr(found, "__wrapped__", found)(*arguments)
+    return getattr(target, "__wrapped__", target)(*arguments)
 
 
 def _loaded(name: str, path: str | None) -> ModuleType:

@@ -67,10 +67,10 @@ class Session(WorkerSession):
 
     async def _claim_each(self, tasks: Sequence[Task]) -> list[Claimed]:
         """Claim tasks for separate callers; if two want the same one, the second misses it."""
-        wanted = {task.id: task for task in tasks}
-        claimed = await self._claim(list(wanted.values()))
-        got = {lease.task.id: (lease,) for lease in claimed.leases}
-        return [Claimed(leases=got.pop(task.id, ())) for task in tasks]
+        task_by_id = {task.id: task for task in tasks}
+        claimed = await self._claim(list(task_by_id.values()))
+        lease_by_id = {lease.task.id: (lease,) for lease in claimed.leases}
+        return [Claimed(leases=lease_by_id.pop(task.id, ())) for task in tasks]
 
     async def _claim(self, tasks: Sequence[Task]) -> Claimed:
         lease = self.policy.lease
@@ -177,7 +177,7 @@ class Session(WorkerSession):
         self._upkeep = None
         await self.watchdog.__aexit__()
         self._broken = self._broken or LedgerError("the tracker was closed")
-        left = self.held.all()
+        leases = self.held.all()
         # If the ledger is unavailable, the next process on this machine detects the end of this
         # one.
         try:
@@ -186,11 +186,11 @@ class Session(WorkerSession):
                 await self.leave()
         finally:
             # Last, because this may stop the caller itself.
-            self.held.lose([lease.task.id for lease in left])
+            self.held.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
         """Apply the settings that are in the ledger now; raises `LedgerUnavailableError`."""
-        before = self.policy.lease
+        old_lease = self.policy.lease
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
@@ -200,7 +200,7 @@ class Session(WorkerSession):
                 printable(error),
                 extra={"event": "policy_wrong"},
             )
-        if self.policy.lease != before:
+        if self.policy.lease != old_lease:
             self.lease_changed()
 
     def _check(self) -> None:
@@ -220,9 +220,9 @@ class Session(WorkerSession):
 
     async def _keep_up(self) -> None:
         try:
-            async with anyio.create_task_group() as running:
-                running.start_soon(partial(self.keep_up, on_lost=self._count_lost))
-                running.start_soon(self._follow_policy)
+            async with anyio.create_task_group() as task_group:
+                task_group.start_soon(partial(self.keep_up, on_lost=self._count_lost))
+                task_group.start_soon(self._follow_policy)
         except* Exception as errors:
             self._break(errors.exceptions[0])
 
@@ -258,8 +258,8 @@ async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[L
     for lease in result.lost:
         message = f"another worker holds task {lease.task.url!r} now"
         errors[_identity(lease)] = LeaseLostError(message)
-    for lease, why in result.rejected:
-        message = f"the outcome of task {lease.task.url!r} cannot be stored: {why}"
+    for lease, problem in result.rejected:
+        message = f"the outcome of task {lease.task.url!r} cannot be stored: {problem}"
         errors[_identity(lease)] = LedgerError(message)
     return [errors.get(_identity(settlement.lease)) for settlement in settlements]
 

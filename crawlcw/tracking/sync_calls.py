@@ -51,30 +51,32 @@ class SyncCalls(ThreadProxy):
         """
         portal: LoopPortal = self._portal
         # The thread's end of the block: the exception that ended it, if any.
-        left: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
-        left.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
+        thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
+        thread_end.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 
-        async def hold(*, task_status: TaskStatus[Any]) -> None:
-            block = self._subject.start(key, **options)
-            task_status.started(await block.__aenter__())
+        async def hold_block(*, task_status: TaskStatus[Any]) -> None:
+            tracked_block = self._subject.start(key, **options)
+            task_status.started(await tracked_block.__aenter__())
             try:
-                error = await asyncio.wrap_future(left)
-            except BaseException as stopped:
+                error = await asyncio.wrap_future(thread_end)
+            except BaseException as cause:
                 # The tracker was closed, or the lease was lost, so the block has not ended well.
-                await block.__aexit__(type(stopped), stopped, stopped.__traceback__)
+                await tracked_block.__aexit__(type(cause), cause, cause.__traceback__)
                 raise
-            await block.__aexit__(error and type(error), error, error and error.__traceback__)
+            await tracked_block.__aexit__(
+                error and type(error), error, error and error.__traceback__
+            )
 
         with portal.says_closed(f", and the work on task {key!r} with it"):
-            held, execution = portal.open().start_task(hold)
+            block_end, execution = portal.open().start_task(hold_block)
             try:
                 yield SyncExecution(execution, portal.call)
             except BaseException as error:
-                left.set_result(error)
-                held.result()
+                thread_end.set_result(error)
+                block_end.result()
                 raise
-            left.set_result(None)
-            held.result()
+            thread_end.set_result(None)
+            block_end.result()
 
 
 class LoopPortal:
@@ -107,9 +109,9 @@ class LoopPortal:
     async def _open(self) -> BlockingPortal:
         if self._closed:
             raise RuntimeError("closed")
-        opened: asyncio.Future[BlockingPortal] = self._loop.create_future()
-        self._hosting = asyncio.create_task(_host(opened), name="crawlcw portal")
-        self._portal = await opened
+        portal_future: asyncio.Future[BlockingPortal] = self._loop.create_future()
+        self._hosting = asyncio.create_task(_host(portal_future), name="crawlcw portal")
+        self._portal = await portal_future
         return self._portal
 
     async def close(self) -> None:
@@ -135,7 +137,7 @@ class LoopPortal:
             raise LedgerError(f"the tracker was closed{what}") from error
 
 
-async def _host(opened: "asyncio.Future[BlockingPortal]") -> None:
+async def _host(portal_future: "asyncio.Future[BlockingPortal]") -> None:
     async with BlockingPortal() as portal:
-        opened.set_result(portal)
+        portal_future.set_result(portal)
         await portal.sleep_until_stopped()

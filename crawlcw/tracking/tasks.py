@@ -60,10 +60,10 @@ class Tasks:
     async def _read(self, ids: Sequence[bytes]) -> list[Record | None]:
         if len(ids) == 1:
             return [await self.ledger.tasks.get(ids[0])]
-        chosen = TaskFilter(ids=set(ids))
-        found = await self.ledger.queries.find(chosen, limit=len(ids))
-        records = {record.task.id: record for record in found}
-        return [records.get(each) for each in ids]
+        task_filter = TaskFilter(ids=set(ids))
+        records = await self.ledger.queries.find(task_filter, limit=len(ids))
+        record_by_id = {record.task.id: record for record in records}
+        return [record_by_id.get(task_id) for task_id in ids]
 
     def _view(self, record: Record) -> TrackedTask:
         return TrackedTask.of(record, stage=self.use_case.named(record.task.callback))
@@ -92,40 +92,42 @@ class Tasks:
         *since* and *until* (aware) bound the last change of their status. Large values are
         `BlobRef`s: `get` reads them. Raises `UsageError`.
         """
-        chosen = _chosen(status=status, reason=reason, since=since, until=until)
+        task_filter = _chosen(status=status, reason=reason, since=since, until=until)
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
             raise UsageError(
                 f"limit is at least 1 and at most {LARGEST_PAGE:,}, not {limit!r}: `walk` yields "
                 "any number of tasks"
             )
-        place = views.place(after) if after is not None else None
-        found: dict[bytes, Record] = {}
+        cursor = views.place(after) if after is not None else None
+        record_by_id: dict[bytes, Record] = {}
         for host in self._places(stage):
-            some = replace(chosen, host=host)
+            stage_filter = replace(task_filter, host=host)
             # If a task moves to another stage meanwhile, its later record counts.
-            found |= {
-                each.task.id: each
-                for each in await self.ledger.queries.find(some, limit=limit + 1, after=place)
+            record_by_id |= {
+                row.task.id: row
+                for row in await self.ledger.queries.find(
+                    stage_filter, limit=limit + 1, after=cursor
+                )
             }
-        nearest = heapq.nlargest(limit + 1, found.values(), key=_place_of)
+        nearest = heapq.nlargest(limit + 1, record_by_id.values(), key=_place_of)
         return Page(
             tasks=tuple(self._view(record) for record in nearest[:limit]),
             after=views.written(nearest[limit - 1].task) if len(nearest) > limit else None,
         )
 
-    async def walk(self, **asked: Any) -> AsyncGenerator[TrackedTask, None]:
+    async def walk(self, **filters: Any) -> AsyncGenerator[TrackedTask, None]:
         """Yield every task that matches, see `find`, in flat memory.
 
         A task that changes meanwhile may be missed, because it moves to the beginning, which was
         already yielded.
         """
-        after = None
+        cursor = None
         while True:
-            page = await self.find(**asked, after=after)
+            page = await self.find(**filters, after=cursor)
             for task in page.tasks:
                 yield task
-            after = page.after
-            if after is None:
+            cursor = page.after
+            if cursor is None:
                 return
 
     async def counts(self) -> Counts:
@@ -147,8 +149,8 @@ class Tasks:
         """Try failed tasks again. Withdrawn tasks have not failed: `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since}
         count = 0
-        for chosen in self._chosen(chosen_keys, all, **filters):
-            count += await self.ledger.admin.retry_failed(chosen)
+        for task_filter in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.retry_failed(task_filter)
         self.added.set()
         return count
 
@@ -164,8 +166,8 @@ class Tasks:
         """Withdraw tasks that no worker holds. `reset` brings them back."""
         filters = {"reason": reason, "stage": stage, "since": since, "until": until}
         count = 0
-        for chosen in self._chosen(chosen_keys, all, **filters):
-            count += await self.ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+        for task_filter in self._chosen(chosen_keys, all, **filters):
+            count += await self.ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
         return count
 
     async def reset(
@@ -179,9 +181,9 @@ class Tasks:
         They go to *stage*, by default the use case's first. Their results are deleted; data and
         context stay.
         """
-        (chosen,) = self._chosen(chosen_keys, all)
-        first = keys.stage(self.use_case.first if stage is None else stage)
-        return await self._reopen(chosen, stage=first, anew=True)
+        (task_filter,) = self._chosen(chosen_keys, all)
+        first_stage = keys.stage(self.use_case.first if stage is None else stage)
+        return await self._reopen(task_filter, stage=first_stage, anew=True)
 
     async def enter(
         self,
@@ -197,10 +199,10 @@ class Tasks:
         *enter_from* is by default `Status.FINISHED`.
         """
         filters = {"enter_from": enter_from, "since": since, "until": until}
-        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        (task_filter,) = self._chosen(chosen_keys, all, **filters)
         if enter_from is None:
-            chosen = chosen.among((Status.FINISHED,))
-        return await self._reopen(chosen, stage=keys.stage(stage))
+            task_filter = task_filter.among((Status.FINISHED,))
+        return await self._reopen(task_filter, stage=keys.stage(stage))
 
     async def purge(
         self,
@@ -213,37 +215,41 @@ class Tasks:
     ) -> int:
         """Delete tasks; with *force* also those that a worker holds."""
         filters = {"status": status, "since": since, "until": until}
-        (chosen,) = self._chosen(chosen_keys, all, **filters)
+        (task_filter,) = self._chosen(chosen_keys, all, **filters)
         if not force:
-            if status is not None and Status.PROCESSING in chosen.statuses:
+            if status is not None and Status.PROCESSING in task_filter.statuses:
                 raise UsageError("tasks that are processing are deleted by force=True only")
-            chosen = chosen.among([each for each in Status if each is not Status.PROCESSING])
-        return await self.ledger.admin.purge(chosen)
+            task_filter = task_filter.among(
+                [choice for choice in Status if choice is not Status.PROCESSING]
+            )
+        return await self.ledger.admin.purge(task_filter)
 
     def _chosen(
-        self, chosen_keys: Collection[str], everything: bool, **filters: Any
+        self, chosen_keys: Collection[str], all_tasks: bool, **filters: Any
     ) -> list[TaskFilter]:
         """Return the filter, one for each name of a stage; raises `UsageError`."""
-        if chosen_keys and everything:
+        if chosen_keys and all_tasks:
             raise UsageError("either some keys or all=True")
         # An empty list of keys may be a computed one, so it does not mean all tasks.
-        if not (chosen_keys or everything) and all(each is None for each in filters.values()):
-            named = "".join(f"{name}=, " for name in filters)
-            raise UsageError(f"say which tasks: some keys, {named}or all=True for every one")
-        ids = tuple(key_id(keys.key(each)) for each in chosen_keys) or None
+        if not (chosen_keys or all_tasks) and all(value is None for value in filters.values()):
+            filter_names = "".join(f"{name}=, " for name in filters)
+            raise UsageError(f"say which tasks: some keys, {filter_names}or all=True for every one")
+        ids = tuple(key_id(keys.key(value)) for value in chosen_keys) or None
         stage = filters.pop("stage", None)
         filters["status"] = filters.pop("enter_from", filters.get("status"))
-        chosen = replace(_chosen(**filters), ids=ids)
-        return [replace(chosen, host=place) for place in self._places(stage)]
+        task_filter = replace(_chosen(**filters), ids=ids)
+        return [replace(task_filter, host=host) for host in self._places(stage)]
 
     def _places(self, stage: str | None) -> Sequence[str | None]:
         """Return the ledger's host fields of tasks in *stage*; None (any) if there is no stage."""
         return (None,) if stage is None else self.use_case.places([keys.stage(stage)])
 
-    async def _reopen(self, chosen: TaskFilter, *, stage: str, anew: bool = False) -> int:
+    async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
         # A repeated call must not change tasks that change from now on.
-        until = chosen.until or self.ledger.now() + A_MILLISECOND
-        count = await self.ledger.admin.reopen(replace(chosen, until=until), stage=stage, anew=anew)
+        changed_before = task_filter.until or self.ledger.now() + A_MILLISECOND
+        count = await self.ledger.admin.reopen(
+            replace(task_filter, until=changed_before), stage=stage, anew=anew
+        )
         self.added.set()
         return count
 
@@ -276,35 +282,35 @@ def statuses(given: Statuses | None) -> tuple[Status, ...]:
         return (_status(given),)
     if not isinstance(given, Collection):
         raise _no_status(given)
-    return tuple(_status(each) for each in given)
+    return tuple(_status(status) for status in given)
 
 
-def _status(given: object) -> Status:
-    if isinstance(given, Status):
-        return given
-    if isinstance(given, str) and given.upper() in Status.__members__:
-        return Status[given.upper()]
-    raise _no_status(given)
+def _status(value: object) -> Status:
+    if isinstance(value, Status):
+        return value
+    if isinstance(value, str) and value.upper() in Status.__members__:
+        return Status[value.upper()]
+    raise _no_status(value)
 
 
-def _no_status(given: object) -> UsageError:
-    names = ", ".join(each.name for each in Status)
-    return UsageError(f"{given!r} is no status: write Status. and one of {names}")
+def _no_status(value: object) -> UsageError:
+    names = ", ".join(status.name for status in Status)
+    return UsageError(f"{value!r} is no status: write Status. and one of {names}")
 
 
-def _reason(given: object) -> Reason:
+def _reason(value: object) -> Reason:
     try:
-        return Reason(given)  # type: ignore[arg-type]  # whatever it is, it is looked up
+        return Reason(value)  # type: ignore[arg-type]  # whatever it is, it is looked up
     except ValueError:
-        raise UsageError(f"{given!r} is no reason: write one of `crawlcw.errors.Reason`") from None
+        raise UsageError(f"{value!r} is no reason: write one of `crawlcw.errors.Reason`") from None
 
 
-def _moment(name: str, given: object) -> datetime:
-    if not isinstance(given, datetime) or given.tzinfo is None:
+def _moment(name: str, value: object) -> datetime:
+    if not isinstance(value, datetime) or value.tzinfo is None:
         raise UsageError(
-            f"{name} is a datetime with a time zone, not {given!r}: datetime.now(UTC), for one"
+            f"{name} is a datetime with a time zone, not {value!r}: datetime.now(UTC), for one"
         )
     try:
-        return given.astimezone(UTC)
+        return value.astimezone(UTC)
     except OverflowError:
-        raise UsageError(f"{name} is too far away: {given!r}") from None
+        raise UsageError(f"{name} is too far away: {value!r}") from None

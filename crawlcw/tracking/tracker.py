@@ -101,11 +101,11 @@ class Tracker(Tasks):
         give_up: timedelta,
         policy: Mapping[str, Any],
     ) -> Self:
-        given = written({**use_case.policy, **policy})
+        settings = written({**use_case.policy, **policy})
         ledger = await open_tracked(url, use_case.name, driver=driver)
         try:
-            if given:
-                await ledger.notes.set_policy(given)
+            if settings:
+                await ledger.notes.set_policy(settings)
             return cls(ledger, use_case, Policy.of(await ledger.notes.policy()), give_up=give_up)
         except BaseException:
             await ledger.close()
@@ -146,8 +146,8 @@ class Tracker(Tasks):
 
         Return all current settings. Raises `SettingsError`.
         """
-        given = written(policy)
-        await self.ledger.notes.set_policy(given)
+        settings = written(policy)
+        await self.ledger.notes.set_policy(settings)
         await self.session.refresh()
         return self.policy
 
@@ -166,10 +166,12 @@ class Tracker(Tasks):
         *stage* is by default the use case's first. The task is due after *delay*. Raises
         `UsageError`, and `LedgerError` if the store cannot hold it.
         """
-        new = NewTask(key, data or {}, priority=priority, stage=stage, context=context, delay=delay)
-        added = await self.add_many([new])
-        for _, why in added.rejected:
-            raise UsageError(f"task {key!r} cannot be stored: {why}")
+        new_task = NewTask(
+            key, data or {}, priority=priority, stage=stage, context=context, delay=delay
+        )
+        added = await self.add_many([new_task])
+        for _, problem in added.rejected:
+            raise UsageError(f"task {key!r} cannot be stored: {problem}")
         return bool(added.new)
 
     async def add_many(
@@ -226,11 +228,11 @@ class Tracker(Tasks):
     @asynccontextmanager
     async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
         """Do the same as `start`, with a lease that exists already."""
-        held = self.session.held
+        held_leases = self.session.held
         execution: Execution | None = None
         try:
             with anyio.CancelScope() as scope:
-                held.scopes[lease.task.id] = scope
+                held_leases.scopes[lease.task.id] = scope
                 execution = await self._execution(lease)
                 yield execution
                 if not execution.ended:
@@ -246,7 +248,7 @@ class Tracker(Tasks):
                 await self.session.give_back([lease])
             raise
         finally:
-            held.scopes.pop(lease.task.id, None)
+            held_leases.scopes.pop(lease.task.id, None)
         if scope.cancelled_caught:
             raise LeaseLostError(f"another worker holds task {lease.task.url!r} now")
 
@@ -285,26 +287,26 @@ class Tracker(Tasks):
     def _check_due(self, task: Task) -> None:
         """Raise if a task cannot be claimed now."""
         now = self.ledger.now()
-        key, due = task.url, task.due
+        key, due_at = task.url, task.due
         if task.status is Status.IGNORED:
             raise TaskIgnoredError(key, reason=task.reason)
-        if due is None:
+        if due_at is None:
             raise TaskFinishedError(key)
-        since = self.session.retry.grace_since(now)
+        grace_start = self.session.retry.grace_since(now)
         processing = task.status is Status.PROCESSING
-        if processing and (due > now or ended_since(task, since)):
-            raise TaskLockedError(key, holder=views.holder(task) or "", until=due)
-        if due > now:
-            raise TaskNotDueError(key, due=due)
+        if processing and (due_at > now or ended_since(task, grace_start)):
+            raise TaskLockedError(key, holder=views.holder(task) or "", until=due_at)
+        if due_at > now:
+            raise TaskNotDueError(key, due=due_at)
 
     async def _enter(self, record: Record, stage: str | None) -> None:
-        chosen = TaskFilter(
+        task_filter = TaskFilter(
             statuses=(record.task.status,),
             ids=(record.task.id,),
             until=record.task.update_time + A_MILLISECOND,
         )
-        entered = keys.stage(stage) if stage else None
-        await self.ledger.admin.reopen(chosen, stage=entered)
+        new_stage = keys.stage(stage) if stage else None
+        await self.ledger.admin.reopen(task_filter, stage=new_stage)
 
     def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
         """Return a coroutine function that takes a key and runs *function* on that task.

@@ -49,7 +49,7 @@ class UseCase:
         *policy* are settings of `Policy`. Raises `UsageError` and `SettingsError`.
         """
         self.name = keys.use_case(name)
-        self.chain = tuple(keys.stage(each) for each in chain)
+        self.chain = tuple(keys.stage(stage) for stage in chain)
         if len(set(self.chain)) < len(self.chain):
             raise UsageError(f"the chain {', '.join(self.chain)} has a stage twice")
         self.policy: Mapping[str, Any] = checked(policy)
@@ -68,8 +68,8 @@ class UseCase:
 
     def places(self, stages: Iterable[str]) -> tuple[str, ...]:
         """Return the ledger's names of *stages*: the first one includes `NO_STAGE`."""
-        found = dict.fromkeys(stages)
-        return (*found, NO_STAGE) if self.first in found and NO_STAGE not in found else (*found,)
+        names = dict.fromkeys(stages)
+        return (*names, NO_STAGE) if self.first in names and NO_STAGE not in names else (*names,)
 
     def after(self, stage: str) -> str | None:
         """Return the stage that follows in the chain, if any."""
@@ -152,23 +152,27 @@ class Policy:
 
 def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of *values* that are not None; raises `SettingsError`."""
-    known = {field.name for field in fields(Policy)}
-    given = {name: value for name, value in values.items() if value is not None}
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known))}"
+    setting_names = {field.name for field in fields(Policy)}
+    settings = {name: value for name, value in values.items() if value is not None}
+    for name in settings:
+        if name not in setting_names:
+            close_names = difflib.get_close_matches(name, setting_names, n=1)
+            hint = (
+                f"did you mean {close_names[0]}?"
+                if close_names
+                else f"there are {', '.join(sorted(setting_names))}"
+            )
             raise SettingsError(f"a use case has no setting {name!r}: {hint}")
-    replace(Policy(), **given)
-    return given
+    replace(Policy(), **settings)
+    return settings
 
 
 def written(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of *values* as a ledger records them: durations in seconds."""
-    given = checked(values)
-    policy = replace(Policy(), **given)
-    found = {name: getattr(policy, name) for name in given}
+    settings = checked(values)
+    policy = replace(Policy(), **settings)
+    setting_values = {name: getattr(policy, name) for name in settings}
     return {
         name: value.total_seconds() if isinstance(value, timedelta) else value
-        for name, value in found.items()
+        for name, value in setting_values.items()
     }

@@ -158,9 +158,9 @@ class Worker:
 
     async def _run(self) -> FinishReason:
         reason = FinishReason.STOPPED  # and stays so if it is cancelled
-        async with anyio.create_task_group() as beside:
-            beside.start_soon(self._wake_by_additions)
-            beside.start_soon(cancelled_gently, self._wake_by_changes)
+        async with anyio.create_task_group() as task_group:
+            task_group.start_soon(self._wake_by_additions)
+            task_group.start_soon(cancelled_gently, self._wake_by_changes)
             with anyio.CancelScope() as self._running:
                 reason = await self._pool.run(
                     self._take_turns,
@@ -170,9 +170,9 @@ class Worker:
                 )
             # `stop_now` may have ended the block at any point.
             await self._give_back()
-            beside.cancel_scope.cancel()
-        at_once = self._at_once and reason is not FinishReason.DRAINED
-        return FinishReason.STOPPED_AT_ONCE if at_once else reason
+            task_group.cancel_scope.cancel()
+        stopped_at_once = self._at_once and reason is not FinishReason.DRAINED
+        return FinishReason.STOPPED_AT_ONCE if stopped_at_once else reason
 
     async def _pull(self) -> FinishReason:
         """Keep the pool filled until it is stopped, or nothing is left to do."""
@@ -191,19 +191,19 @@ class Worker:
 
     async def _claim_some(self, room: int) -> bool:
         """Claim up to *room* due tasks; return whether there were any."""
-        since = self._session.retry.grace_since(self._ledger.now())
-        limit = room if since is None else room + _MOST_IN_GRACE
+        grace_start = self._session.retry.grace_since(self._ledger.now())
+        limit = room if grace_start is None else room + _MOST_IN_GRACE
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
-        wanted = [
+        claimable = [
             task
             for task in page
             if task.id not in self._session.held
             # After an outage their holders may come back soon.
-            and not ended_since(task, since)
+            and not ended_since(task, grace_start)
         ][:room]
-        if not wanted:
+        if not claimable:
             return False
-        claimed = await self._session.claim(wanted)
+        claimed = await self._session.claim(claimable)
         for lease in claimed.leases:
             self._pool.put(lease)
         if claimed.leases:
@@ -303,9 +303,9 @@ class Worker:
 
     async def _give_back(self) -> None:
         """Release the tasks that have not begun."""
-        if waiting := self._pool.take_back():
-            await self._session.release(waiting)
-            self._released += len(waiting)
+        if waiting_leases := self._pool.take_back():
+            await self._session.release(waiting_leases)
+            self._released += len(waiting_leases)
 
     async def _wake_by_additions(self) -> None:
         while True:
