@@ -78,22 +78,22 @@ class Bodies:
         A task may refer to it after the next `sync`. None if the attempt has no exchange. A
         revisit without a change stores a short record of itself: the page's earlier one stays.
         """
-        noted, attempt.exchanges = attempt.exchanges, []
-        if not noted:
+        exchanges, attempt.exchanges = attempt.exchanges, []
+        if not exchanges:
             return None
-        if sum(len(each.body) for each in noted) < _LARGE:
-            packed = _packed(self._packer, noted, is_revisit)
+        if sum(len(exchange.body) for exchange in exchanges) < _LARGE:
+            packed = _packed(self._packer, exchanges, is_revisit)
         else:
-            packing = partial(_packed, Packer(), noted, is_revisit)
+            packing = partial(_packed, Packer(), exchanges, is_revisit)
             packed = await to_thread.run_sync(packing, limiter=self._limiter)
         try:
-            place = self._files.append(packed)[-1]
+            page = self._files.append(packed)[-1]
         except OSError as error:
             raise self._unwritable(error) from error
         # Write early if much waits: large pages come faster than outcomes.
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
-        return place
+        return page
 
     async def sync(self) -> None:
         """Write all stored pages to the disk."""
@@ -103,8 +103,8 @@ class Bodies:
             raise self._unwritable(error) from error
 
     def _unwritable(self, error: OSError) -> FetchError:
-        why = os.strerror(error.errno or errno.EIO)
-        return FetchError(Reason.FILES_UNWRITABLE, f"cannot keep pages in {self.folder}: {why}")
+        problem = os.strerror(error.errno or errno.EIO)
+        return FetchError(Reason.FILES_UNWRITABLE, f"cannot keep pages in {self.folder}: {problem}")
 
     async def mend(self) -> None:
         """Repair the files of crashed processes."""
@@ -143,9 +143,9 @@ class Bodies:
 
 def _packed(packer: Packer, exchanges: Sequence[Exchange], is_revisit: bool) -> list[bytes]:
     """Return the records of exchanges, that of the last response at the end."""
-    *redirects, last = exchanges
+    *redirects, page = exchanges
     records = [record for hop in redirects for record in packer.pair(hop)]
-    return [*records, packer.revisit(last)] if is_revisit else [*records, *packer.pair(last)[::-1]]
+    return [*records, packer.revisit(page)] if is_revisit else [*records, *packer.pair(page)[::-1]]
 
 
 class FileMissingError(Exception):
@@ -218,10 +218,10 @@ class WarcFiles:
         with self._turn:
             self._check()
             file = self._with_room(sum(map(len, records)))
-            places = [file.take(record) for record in records if record]
+            pages = [file.take(record) for record in records if record]
             self._appended += 1
-            self.waiting += sum(place.length for place in places)
-        return places
+            self.waiting += sum(page.length for page in pages)
+        return pages
 
     def sync(self) -> None:
         """Write all records appended before to the disk.
@@ -229,10 +229,10 @@ class WarcFiles:
         Raises `OSError`; earlier synced records stay intact, and later calls fail as well.
         """
         with self._turn:
-            mine = self._appended
+            appended = self._appended
         with self._writing:
             # Another thread's sync may have written them already.
-            if mine > self._synced:
+            if appended > self._synced:
                 self._write()
             self._check()
 
@@ -268,13 +268,13 @@ class WarcFiles:
     def _write(self) -> None:
         with self._turn:
             self._check()
-            noted = self._appended
-            taken = [(file, file.waiting()) for file in self._files]
+            appended = self._appended
+            batches = [(file, file.waiting()) for file in self._files]
             self.waiting = 0
         try:
-            for file, content in taken:
+            for file, content in batches:
                 file.write(content)
-            for file, _ in taken[:-1]:
+            for file, _ in batches[:-1]:
                 file.finish()
         except OSError as error:
             # The content on the disk is unknown, and a second fsync after a failed one may
@@ -282,8 +282,8 @@ class WarcFiles:
             self._lost = error
             raise
         with self._turn:
-            del self._files[: len(taken) - 1]
-        self._synced = noted
+            del self._files[: len(batches) - 1]
+        self._synced = appended
 
 
 class _OpenFile:
@@ -299,10 +299,10 @@ class _OpenFile:
 
     def take(self, record: bytes) -> StoredPage:
         """Buffer a record, and return its place."""
-        place = StoredPage(file=self.name, offset=self.size, length=len(record))
+        page = StoredPage(file=self.name, offset=self.size, length=len(record))
         self._waiting.append(record)
         self.size += len(record)
-        return place
+        return page
 
     def waiting(self) -> bytes:
         """Return the buffered content, and clear the buffer."""
@@ -320,10 +320,10 @@ class _OpenFile:
         while self._stream is None:
             # Another process that repairs files may lock it first, and delete it as empty.
             self._stream = locked(self._path, mode=0o600)
-        descriptor, rest = self._stream.fileno(), memoryview(content)
+        descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            while remainder:
+                remainder = remainder[os.write(descriptor, remainder) :]
             os.fsync(descriptor)
         except OSError:
             # If this fails too, the rest is repaired like that of a crash.
@@ -371,20 +371,20 @@ def _mended(path: Path) -> bool:
 
 def whole_size(pieces: Iterable[bytes]) -> int:
     """Return the size of the complete records at the beginning of a file."""
-    whole = read = 0
+    complete_size = read_size = 0
     member = zlib.decompressobj(_GZIP)
     for piece in pieces:
-        read += len(piece)
-        rest = piece
-        while rest:
+        read_size += len(piece)
+        remainder = piece
+        while remainder:
             try:
                 # In pieces: a record's uncompressed content may be large.
-                member.decompress(rest, _PIECE)
+                member.decompress(remainder, _PIECE)
             except zlib.error:
-                return whole
-            rest = member.unconsumed_tail
+                return complete_size
+            remainder = member.unconsumed_tail
             if member.eof:
-                rest = member.unused_data
-                whole = read - len(rest)
+                remainder = member.unused_data
+                complete_size = read_size - len(remainder)
                 member = zlib.decompressobj(_GZIP)
-    return whole
+    return complete_size

@@ -100,15 +100,17 @@ class Record:
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response."""
-        at = datetime.now(UTC)
+        sent_at = datetime.now(UTC)
         response = await call_next(attempt, request)
         # A file is where the request wants it.
         if attempt.exchanges is not None and response.file is None:
             # What hooks and sessions add, to the URL too, may be a signature or a key.
             url = response.url if request.url == attempt.url else attempt.url
-            noted, own = Exchange.of(request, response, at=at), attempt.request.headers
-            asked = (each for each in noted.asked if each in own or each[0].lower() in _CONDITIONS)
-            attempt.exchanges.append(replace(noted, url=url, asked=tuple(asked)))
+            exchange, headers = Exchange.of(request, response, at=sent_at), attempt.request.headers
+            pairs = (
+                pair for pair in exchange.asked if pair in headers or pair[0].lower() in _CONDITIONS
+            )
+            attempt.exchanges.append(replace(exchange, url=url, asked=tuple(pairs)))
         return response
 
 
@@ -166,23 +168,27 @@ class Packer:
         The latter is empty for a method that WARC readers do not know.
         """
         # WARC 1.1, section 5.13.
-        why = "length" if exchange.truncated == "bytes" else "unspecified"
-        whole = exchange.truncated is None and not _is_unread_redirect(exchange)
-        cut = {} if whole else {"WARC-Truncated": why}
-        answer = self._record(
-            "response", exchange, head=response_head(exchange), body=exchange.body, fields=cut
+        reason = "length" if exchange.truncated == "bytes" else "unspecified"
+        is_whole = exchange.truncated is None and not _is_unread_redirect(exchange)
+        truncation = {} if is_whole else {"WARC-Truncated": reason}
+        response = self._record(
+            "response",
+            exchange,
+            head=response_head(exchange),
+            body=exchange.body,
+            fields=truncation,
         )
-        answered = self._packed(answer)
+        packed_response = self._packed(response)
         if exchange.method not in _METHODS:
-            return answered, b""
-        asked = self._record(
+            return packed_response, b""
+        request = self._record(
             "request",
             exchange,
             head=request_head(exchange),
             body=exchange.sent or b"",
-            fields={"WARC-Concurrent-To": answer.rec_headers.get_header("WARC-Record-ID")},
+            fields={"WARC-Concurrent-To": response.rec_headers.get_header("WARC-Record-ID")},
         )
-        return answered, self._packed(asked)
+        return packed_response, self._packed(request)
 
     def revisit(self, exchange: Exchange) -> bytes:
         """Return the revisit record of a page that has not changed."""
@@ -257,15 +263,15 @@ def read(packed: bytes, *, most: int) -> Answer:
     )
 
 
-def _unpacked(packed: bytes, most: int) -> bytes:
+def _unpacked(packed: bytes, max_size: int) -> bytes:
     unpacking = zlib.decompressobj(_GZIP)
     try:
-        content = unpacking.decompress(packed, most)
+        content = unpacking.decompress(packed, max_size)
     except zlib.error as error:
         raise DamagedRecordError(f"it cannot be decompressed: {error}") from None
     if not unpacking.eof:
-        why = "it is too large" if unpacking.unconsumed_tail else "its end is missing"
-        raise DamagedRecordError(why)
+        problem = "it is too large" if unpacking.unconsumed_tail else "its end is missing"
+        raise DamagedRecordError(problem)
     return content
 
 
@@ -298,9 +304,9 @@ def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
     Raises `ValueError` if *content* is not an HTTP response.
     """
     head, separator, body = content.partition(b"\r\n\r\n")
-    first, *lines = head.decode("utf-8", "replace").split("\r\n")
-    version, _, rest = first.partition(" ")
-    status = rest.partition(" ")[0]
+    status_line, *lines = head.decode("utf-8", "replace").split("\r\n")
+    version, _, status_text = status_line.partition(" ")
+    status = status_text.partition(" ")[0]
     if not separator or not version.startswith("HTTP/") or not status.isdecimal():
         raise ValueError("it is not an HTTP response")
     headers: dict[str, str] = {}

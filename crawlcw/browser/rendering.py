@@ -80,15 +80,15 @@ class Render:
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response, with the rendered document as its body."""
         response = await call_next(attempt, request)
-        kind = response.headers.get("content-type", _HTML[0]).lower().lstrip()
-        if response.file is not None or not _is_good(response) or not kind.startswith(_HTML):
+        media_type = response.headers.get("content-type", _HTML[0]).lower().lstrip()
+        if response.file is not None or not _is_good(response) or not media_type.startswith(_HTML):
             return response
-        began = monotonic()
-        for alone in (False, True):
+        started_at = monotonic()
+        for is_alone in (False, True):
             # The second attempt is alone, so that a page that kills the browser affects no other.
             with suppress(_BrowserDiedError):
-                rendered = await self._rendered(attempt, response, call_next, alone=alone)
-                elapsed = response.elapsed + timedelta(seconds=monotonic() - began)
+                rendered = await self._rendered(attempt, response, call_next, alone=is_alone)
+                elapsed = response.elapsed + timedelta(seconds=monotonic() - started_at)
                 return replaced(rendered, elapsed=elapsed)
         raise FetchError(Reason.BROWSER_CRASHED, "the page kills the browser")
 
@@ -103,9 +103,9 @@ class Render:
             # Subresources use the session and proxy of the page, but not the attempt's deadline,
             # because the page may live longer. They do not use its memory budget either, because
             # the page would wait for itself.
-            asked_as = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
-            ask = partial(call_next, asked_as)
-            parts = _Parts(page, attempt, response, ask, self._settings, self._admission)
+            part_attempt = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
+            fetch_part = partial(call_next, part_attempt)
+            parts = _Parts(page, attempt, response, fetch_part, self._settings, self._admission)
             body = b""
             try:
                 await page.route("**/*", parts.answer)
@@ -119,21 +119,21 @@ class Render:
                     raise FetchError(Reason.BROWSER_FAILED, message) from error
             if crash.cancelled_caught:
                 raise FetchError(Reason.BROWSER_CRASHED, "the page has crashed")
-            shown = parts.shown()
-            if not _is_good(shown):
-                return shown
+            shown_response = parts.shown()
+            if not _is_good(shown_response):
+                return shown_response
             if not page.url.startswith(("http://", "https://")):
                 message = f"the page's scripts lead to {printable(page.url[:100])}"
                 raise FetchError(Reason.BROWSER_FAILED, message)
-            most = response.request.options.max_body
-            most = self._settings.max_body if most is None else most
+            max_size = response.request.options.max_body
+            max_size = self._settings.max_body if max_size is None else max_size
             rendered = Response(
                 page.url.partition("#")[0],
                 request=response.request,
-                status=shown.status,
-                headers=_headers(shown) | {"content-type": "text/html; charset=utf-8"},
-                body=body[:most],
-                truncated="bytes" if len(body) > most else shown.truncated,
+                status=shown_response.status,
+                headers=_headers(shown_response) | {"content-type": "text/html; charset=utf-8"},
+                body=body[:max_size],
+                truncated="bytes" if len(body) > max_size else shown_response.truncated,
             )
             if attempt.memory is not None:
                 # Open until the end of the attempt, for `response.page` in callbacks.
@@ -170,15 +170,15 @@ class Render:
 
     async def _start(self) -> Browser:
         playwright = await self._started.enter_async_context(async_playwright())
-        asked = self._settings.browser_path
-        place = next(filter(None, map(shutil.which, _NAMES)), None) if asked == "auto" else asked
+        setting = self._settings.browser_path
+        path = next(filter(None, map(shutil.which, _NAMES)), None) if setting == "auto" else setting
         try:
             browser = await playwright.chromium.launch(
-                executable_path=place, args=list(_ARGUMENTS), handle_sigint=False
+                executable_path=path, args=list(_ARGUMENTS), handle_sigint=False
             )
         except Error as error:
             raise UsageError(
-                f"the browser {place or 'of Playwright'} does not start: install a Chromium "
+                f"the browser {path or 'of Playwright'} does not start: install a Chromium "
                 "(`apt-get install chromium`, or `playwright install chromium`), or name one by "
                 f"browser_path ({str(error).splitlines()[0]})"
             ) from error
@@ -232,10 +232,10 @@ class _Parts:
         """
         # Without a timeout: the attempt has a deadline.
         await self._page.goto(self._url, wait_until="load", timeout=0)
-        seen, content = -1, ""
+        document_count, content = -1, ""
         # Repeat while scripts navigate to another document, at most `max_redirects` times.
-        while seen != self._documents:
-            seen = self._documents
+        while document_count != self._documents:
+            document_count = self._documents
             # A page may poll for ever.
             for _ in range(_PATIENCE):
                 with suppress(StillBusyError):
@@ -252,18 +252,18 @@ class _Parts:
                 content = await self._page.content()
             except Error:
                 # Playwright raises during a navigation.
-                if seen == self._documents:
+                if document_count == self._documents:
                     raise
         return content.encode(errors="replace")
 
     async def answer(self, route: Route) -> None:
         """Answer a request of the browser, or refuse it."""
-        asked = route.request
+        request = route.request
         # The page may be closed during the fetch.
         with suppress(Error):
-            if asked.resource_type in self._settings.browser_blocked:
+            if request.resource_type in self._settings.browser_blocked:
                 await route.abort("blockedbyclient")
-            elif asked.is_navigation_request() and asked.frame == self._page.main_frame:
+            elif request.is_navigation_request() and request.frame == self._page.main_frame:
                 self._documents += 1
                 async with self._arriving:
                     await self._answer(route, is_document=True)
@@ -272,7 +272,7 @@ class _Parts:
 
     async def _answer(self, route: Route, *, is_document: bool) -> None:
         try:
-            part, url = await self._part(route.request, is_document=is_document)
+            response, url = await self._part(route.request, is_document=is_document)
         except FetchError as refusal:
             logger.debug(
                 "a part of %s: %s",
@@ -288,66 +288,77 @@ class _Parts:
             await route.abort("failed")
             return
         if is_document:
-            self._last = part
+            self._last = response
             if url != route.request.url:
                 # Navigates to the final URL, so that relative links resolve.
-                self._next = part
-                leads = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
-                await route.fulfill(status=200, content_type="text/html; charset=utf-8", body=leads)
+                self._next = response
+                refresh = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
+                await route.fulfill(
+                    status=200, content_type="text/html; charset=utf-8", body=refresh
+                )
                 return
-        await route.fulfill(status=part.status, headers=_headers(part), body=part.body)
+        await route.fulfill(status=response.status, headers=_headers(response), body=response.body)
 
-    async def _part(self, asked: BrowserRequest, *, is_document: bool) -> tuple[Response, str]:
+    async def _part(
+        self, browser_request: BrowserRequest, *, is_document: bool
+    ) -> tuple[Response, str]:
         """Return a subresource, and its URL after all redirects; raises `FetchError`."""
-        url, most = asked.url, self._settings.max_redirects
+        url, max_redirects = browser_request.url, self._settings.max_redirects
         if is_document and self._next is not None:
             # Fetched already.
-            part, self._next = self._next, None
-            return part, url
+            response, self._next = self._next, None
+            return response, url
         # The first one is the page itself.
-        if is_document and self._documents > most + 1:
-            raise FetchError(Reason.REDIRECT_LIMIT, f"its scripts lead on more than {most} times")
-        headers = [(k, v) for k, v in asked.headers.items() if k.lower() not in _ITS_OWN]
-        request = Request(url, method=asked.method, headers=headers, body=asked.post_data_buffer)
-        for _ in range(most + 1):
-            async with AsyncExitStack() as until_answered:
+        if is_document and self._documents > max_redirects + 1:
+            raise FetchError(
+                Reason.REDIRECT_LIMIT, f"its scripts lead on more than {max_redirects} times"
+            )
+        headers = [(k, v) for k, v in browser_request.headers.items() if k.lower() not in _ITS_OWN]
+        request = Request(
+            url,
+            method=browser_request.method,
+            headers=headers,
+            body=browser_request.post_data_buffer,
+        )
+        for _ in range(max_redirects + 1):
+            async with AsyncExitStack() as request_stack:
                 self._waiting += 1
                 try:
-                    await until_answered.enter_async_context(
+                    await request_stack.enter_async_context(
                         self._admission.part(
                             self._attempt, url, is_document=is_document, turn=self._turn
                         )
                     )
                 finally:
                     self._waiting -= 1
-                part = await self._ask(request)
-            if part.status not in REDIRECTS or "location" not in part.headers:
-                if is_document and _is_download(part):
+                response = await self._ask(request)
+            if response.status not in REDIRECTS or "location" not in response.headers:
+                if is_document and _is_download(response):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")
-                return part, url
+                return response, url
             # Followed here: the browser has no network.
-            url = urls.resolve(url, part.headers["location"])
+            url = urls.resolve(url, response.headers["location"])
             request = Request(url)
-        raise FetchError(Reason.REDIRECT_LIMIT, f"more than {most} hops")
+        raise FetchError(Reason.REDIRECT_LIMIT, f"more than {max_redirects} hops")
 
 
 def _is_good(response: Response) -> bool:
     return 200 <= response.status < 300
 
 
-def _headers(part: Response) -> dict[str, str]:
-    return {k: v for k, v in part.headers.items() if k not in _NOT_OF_THE_BODY}
+def _headers(response: Response) -> dict[str, str]:
+    return {k: v for k, v in response.headers.items() if k not in _NOT_OF_THE_BODY}
 
 
 def _is_download(response: Response) -> bool:
     """Return whether a browser would save the response instead of showing it."""
-    kind = response.headers.get("content-type", _HTML[0]).partition(";")[0].strip().lower()
-    is_text = kind.startswith("text/") or kind.endswith(_TEXTS)
+    media_type = response.headers.get("content-type", _HTML[0]).partition(";")[0].strip().lower()
+    is_text = media_type.startswith("text/") or media_type.endswith(_TEXTS)
     disposition = response.headers.get("content-disposition", "").lstrip().lower()
     return not is_text or disposition.startswith("attachment")
 
 
-async def _close(part: Browser | BrowserContext) -> None:
+async def _close(resource: Browser | BrowserContext) -> None:
     """Close a browser or context that may already have ended."""
     with suppress(Error):
-        await part.close()
+        await resource.close()

@@ -78,10 +78,10 @@ async def export(
             with naming(target):
                 form.finish()
     for name in sorted(absent if count else ()):
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f": did you mean {near[0]}?" if near else ""
-        said = f"no exported item has a field {name!r}{hint}"
-        logger.warning("%s", printable(said), extra={"event": "no_such_field", "field": name})
+        close_names = difflib.get_close_matches(name, names, n=1)
+        hint = f": did you mean {close_names[0]}?" if close_names else ""
+        message = f"no exported item has a field {name!r}{hint}"
+        logger.warning("%s", printable(message), extra={"event": "no_such_field", "field": name})
     return count
 
 
@@ -95,16 +95,18 @@ def check(targets: Sequence[Target]) -> None:
         raise UsageError(f"-o {doubled} is given twice")
 
 
-async def _rows(ledger: Ledger, wanted: Wanted) -> AsyncIterator[ItemRow]:
-    since = wanted.since
-    if wanted.versions:
+async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:
+    fetched_since = selection.since
+    if selection.versions:
         rows = ledger.queries.versions()
     else:
         # A superset: a fetch changes the status of its task. But an unchanged page that was
         # visited again has a newer status than its items.
-        rows = ledger.queries.items(None if since is None else TaskFilter(since=since))
+        rows = ledger.queries.items(
+            None if fetched_since is None else TaskFilter(since=fetched_since)
+        )
     async for row in rows:
-        if since is None or row.fetched_at >= since:
+        if fetched_since is None or row.fetched_at >= fetched_since:
             yield row
 
 
@@ -134,42 +136,47 @@ async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: flo
 
 
 async def _new_rows(
-    ledger: Ledger, wanted: Wanted, shown: Callable[[], None], every: float
+    ledger: Ledger, selection: Wanted, on_poll: Callable[[], None], interval: float
 ) -> AsyncGenerator[ItemRow, None]:
-    """Yield items; *shown* is called after each poll."""
-    finished = TaskFilter(statuses=(Status.FINISHED,), since=wanted.since)
+    """Yield items; *on_poll* is called after each poll."""
+    finished = TaskFilter(statuses=(Status.FINISHED,), since=selection.since)
     start = ledger.now() - _LATE
     async for row in ledger.queries.items(replace(finished, until=start)):
         yield row
-    known: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
+    seen_visits: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
     drained = False
     while True:
         now = ledger.now()
-        since = max(start, now - _LATE, wanted.since or start)
-        chosen = replace(finished, since=since)
+        poll_start = max(start, now - _LATE, selection.since or start)
+        task_filter = replace(finished, since=poll_start)
         # The oldest first.
-        for found in [record async for record in ledger.queries.walk(chosen)][::-1]:
-            visit = (found.task.id, found.task.settled)
-            if visit in known:
+        for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
+            visit = (finished_record.task.id, finished_record.task.settled)
+            if visit in seen_visits:
                 continue
-            known[visit] = found.task.update_time
-            for row in await _items(ledger, found):
+            seen_visits[visit] = finished_record.task.update_time
+            for row in await _items(ledger, finished_record):
                 yield row
-        known = {visit: at for visit, at in known.items() if at >= since}
-        shown()
+        seen_visits = {
+            visit: visited_at
+            for visit, visited_at in seen_visits.items()
+            if visited_at >= poll_start
+        }
+        on_poll()
         if drained:
             return
         # Checked before the last poll, which then finds all items recorded by now.
         drained = await ledger.queries.horizon() is None
         if not drained:
-            await asyncio.sleep(every)
+            await asyncio.sleep(interval)
 
 
-async def _items(ledger: Ledger, found: Record) -> list[ItemRow]:
-    whole = await ledger.tasks.get(found.task.id)
-    if whole is None:
+async def _items(ledger: Ledger, record: Record) -> list[ItemRow]:
+    full_record = await ledger.tasks.get(record.task.id)
+    if full_record is None:
         return []
-    url = whole.response.final_url if whole.response else whole.task.url
+    url = full_record.response.final_url if full_record.response else full_record.task.url
     return [
-        ItemRow(item=dict(item), url=url, fetched_at=whole.task.update_time) for item in whole.items
+        ItemRow(item=dict(item), url=url, fetched_at=full_record.task.update_time)
+        for item in full_record.items
     ]

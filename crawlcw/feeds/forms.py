@@ -152,8 +152,8 @@ class Parquet(_Table):
         schema = pyarrow.schema([(n, arrow.get(t, pyarrow.string())) for n, t in types.items()])
         with parquet.ParquetWriter(self._stream, schema) as table:
             rows = self.rows()
-            while some := list(itertools.islice(rows, _ROW_GROUP)):
-                columns = {n: [_typed(row.get(n), t) for row in some] for n, t in types.items()}
+            while batch := list(itertools.islice(rows, _ROW_GROUP)):
+                columns = {n: [_typed(row.get(n), t) for row in batch] for n, t in types.items()}
                 table.write_table(pyarrow.table(columns, schema=schema))
 
     def _type(self, name: str) -> type:

@@ -71,18 +71,18 @@ class Target:
         if is_special:
             # A device or a named pipe has no extension.
             return cls(place=text, format="jsonl")
-        *_, last = path.suffixes[-1:] or [""]
-        compression = _COMPRESSIONS.get(last.lower())
-        extension = (path.with_suffix("").suffix if compression else last).lower()
+        *_, suffix = path.suffixes[-1:] or [""]
+        compression = _COMPRESSIONS.get(suffix.lower())
+        extension = (path.with_suffix("").suffix if compression else suffix).lower()
         if extension not in _EXTENSIONS:
             raise UsageError(
                 f"{text!r} has no known format: end it in .jsonl, .json, .csv or .parquet, "
                 "with a further .gz or .zst to compress it"
             )
-        found = cls(place=text, format=_EXTENSIONS[extension], compression=compression)
-        if found.format == "parquet" and compression:
-            raise UsageError(f"{text!r}: a Parquet file is compressed already; leave {last} out")
-        return found
+        target = cls(place=text, format=_EXTENSIONS[extension], compression=compression)
+        if target.format == "parquet" and compression:
+            raise UsageError(f"{text!r}: a Parquet file is compressed already; leave {suffix} out")
+        return target
 
     def check(self) -> None:
         """Raise `UsageError` if it cannot be written, before a crawl spends hours on it.
@@ -122,8 +122,8 @@ def naming(target: Target) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        place = "stdout" if target.is_stdout else target.place
-        raise UsageError(f"cannot write {place}: {error.strerror or error}") from error
+        name = "stdout" if target.is_stdout else target.place
+        raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -140,29 +140,29 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
 
 
 @contextmanager
-def _replacing(place: str) -> Iterator[BinaryIO]:
+def _replacing(path_text: str) -> Iterator[BinaryIO]:
     """Open `FILE.part`, which becomes the file at the successful end of the block."""
     # Replaces the target of a link, not the link; writes to devices and pipes directly.
-    target = Path(place).resolve()
+    target = Path(path_text).resolve()
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
             yield stream
         return
-    part = target.with_name(target.name + ".part")
+    part_path = target.with_name(target.name + ".part")
     try:
-        with part.open("wb") as stream:
+        with part_path.open("wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        part.replace(target)
+        part_path.replace(target)
     finally:
-        part.unlink(missing_ok=True)
+        part_path.unlink(missing_ok=True)
 
 
 @contextmanager
-def _remote(place: str) -> Iterator[BinaryIO]:
+def _remote(url: str) -> Iterator[BinaryIO]:
     """Open an object of a remote store; most stores publish it only when complete."""
-    store, path = filesystem(place)
+    store, path = filesystem(url)
     stream = store.open(path, "wb")
     try:
         yield stream
@@ -179,8 +179,8 @@ def _check_file(path: Path) -> None:
         raise UsageError(f"cannot write {path}: there is no folder {folder}")
     if path.is_dir():
         raise UsageError(f"cannot write {path}: it is a folder")
-    for place in (folder, path) if path.exists() else (folder,):
-        if not os.access(place, os.W_OK):
+    for entry in (folder, path) if path.exists() else (folder,):
+        if not os.access(entry, os.W_OK):
             raise UsageError(
-                f"cannot write {path}: {place} is read-only, or this user has no write access to it"
+                f"cannot write {path}: {entry} is read-only, or this user has no write access to it"
             )

@@ -69,7 +69,7 @@ class Alarms:
             logger.warning(
                 "nothing has moved for %s%s",
                 format_duration(timedelta(seconds=seconds)),
-                printable(f": {why}" if (why := standstill.sentence()) else ""),
+                printable(f": {sentence}" if (sentence := standstill.sentence()) else ""),
                 extra={
                     "event": "stalled",
                     "seconds": round(seconds),
@@ -117,18 +117,20 @@ class Alarms:
 
         The alarm is over when the share has fallen to half of the allowed one.
         """
-        failed = sum(n for why, n in self._stats.failures.items() if why in FAILURE_REASONS)
-        attempts = self._stats.pages + failed
+        failed_count = sum(
+            count for reason, count in self._stats.failures.items() if reason in FAILURE_REASONS
+        )
+        attempts = self._stats.pages + failed_count
         if self._most is None or attempts == self._looks[-1][0]:
             return None
-        self._looks.append((attempts, failed))
+        self._looks.append((attempts, failed_count))
         # Begin at the last check with enough attempts after it, and drop all older ones.
         while attempts - self._looks[1][0] >= _ATTEMPTS:
             self._looks.popleft()
-        since, failed_then = self._looks[0]
-        if attempts - since < _ATTEMPTS:
+        attempts_then, failed_then = self._looks[0]
+        if attempts - attempts_then < _ATTEMPTS:
             return None
-        rate = (failed - failed_then) / (attempts - since)
-        was_told = self._told_of_failures
-        self._told_of_failures = rate > (self._most / 2 if was_told else self._most)
-        return rate if self._told_of_failures and not was_told else None
+        rate = (failed_count - failed_then) / (attempts - attempts_then)
+        was_alarmed = self._told_of_failures
+        self._told_of_failures = rate > (self._most / 2 if was_alarmed else self._most)
+        return rate if self._told_of_failures and not was_alarmed else None

@@ -39,15 +39,15 @@ class _Collector(Collector):
                     yield _histogram(metric, numbers)
                 continue
             values = totals.counters if metric.kind is Kind.COUNTER else self._snapshot.gauges
-            found = values.get(metric.name)
-            if found is not None:
-                yield _numbers(metric, found)
+            metric_values = values.get(metric.name)
+            if metric_values is not None:
+                yield _numbers(metric, metric_values)
 
 
 def _of_crawls(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> Iterator[Family]:
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for name, found in crawls.items():
-        for label, value in found.get(metric.name, {}).items():
+    for name, values_by_metric in crawls.items():
+        for label, value in values_by_metric.get(metric.name, {}).items():
             family.add_metric([name, label][: len(metric.labels)], value)
     if family.samples:
         yield family
@@ -55,8 +55,8 @@ def _of_crawls(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> It
 
 def _numbers(metric: Metric, values: Values) -> Family:
     labels = [] if metric.label is None else [metric.label]
-    kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    family = kind(metric.name, metric.help, labels=labels)
+    family_class = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+    family = family_class(metric.name, metric.help, labels=labels)
     for label, value in values.items():
         family.add_metric([label] if labels else [], value)
     return family

@@ -57,8 +57,8 @@ class Meter:
 
 def worked(stats: Stats, *, in_flight: int, held: int) -> Measures:
     """Return the values of a use case's worker."""
-    found = _measures(stats, {}, {metrics.IN_FLIGHT: in_flight}, held=held)
-    return replace(found, counters={name: found.counters[name] for name in _OF_WORK})
+    measures = _measures(stats, {}, {metrics.IN_FLIGHT: in_flight}, held=held)
+    return replace(measures, counters={name: measures.counters[name] for name in _OF_WORK})
 
 
 def _measures(
@@ -73,7 +73,7 @@ def _measures(
     gauges = {**gauges, metrics.TASKS_HELD: held, metrics.MEMORY: resident_memory()}
     return Measures(
         counters={**counted(stats), metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime}},
-        histograms={metric.name: each.numbers() for metric, each in histograms.items()},
+        histograms={metric.name: histogram.numbers() for metric, histogram in histograms.items()},
         gauges={metric.name: number for metric, number in gauges.items()},
     )
 

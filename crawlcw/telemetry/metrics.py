@@ -50,9 +50,9 @@ class Metric:
 
 
 def _metric(
-    kind: Kind, name: str, about: str, label: str | None = None, *, named: bool = False
+    kind: Kind, name: str, description: str, label: str | None = None, *, named: bool = False
 ) -> Metric:
-    return Metric(name=f"crawlcw_{name}", kind=kind, help=about, label=label, named=named)
+    return Metric(name=f"crawlcw_{name}", kind=kind, help=description, label=label, named=named)
 
 
 _counter = partial(_metric, Kind.COUNTER)
@@ -169,7 +169,7 @@ def counted(stats: Stats) -> dict[str, Values]:
     """Return the counters of *stats*, by the metrics' names."""
     outcomes = stats.outcomes
     finished = stats.pages - stats.unchanged
-    found: dict[Metric, Values] = {
+    values_by_metric: dict[Metric, Values] = {
         PAGES: {
             "finished": finished,
             "unchanged": stats.unchanged,
@@ -195,42 +195,42 @@ def counted(stats: Stats) -> dict[str, Values]:
         LEASES_LOST: stats.leases_lost,
         LOOP_STALLS: stats.stalls,
     }
-    found |= {metric: {"": number} for metric, number in plain.items()}
-    return {metric.name: values for metric, values in found.items()}
+    values_by_metric |= {metric: {"": number} for metric, number in plain.items()}
+    return {metric.name: values for metric, values in values_by_metric.items()}
 
 
 def words(counts: Mapping[str, int]) -> dict[str, float]:
     """Return *counts* by label values; invalid or too many values are `other`."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for name, number in counts.items():
-        known = _WORD.match(name) is not None and (name in found or len(found) < _MOST_WORDS)
-        word = name if known else OTHER
-        found[word] = found.get(word, 0) + number
-    return found
+        is_label = _WORD.match(name) is not None and (name in totals or len(totals) < _MOST_WORDS)
+        label = name if is_label else OTHER
+        totals[label] = totals.get(label, 0) + number
+    return totals
 
 
 def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    count_by_class: dict[str, float] = {}
     for status, number in statuses.items():
         name = f"{status // 100}xx" if 100 <= status < 600 else OTHER
-        found[name] = found.get(name, 0) + number
-    return found
+        count_by_class[name] = count_by_class.get(name, 0) + number
+    return count_by_class
 
 
 def together(measured: Iterable[Measures]) -> Measures:
     """Return the sums over all processes, without gauges."""
     counters: dict[str, dict[str, float]] = {}
     histograms: dict[str, list[Sequence[float]]] = {}
-    for each in measured:
-        for name, values in each.counters.items():
+    for entry in measured:
+        for name, values in entry.counters.items():
             total = counters.setdefault(name, {})
             for label, number in values.items():
                 total[label] = total.get(label, 0) + number
-        for name, numbers in each.histograms.items():
+        for name, numbers in entry.histograms.items():
             histograms.setdefault(name, []).append(numbers)
     return Measures(
         counters=counters,
-        histograms={name: sum_of(each) for name, each in histograms.items()},
+        histograms={name: sum_of(entry) for name, entry in histograms.items()},
     )
 
 
@@ -247,16 +247,16 @@ class TaskCounts:
     async def latest(self) -> Values | None:
         """Return the numbers by the statuses' names; None: unknown."""
         async with self._counting:
-            began = time.monotonic()
-            if began >= self._next:
+            started_at = time.monotonic()
+            if started_at >= self._next:
                 try:
                     with anyio.move_on_after(_COUNT_WITHIN):
                         self._counts = await self._count()
                 except LedgerError:
                     # Other code logs the error. Old numbers would look like new ones.
                     self._counts = None
-                ended = time.monotonic()
-                self._next = ended + _COUNT_COST * (ended - began)
+                ended_at = time.monotonic()
+                self._next = ended_at + _COUNT_COST * (ended_at - started_at)
         counts = self._counts
         if counts is None:
             return None

@@ -55,10 +55,10 @@ class Tracing:
     @contextmanager
     def commit(self, leases: Sequence[Lease]) -> Iterator[Seen]:
         """See `Instruments.commit`."""
-        found = [self._pages.pop(lease.task.id, None) for lease in leases]
-        links = [Link(page) for page in found if page is not None][:_MOST_LINKS]
+        contexts = [self._pages.pop(lease.task.id, None) for lease in leases]
+        links = [Link(page) for page in contexts if page is not None][:_MOST_LINKS]
         with (
-            self._beside.commit(leases) as also,
+            self._beside.commit(leases) as other_seen,
             self._tracer.start_as_current_span(
                 "crawlcw.commit",
                 links=links,
@@ -66,7 +66,7 @@ class Tracing:
                 record_exception=False,
             ) as span,
         ):
-            yield _SeenSpan(span, also)
+            yield _SeenSpan(span, other_seen)
 
     @contextmanager
     def _span(
@@ -74,18 +74,18 @@ class Tracing:
         name: str,
         kind: SpanKind,
         lease: Lease,
-        beside: AbstractContextManager[Seen],
+        other_block: AbstractContextManager[Seen],
         attributes: dict[str, str],
     ) -> Iterator[Seen]:
         task = lease.task
         page = self._pages.get(task.id)
         # Without the ambient parent: the code that started the crawl did not request this page.
-        around = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
+        parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
-            beside as also,
+            other_block as other_seen,
             self._tracer.start_as_current_span(
                 name,
-                context=around,
+                context=parent,
                 kind=kind,
                 attributes={
                     "url.full": printable(redacted(task.url)),
@@ -103,7 +103,7 @@ class Tracing:
                 while len(self._pages) > _MOST_PAGES:
                     self._pages.popitem(last=False)
             try:
-                yield _SeenSpan(span, also)
+                yield _SeenSpan(span, other_seen)
             except Exception as error:
                 _fail(span, error.reason if isinstance(error, FetchError) else type(error).__name__)
                 raise

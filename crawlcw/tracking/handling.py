@@ -67,13 +67,13 @@ async def _result(
     processes: CapacityLimiter | None,
 ) -> Any:
     # The watchdog reads from this frame which code runs.
-    call = Called(name=execution.stage, subject=execution.key)
+    called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
-            execution.begins(call)
+            execution.begins(called)
             return await handler.function(execution)
         case Runs.THREAD:
-            execution.begins(call)
+            execution.begins(called)
             return await to_thread.run_sync(
                 without_escape,
                 handler.function,
