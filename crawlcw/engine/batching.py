@@ -43,37 +43,37 @@ async def write_in_groups(
     While *workers_wait* for a write, or for room in the queue, a group is written as soon as the
     last one was. Raises what *write* raises.
     """
-    room = anyio.Semaphore(_GROUPS_AT_ONCE)
+    permits = anyio.Semaphore(_GROUPS_AT_ONCE)
 
-    async def write_out(group: list[T], written: anyio.Event) -> None:
+    async def write_out(group: list[T], group_written: anyio.Event) -> None:
         await write(group)
         for _ in group:
             queue.task_done()
-        room.release()
-        written.set()
+        permits.release()
+        group_written.set()
 
-    last = anyio.Event()
-    last.set()
-    began = float("-inf")
-    async with anyio.create_task_group() as writing:
+    last_written = anyio.Event()
+    last_written.set()
+    started_at = float("-inf")
+    async with anyio.create_task_group() as writers:
         while True:
             # First wait for room and then take the group, which grows in the meantime.
-            await room.acquire()
+            await permits.acquire()
             with anyio.move_on_after(_APART):
-                await last.wait()
+                await last_written.wait()
             group = [await queue.get()]
             while (  # noqa: ASYNC110  # no event tells that a worker waits
                 not queue.full()
                 and queue.qsize() < LARGEST_GROUP
-                and time.monotonic() < began + _APART
+                and time.monotonic() < started_at + _APART
                 and not workers_wait()
             ):
                 await anyio.sleep(_LOOK)
-            began = time.monotonic()
+            started_at = time.monotonic()
             while len(group) < LARGEST_GROUP and not queue.empty():
                 group.append(queue.get_nowait())
-            last = anyio.Event()
-            writing.start_soon(write_out, group, last)
+            last_written = anyio.Event()
+            writers.start_soon(write_out, group, last_written)
 
 
 class Gathering(Generic[T]):
@@ -102,13 +102,13 @@ class Gathering(Generic[T]):
         Raises the exceptions of both. Things that were read but not written remain for `finish`.
         """
         # In a separate task: AnyIO cancels repeatedly, even while a source closes.
-        reading = asyncio.create_task(self._read(source))
+        read_task = asyncio.create_task(self._read(source))
         try:
             await self._write_lots()
-            await reading
+            await read_task
         finally:
-            if not reading.done():
-                await _ended(reading)
+            if not read_task.done():
+                await _ended(read_task)
 
     async def finish(self) -> None:
         """Write the things that `run` has read and possibly not written."""
@@ -117,17 +117,17 @@ class Gathering(Generic[T]):
         self._taken, self._coming = [], []
 
     async def _read(self, source: AsyncIterable[T]) -> None:
-        since = anyio.current_time()
+        first_read_at = anyio.current_time()
         try:
-            async for thing in source:
-                self._coming.append(thing)
+            async for element in source:
+                self._coming.append(element)
                 if len(self._coming) >= self._room:
                     self._tell()
                     await self._until(lambda: len(self._coming) < self._room)
                 elif len(self._coming) == 1:
-                    since = anyio.current_time()
+                    first_read_at = anyio.current_time()
                     self._tell()
-                elif anyio.current_time() - since > _A_WHILE:
+                elif anyio.current_time() - first_read_at > _A_WHILE:
                     # else a source that blocks the loop would prevent all writes
                     await checkpoint()
         finally:
@@ -153,20 +153,20 @@ class Gathering(Generic[T]):
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
             await self._changed.wait()
 
 
-async def _ended(reading: "asyncio.Task[None]") -> None:
+async def _ended(read_task: "asyncio.Task[None]") -> None:
     """End a source that is read no further; its exceptions from now on are only logged."""
-    reading.cancel()
+    read_task.cancel()
     with anyio.move_on_after(_TO_CLOSE, shield=True):
-        await asyncio.wait({reading})
-    told = {"event": "not_closed"}
-    if not reading.done():
+        await asyncio.wait({read_task})
+    log_fields = {"event": "not_closed"}
+    if not read_task.done():
         message = "an abandoned read did not end within %g s of being cancelled"
-        logger.warning(message, _TO_CLOSE, extra=told)
-    elif not reading.cancelled() and (error := reading.exception()) is not None:
-        said = printable(describe_error(error))
-        logger.warning("closing an abandoned read raised %s", said, extra=told)
+        logger.warning(message, _TO_CLOSE, extra=log_fields)
+    elif not read_task.cancelled() and (error := read_task.exception()) is not None:
+        error_text = printable(describe_error(error))
+        logger.warning("closing an abandoned read raised %s", error_text, extra=log_fields)

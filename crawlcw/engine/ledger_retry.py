@@ -65,18 +65,18 @@ class LedgerRetry:
         Raises `LedgerUnavailableError` when the time is up. *name* is for the counters.
         """
         # This runs several times a page: without an outage, it makes no further Python call.
-        began = time.monotonic()
+        started_at = time.monotonic()
         self.asked[name] += 1
         try:
             result = await operation(*args, **kwargs)
         except LedgerUnavailableError as error:
-            return await self._repeat(name, partial(operation, *args, **kwargs), error, began)
-        if (now := time.monotonic()) - began > _LONGEST_WAIT:
+            return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
+        if (now := time.monotonic()) - started_at > _LONGEST_WAIT:
             # No operation failed: the ledger was frozen, and continued afterwards.
-            self._note_outage(began)
+            self._note_outage(started_at)
             self._ended = now
-        if began > self._answered:
-            self._answered = began
+        if started_at > self._answered:
+            self._answered = started_at
         return result
 
     async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
@@ -87,8 +87,8 @@ class LedgerRetry:
             except LedgerGoneError:
                 raise
             except LedgerError as error:
-                told = {"event": "not_counted"}
-                logger.info("the report lacks a figure: %s", printable(error), extra=told)
+                log_fields = {"event": "not_counted"}
+                logger.info("the report lacks a figure: %s", printable(error), extra=log_fields)
         return None
 
     async def _repeat(
@@ -96,14 +96,14 @@ class LedgerRetry:
         name: str,
         operation: Callable[[], Awaitable[T]],
         error: LedgerUnavailableError,
-        began: float,
+        started_at: float,
     ) -> T:
-        self._note_outage(began)
+        self._note_outage(started_at)
         self._waiting += 1
-        wait, waiting_since = _FIRST_WAIT, time.monotonic()
+        delay_s, waiting_since = _FIRST_WAIT, time.monotonic()
         try:
             while True:
-                if time.monotonic() - waiting_since + wait > self._give_up.total_seconds():
+                if time.monotonic() - waiting_since + delay_s > self._give_up.total_seconds():
                     raise LedgerUnavailableError(
                         f"the ledger has not answered for {format_duration(self._give_up)}: {error}"
                     ) from error
@@ -112,13 +112,13 @@ class LedgerRetry:
                     printable(error),
                     extra={"event": "ledger_unavailable"},
                 )
-                await anyio.sleep(wait)
-                wait = min(wait * 2, _LONGEST_WAIT)
+                await anyio.sleep(delay_s)
+                delay_s = min(delay_s * 2, _LONGEST_WAIT)
                 self.asked[name] += 1
                 try:
                     result = await operation()
-                except LedgerUnavailableError as again:
-                    error = again
+                except LedgerUnavailableError as next_error:
+                    error = next_error
                 else:
                     break
         finally:
@@ -127,11 +127,11 @@ class LedgerRetry:
         logger.warning("the ledger answers again", extra={"event": "ledger_back"})
         return result
 
-    def _note_outage(self, began: float) -> None:
+    def _note_outage(self, failed_at: float) -> None:
         # It answered the last operation, but it may have been away at any time since.
-        since = min(began, self._answered)
-        if since > self._ended and not self._waiting:
-            self._began = since
+        outage_start = min(failed_at, self._answered)
+        if outage_start > self._ended and not self._waiting:
+            self._began = outage_start
 
 
 def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
@@ -148,13 +148,13 @@ class _Retrying:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
+        member = getattr(self._target, name)
         if not self._name:
             if name in Ledger.__annotations__:
-                found = _Retrying(found, self._retry, name=name)
+                member = _Retrying(member, self._retry, name=name)
         # Walks are no coroutines: those of the real ledger are used.
-        elif iscoroutinefunction(found):
-            found = partial(self._retry.ask, f"{self._name}.{name}", found)
+        elif iscoroutinefunction(member):
+            member = partial(self._retry.ask, f"{self._name}.{name}", member)
         # Store it: the next access finds it in the instance.
-        setattr(self, name, found)
-        return found
+        setattr(self, name, member)
+        return member

@@ -145,20 +145,20 @@ class RunAlone:
         if self.alone is not None:
             await self._free.wait()
             return False
-        alone = is_quarantined(lease.task)
+        is_alone = is_quarantined(lease.task)
         try:
-            if alone:
+            if is_alone:
                 self.alone = lease
                 self._free = anyio.Event()
                 if self._under_way:  # no task is added to them from now on
                     self._left = anyio.Event()
-                    with anyio.move_on_after(self._patience) as waiting:
+                    with anyio.move_on_after(self._patience) as wait_scope:
                         await self._left.wait()
-                    if waiting.cancelled_caught:
+                    if wait_scope.cancelled_caught:
                         wait = _PAUSES * timedelta(seconds=self._patience)
                         raise Defer("it runs alone, and others take long", until=wait)
             self._under_way.add((lease.task.id, lease.fence))
-            if alone and not await self._ledger.leases.begin(lease):
+            if is_alone and not await self._ledger.leases.begin(lease):
                 self._held.lose([lease.task.id])
                 await checkpoint()
         except BaseException:

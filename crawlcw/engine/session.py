@@ -58,8 +58,8 @@ class HeldLeases:
 
     def holds(self, lease: Lease) -> bool:
         """Return whether this process has *lease* itself, and not another lease of its task."""
-        held = self._held.get(lease.task.id)
-        return held is not None and held.fence == lease.fence
+        current = self._held.get(lease.task.id)
+        return current is not None and current.fence == lease.fence
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Add leases that were just claimed."""
@@ -84,8 +84,8 @@ class HeldLeases:
             task = lease.task
             self._settling.discard(task.id)
             del self._held[task.id]
-            if end := self._ends.pop(task.id, None):
-                end.set()
+            if end_event := self._ends.pop(task.id, None):
+                end_event.set()
             self.of_host[task.host] -= 1
             if not self.of_host[task.host]:
                 del self.of_host[task.host]
@@ -105,16 +105,18 @@ class HeldLeases:
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
         """Renew all leases; return the lost tasks, which are forgotten as by `lose`."""
-        asked = self.all()
-        lost = await ledger.leases.renew(asked, lease=lease) - self._settling
+        leases = self.all()
+        missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling
         # A task that was committed in between is not lost. Skip a task that is being committed.
-        gone = {each.task.id for each in asked if each.task.id in lost and self.holds(each)}
-        if gone:
+        lost_ids = {
+            entry.task.id for entry in leases if entry.task.id in missing_ids and self.holds(entry)
+        }
+        if lost_ids:
             logger.warning(
-                "%d leases are lost to other workers", len(gone), extra={"event": "lease_lost"}
+                "%d leases are lost to other workers", len(lost_ids), extra={"event": "lease_lost"}
             )
-            self.lose(gone)
-        return gone
+            self.lose(lost_ids)
+        return lost_ids
 
 
 class Hosts(Protocol):
@@ -202,15 +204,15 @@ class WorkerSession:
         self._hurried = anyio.Event()  # ignore earlier changes
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
-            began = anyio.current_time()
+            renewed_at = anyio.current_time()
             while True:
                 # An outage must not extend this pause, because the renewal grace is short.
-                with anyio.CancelScope(deadline=began + self.lease().total_seconds() / 3):
+                with anyio.CancelScope(deadline=renewed_at + self.lease().total_seconds() / 3):
                     await self._hurried.wait()
                 self._hurried = anyio.Event()
-                began = anyio.current_time()
-                if lost := await self.retry.ask("leases.renew", self._renew_tasks):
-                    on_lost(lost)
+                renewed_at = anyio.current_time()
+                if lost_ids := await self.retry.ask("leases.renew", self._renew_tasks):
+                    on_lost(lost_ids)
                 if self.hosts is not None:
                     await self.retry.ask("host_leases.renew", self.hosts.renew)
                 orphans, self.held.orphans = self.held.orphans, []
@@ -218,26 +220,26 @@ class WorkerSession:
                     await self.ledger.outcomes.release(orphans)
                     self.held.end(orphans)
                     if announce is not None:
-                        await announce([each.task for each in orphans])
+                        await announce([orphan.task for orphan in orphans])
                 try:
                     await reap_dead_workers(self.raw_ledger)
                 except LedgerUnavailableError as error:
-                    told = {"event": "not_reaped"}
-                    logger.debug("no look at the workers: %s", printable(error), extra=told)
+                    log_fields = {"event": "not_reaped"}
+                    logger.debug("no look at the workers: %s", printable(error), extra=log_fields)
 
     async def _renew_tasks(self) -> set[bytes]:
-        asked = time.monotonic()
-        lost = await self.held.renew(self.raw_ledger, lease=self.lease())
-        self.renewed = asked
-        return lost
+        started_at = time.monotonic()
+        lost_ids = await self.held.renew(self.raw_ledger, lease=self.lease())
+        self.renewed = started_at
+        return lost_ids
 
     async def _renew_beside(self) -> None:
         """Renew and beat with another loop and another connection, because this loop stalls."""
         ledger = await self.raw_ledger.another()
         try:
             # Ask the ledger, because the loop does not know a claim whose reply is on its way.
-            if held := await ledger.leases.held(self.worker):
-                await ledger.leases.renew(held, lease=self.lease())
+            if leases := await ledger.leases.held(self.worker):
+                await ledger.leases.renew(leases, lease=self.lease())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
                 await ledger.host_leases.renew(hosts, lease=self.lease())
             await self.beat(over=ledger)
@@ -257,9 +259,9 @@ class WorkerSession:
 
         For the loop of another thread, because this session's own loop does not end its work.
         """
-        released = await ledger.outcomes.release(self.held.all())
+        released_count = await ledger.outcomes.release(self.held.all())
         await ledger.workers.leave(self.worker)
-        return released
+        return released_count
 
     async def release_all(self) -> int:
         """Release all tasks; return the number of released tasks."""
@@ -320,8 +322,8 @@ class WorkerSession:
         samples.append((now, self.stats.pages))
         while now - samples[1][0] >= _RATE_OVER:
             samples.popleft()
-        began, first = samples[0]
-        return (self.stats.pages - first) / (now - began) if now > began else 0.0
+        start, pages_at_start = samples[0]
+        return (self.stats.pages - pages_at_start) / (now - start) if now > start else 0.0
 
     async def record(self, *, last: bool = False) -> None:
         """Record a point of the counters that were last shown: one a minute, and a *last* one."""
@@ -353,6 +355,8 @@ class WorkerSession:
         """Return the number of workers, and how many of the others are idle."""
         now = self.ledger.now()
         silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
-        listed = await self.ledger.workers.all()
-        workers = [worker for worker in listed if now - worker.heartbeat < silent]
-        return len(workers), sum(each.idle and each.name != self.worker for each in workers)
+        registered = await self.ledger.workers.all()
+        workers = [worker for worker in registered if now - worker.heartbeat < silent]
+        return len(workers), sum(
+            neighbour.idle and neighbour.name != self.worker for neighbour in workers
+        )

@@ -97,13 +97,13 @@ class Watchdog:
 
     def lag(self) -> float:
         """Return the longest lag of the loop in seconds since the last call; for any thread."""
-        late, self._most_late = self._most_late, 0.0
-        return max(late, self.stalls.lag(self._clock()))
+        longest_lag, self._most_late = self._most_late, 0.0
+        return max(longest_lag, self.stalls.lag(self._clock()))
 
     def stuck_in(self) -> str:
         """Return the user's code that blocks the loop, in words; for another thread."""
-        called = running_in(self._frame())
-        return "" if called is None else f"{called.name} of {called.subject}"
+        user_call = running_in(self._frame())
+        return "" if user_call is None else f"{user_call.name} of {user_call.subject}"
 
     async def __aenter__(self) -> Self:
         """Start to watch."""
@@ -159,7 +159,7 @@ class Watchdog:
         while not self._left.wait(_LOOK_EVERY):
             now = self._clock()
             lag = self.stalls.lag(now)
-            silent = silence.look(now, heard=lag < _LOOK_EVERY)
+            silent_s = silence.look(now, heard=lag < _LOOK_EVERY)
             # The lease may be short and partly used up, and a connection must still be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
@@ -169,27 +169,27 @@ class Watchdog:
             if lag < STANDSTILL:
                 continue
             frame = self._frame()
-            called = running_in(frame)
-            self._tell(called, lag)
+            user_call = running_in(frame)
+            self._tell(user_call, lag)
             # This thread runs, so no C code holds the lock: it measures the time, not the timer.
             if self._most_cpu:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
-            if called is not None and self.limit and silent >= self.limit:
-                self._end_process(called, frame)
+            if user_call is not None and self.limit and silent_s >= self.limit:
+                self._end_process(user_call, frame)
 
     def _frame(self) -> FrameType | None:
         return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
 
-    def _tell(self, called: Called | None, lag: float) -> None:
-        name = called.name if called is not None else ""
+    def _tell(self, user_call: Called | None, lag: float) -> None:
+        name = user_call.name if user_call is not None else ""
         if name in self._told:
             return
         self._told.add(name)
         logger.log(
-            logging.DEBUG if called is None else logging.WARNING,
+            logging.DEBUG if user_call is None else logging.WARNING,
             "the event loop has stood still for %.1f s%s: nothing else goes on meanwhile",
             lag,
-            "" if called is None else printable(f", in {called.name} of {called.subject}"),
+            "" if user_call is None else printable(f", in {user_call.name} of {user_call.subject}"),
             extra={"event": "loop_stalled", "callback": name},
         )
 
@@ -204,18 +204,18 @@ class Watchdog:
                 extra={"event": "not_renewed"},
             )
 
-    def _end_process(self, called: Called, frame: FrameType | None) -> None:
+    def _end_process(self, user_call: Called, frame: FrameType | None) -> None:
         # The blocking code may also block the log's lock.
         threading.Timer(_LAST_WORDS, os._exit, [STUCK]).start()
         logger.error(
             "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",
-            printable(called.name),
+            printable(user_call.name),
             format_duration(timedelta(seconds=self.limit)),
-            printable(called.subject),
+            printable(user_call.subject),
             extra={
                 "event": "callback_stuck",
-                "url": called.subject,
-                "callback": called.name,
+                "url": user_call.subject,
+                "callback": user_call.name,
                 "traceback": "".join(traceback.format_stack(frame)),
             },
         )

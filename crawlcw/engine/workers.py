@@ -81,22 +81,22 @@ def _exists(pid: int) -> bool:
 
 async def reap_dead_workers(ledger: Ledger) -> int:
     """End the leases of dead workers; return the number of ended leases of tasks."""
-    ended = 0
+    ended_leases = 0
     for worker in await dead_workers(ledger):
-        ended += await ledger.workers.leave(worker.name)
+        ended_leases += await ledger.workers.leave(worker.name)
         logger.info(
             "took back the leases of %s, which is dead",
             printable(worker.name),
             extra={"event": "worker_dead", "worker": worker.name},
         )
-    return ended
+    return ended_leases
 
 
 async def dead_workers(ledger: Ledger) -> list[Worker]:
     """Return the dead workers that are still on the list."""
     now = ledger.now()
-    listed = await ledger.workers.all()
-    return [each for each in listed if is_dead(each) or is_gone(each, now=now)]
+    workers = await ledger.workers.all()
+    return [worker for worker in workers if is_dead(worker) or is_gone(worker, now=now)]
 
 
 def resident_memory() -> int:
@@ -105,6 +105,6 @@ def resident_memory() -> int:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
         # No Linux: return the maximum that it ever was.
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()
