@@ -178,19 +178,19 @@ class AddressGuard:
         for name in start_origins:
             host, ports = _host_and_ports(name, usual=_WEB_PORTS)
             self._ports |= ports
-            known = self._start_names if _parsed(host) is None else self._trusted
-            known[host] = known.get(host, frozenset()) | ports
+            ports_by_host = self._start_names if _parsed(host) is None else self._trusted
+            ports_by_host[host] = ports_by_host.get(host, frozenset()) | ports
 
-    async def _ask(self, known: PublicNames) -> None:
+    async def _ask(self, public_names: PublicNames) -> None:
         """Trust the hosts that `start` has yielded, and record which of them are public."""
-        before = set(self._start_names)
-        self._trust(await known.start_hosts())
-        for name in self._start_names.keys() - before:
+        old_names = set(self._start_names)
+        self._trust(await public_names.start_hosts())
+        for name in self._start_names.keys() - old_names:
             if name in self._public:
-                await known.note_public(name)
+                await public_names.note_public(name)
 
     def _is_named(self, host: str, port: int | None) -> bool:
-        return any(port in known.get(host, ()) for known in (self._trusted, self._start_names))
+        return any(port in names.get(host, ()) for names in (self._trusted, self._start_names))
 
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
         """Check that a request may go to the host and port of *url*, through *proxy*.
@@ -209,12 +209,12 @@ class AddressGuard:
         if proxy is None:
             return
         address = address_of(host)
-        refused = (
+        is_refused = (
             is_loopback(host) and not self._is_named(host, port)
             if address is None
             else not self._permits(str(address), url)
         )
-        if refused:
+        if is_refused:
             raise FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
 
     def check(self, address: str) -> None:
@@ -232,8 +232,8 @@ class AddressGuard:
 
         It serves as the `socket_factory` of aiohttp's connector.
         """
-        family, kind, protocol, _, place = address
-        self.check(str(place[0]))
+        family, kind, protocol, _, sockaddr = address
+        self.check(str(sockaddr[0]))
         return socket.socket(family=family, type=kind, proto=protocol)
 
     def _permits(self, address: str, url: yarl.URL) -> bool:
@@ -252,32 +252,32 @@ class AddressGuard:
         The first look-up decides whether a start URL's name may have private addresses. Raises
         `OSError` while the ledger is away.
         """
-        known, has_public = self._public_names, any(map(is_public, addresses))
-        is_asked = name not in self._start_names and not (has_public and name in self._public)
-        if known is not None and is_asked:
-            await self._ask(known)
+        public_names, has_public = self._public_names, any(map(is_public, addresses))
+        must_reload = name not in self._start_names and not (has_public and name in self._public)
+        if public_names is not None and must_reload:
+            await self._ask(public_names)
         is_start = name in self._start_names
         if has_public:
             self._public[name] = None
             if len(self._public) > _MOST_PUBLIC:
                 del self._public[next(iter(self._public))]
             self._private.discard(name)
-            if is_start and known is not None:
-                await known.note_public(name)
+            if is_start and public_names is not None:
+                await public_names.note_public(name)
         elif is_start and name not in self._private:
-            was_public = known is not None and await known.was_public(name)
+            was_public = public_names is not None and await public_names.was_public(name)
             # another look-up may have found a public one
             if not was_public and name not in self._public:
                 self._private.add(name)
 
 
 def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset[int]]:
-    written = f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name
+    netloc = f"[{name}]" if name.count(":") > 1 and name[0] != "[" else name
     try:
-        host = urls.name_of(urls.locate(f"http://{written}/").host).strip("[]")
+        host = urls.name_of(urls.locate(f"http://{netloc}/").host).strip("[]")
     except FetchError as error:
         raise SettingsError(f"{name!r} is not a host or host:port: {error.message}") from None
-    port = written.rpartition("]")[2].partition(":")[2]
+    port = netloc.rpartition("]")[2].partition(":")[2]
     return host, frozenset({int(port)}) if port else usual
 
 

@@ -88,9 +88,9 @@ class BodyDecoder:
                         raise _OverfedError
                 # One byte over the limit distinguishes a body that is cut from one that just fits.
                 elif self.size > self._limit:
-                    cut = piece[: self._limit - self.size]
+                    last_piece = piece[: self._limit - self.size]
                     self.full, self.size = True, self._limit
-                    yield cut
+                    yield last_piece
                     return
                 yield piece
         except _OverfedError:
@@ -102,21 +102,21 @@ class BodyDecoder:
     @property
     def missing(self) -> str:
         """The coding whose end is missing if the body ends now; "" for a whole body."""
-        cut = [] if self.full else [each.missing for each in self._stages if each.missing]
-        return cut[0] if cut else ""
+        errors = [] if self.full else [stage.missing for stage in self._stages if stage.missing]
+        return errors[0] if errors else ""
 
     @property
     def lacks_content(self) -> bool:
         """Whether more is missing than the checksum after the content."""
-        return any(each.missing and each.lacks_content for each in self._stages)
+        return any(stage.missing and stage.lacks_content for stage in self._stages)
 
 
 def codings_of(headers: Mapping[str, str]) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
     # RFC 9112, section 6.1: transfer codings were applied after content codings. aiohttp decodes
     # the chunks and leaves the other codings.
-    said = ",".join(headers[name] for name in CODED if name in headers)
-    names = [part.strip().lower().removeprefix("x-") for part in said.split(",")]
+    header_text = ",".join(headers[name] for name in CODED if name in headers)
+    names = [part.strip().lower().removeprefix("x-") for part in header_text.split(",")]
     return [name for name in names if name in _CODINGS or name in _WITHOUT_DECODER]
 
 
@@ -136,10 +136,10 @@ class _Zlib:
         return self._inflate.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        out = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
+        output = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
         # After a full piece, more output may follow without input. Only a full one leaves input.
-        self.needs_input = len(out) < max_length
-        return out
+        self.needs_input = len(output) < max_length
+        return output
 
     @property
     def awaits_checksum(self) -> bool:
@@ -171,9 +171,9 @@ class _Brotli:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         # The limit is soft: brotli checks it, and leaves input, only after an internal buffer.
-        out = bytes(self._decoder.process(data, output_buffer_limit=max_length))
-        self.needs_input = len(out) < max_length
-        return out
+        output = bytes(self._decoder.process(data, output_buffer_limit=max_length))
+        self.needs_input = len(output) < max_length
+        return output
 
 
 _Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
@@ -188,11 +188,11 @@ class _Stage:
 
     def __init__(self, name: str, *, room: int) -> None:
         """Accept at most *room* bytes."""
-        known = _CODINGS.get(name)
-        if known is None:
+        coding = _CODINGS.get(name)
+        if coding is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
         self._name = name
-        self._new_engine, self._magic, self._peek = known
+        self._new_engine, self._magic, self._peek = coding
         self._room = room
         self._engine: _Engine | None = None
         self._begun = b""  #: fewer bytes than `peek`
@@ -252,8 +252,10 @@ class _Stage:
 def _deflate(start: bytes) -> _Engine:
     # RFC 9110, section 8.4.1.2: some servers send the raw stream without its zlib
     # wrapper. RFC 1950, section 2.2, says how to check the two bytes of the wrapper.
-    wrapped = start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
-    return _Zlib(zlib.MAX_WBITS if wrapped else -zlib.MAX_WBITS)
+    has_wrapper = (
+        start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
+    )
+    return _Zlib(zlib.MAX_WBITS if has_wrapper else -zlib.MAX_WBITS)
 
 
 #: By name: how the first bytes make its decompressor; the first byte of a further stream, if there
@@ -325,12 +327,12 @@ def check_type(
     if not kind.startswith(_REFUSED) or kind in _TEXT:
         return
     family = kind.partition("/")[0]
-    if any(each.lower() in (kind, f"{family}/*", "*/*") for each in accepted):
+    if any(accepted_type.lower() in (kind, f"{family}/*", "*/*") for accepted_type in accepted):
         return
-    told = f"{printable(kind)} is not read, see `accept_types`"
+    message = f"{printable(kind)} is not read, see `accept_types`"
     if said is not None:
-        told = f"a body {said or 'of no type'} that is {kind} is not read"
-    raise FetchError(Reason.CONTENT_TYPE, told, status=status)
+        message = f"a body {said or 'of no type'} that is {kind} is not read"
+    raise FetchError(Reason.CONTENT_TYPE, message, status=status)
 
 
 def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
@@ -339,8 +341,10 @@ def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
     It checks only bodies whose type, as the server has *said*, is that of pages or says nothing.
     """
     if SIGNED.match(start) is not None and said in _SAYS_NOTHING:
-        found = next(kind for place, mark, kind in _SIGNATURES if start.startswith(mark, place))
-        check_type(found, accepted, said=said)
+        actual_type = next(
+            kind for offset, mark, kind in _SIGNATURES if start.startswith(mark, offset)
+        )
+        check_type(actual_type, accepted, said=said)
 
 
 @dataclass(slots=True, eq=False)

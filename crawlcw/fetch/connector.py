@@ -267,13 +267,13 @@ class Listener(ResponseHandler):
         whole head can be repaired.
         """
         assert self._parser is not None
-        searched = max(0, len(head) - 3)
+        search_from = max(0, len(head) - 3)
         data = head + data
-        end = _HEAD_END.search(data, searched)
-        if end is not None and (interim := _INTERIM.match(data)) is not None and interim.end():
+        head_end = _HEAD_END.search(data, search_from)
+        if head_end is not None and (interim := _INTERIM.match(data)) is not None and interim.end():
             data = data[interim.end() :]
-            end = _HEAD_END.search(data)
-        if end is None:
+            head_end = _HEAD_END.search(data)
+        if head_end is None:
             self._head = data = data.lstrip(b"\r\n")
             if not b"HTTP/".startswith(data[:5]):
                 raise HttpProcessingError(message=f"no HTTP: {data[:50]!r}")
@@ -282,7 +282,7 @@ class Listener(ResponseHandler):
             if self._wire - len(data) > _MAX_INTERIM:
                 raise HttpProcessingError(message="interim responses without end")
             return b""
-        head, body = data[: end.end()], data[end.end() :]
+        head, body = data[: head_end.end()], data[head_end.end() :]
         self._head, self._framing = None, self._wire - len(body)
         try:
             # The parser accepts such a line as a length or a coding, and hides its name.
@@ -351,13 +351,13 @@ class Connector(TCPConnector):
         """Return the site of an origin, `https://example.com`, reached through *proxy*."""
         # The proxy's user is part of the key, because some proxies have one exit for each user.
         key = (origin, proxy)
-        found = self._sites.get(key)
-        if found is None:
-            found = self._sites[key] = Site(yarl.URL(f"{origin}/", encoded=True))
+        site = self._sites.get(key)
+        if site is None:
+            site = self._sites[key] = Site(yarl.URL(f"{origin}/", encoded=True))
             if len(self._sites) > _SITES:
                 self._sites.popitem(last=False)
         self._sites.move_to_end(key)
-        return found
+        return site
 
     async def take(self, site: Site, hop: Hop) -> Listener:
         """Return a connection for a request: the longest idle one that may be used, or a new one.
@@ -366,17 +366,17 @@ class Connector(TCPConnector):
         """
         now = monotonic()
         while site.idle:
-            found = site.idle.pop(0)
-            del self._idle[found]
-            if now - found.released > _KEEPALIVE or not found.is_connected():
-                found.close()
+            connection = site.idle.pop(0)
+            del self._idle[connection]
+            if now - connection.released > _KEEPALIVE or not connection.is_connected():
+                connection.close()
             # The event loop will deliver the unread bytes, and so end the connection.
-            elif not found.has_unread():
+            elif not connection.has_unread():
                 hop.stage = max(hop.stage, Stage.REACHED)
-                return found
-        opened = await self._open(site, hop)
-        opened.site = site
-        return opened
+                return connection
+        new_connection = await self._open(site, hop)
+        new_connection.site = site
+        return new_connection
 
     def release(self, found: Listener) -> None:
         """Keep a connection for the next request if its response has ended; otherwise close it."""
@@ -396,11 +396,11 @@ class Connector(TCPConnector):
 
     def close_idle(self, *, but: int = 0, since: float = math.inf) -> None:
         """Close the idle connections *but* the newest, and only those released before *since*."""
-        while len(self._idle) > but and (first := next(iter(self._idle))).released < since:
-            del self._idle[first]
-            assert first.site is not None
-            first.site.idle.remove(first)
-            first.close()
+        while len(self._idle) > but and (oldest := next(iter(self._idle))).released < since:
+            del self._idle[oldest]
+            assert oldest.site is not None
+            oldest.site.idle.remove(oldest)
+            oldest.close()
 
     def _clean(self) -> None:
         self.close_idle(since=monotonic() - _KEEPALIVE)
@@ -418,16 +418,16 @@ class Connector(TCPConnector):
         try:
             async with asyncio.timeout(self._timeout.connect):
                 if hop.proxy is proxy:
-                    opened = await self._create_connection(request, [], self._timeout)
+                    connection = await self._create_connection(request, [], self._timeout)
                 else:
-                    opened = await self._through_socks(request, hop)
+                    connection = await self._through_socks(request, hop)
         except TimeoutError as error:
             raise ConnectionTimeoutError(f"Connection timeout to host {site.url}") from error
         if self.closed:
-            opened.close()
+            connection.close()
             raise ClientConnectionError("the connector is closed")
-        self._acquired.add(opened)  # closed with the connector
-        return cast("Listener", opened)
+        self._acquired.add(connection)  # closed with the connector
+        return cast("Listener", connection)
 
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
@@ -455,12 +455,12 @@ class Connector(TCPConnector):
                 self._guard.check(target)
             except OSError as error:
                 raise failure_of(error) from error
-        found = await self._resolve_host(proxy.host, proxy.port)
-        sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(found))
+        addresses = await self._resolve_host(proxy.host, proxy.port)
+        sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(addresses))
         hop.stage = Stage.REACHED
         # python-socks treats this as another proxy to connect through, already connected.
-        reached: Any = _Reached(hop, sock)
-        way = SocksProxy.create(
+        forward_proxy: Any = _Reached(hop, sock)
+        socks_proxy = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
             host=proxy.host,
             port=proxy.port,
@@ -468,17 +468,17 @@ class Connector(TCPConnector):
             password=proxy.password,
             # A name is sent as it is. If it had to be resolved here, it is an address already.
             rdns=True,
-            forward=reached,
+            forward=forward_proxy,
         )
         try:
             # The deadline of the whole is shorter.
-            await way.connect(target, port, timeout=self._timeout.connect)
+            await socks_proxy.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
-            said = printable(error)
-            message = f"the proxy {proxy} says: {said}"
+            error_text = printable(error)
+            message = f"the proxy {proxy} says: {error_text}"
             if error.error_code in _OF_THE_HOST:
                 raise FetchError(Reason.CONNECT, message) from error
-            raise ProxyFailedError(message, for_good="authenticat" in said.lower()) from error
+            raise ProxyFailedError(message, for_good="authenticat" in error_text.lower()) from error
         hop.stage = Stage.PASSED
         context = self._get_ssl_context(request)
         _, protocol = await self._wrap_existing_connection(
@@ -546,12 +546,12 @@ class NameResolver(AbstractResolver):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._patience):
-                found = await loop.run_in_executor(self._threads, _look_up, host, port, family)
+                addresses = await loop.run_in_executor(self._threads, _look_up, host, port, family)
         except TimeoutError:
             message = f"no answer within {self._patience:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, message) from None
-        await self._guard.resolved(host, [each["host"] for each in found])
-        return found
+        await self._guard.resolved(host, [address["host"] for address in addresses])
+        return addresses
 
     async def close(self) -> None:
         """Stop look-ups; a thread that still waits for the DNS ends by itself."""
@@ -560,7 +560,7 @@ class NameResolver(AbstractResolver):
 
 def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
     try:
-        found = socket.getaddrinfo(
+        address_infos = socket.getaddrinfo(
             host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
         )
     except UnicodeError:
@@ -575,5 +575,5 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
             proto=protocol,
             flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
         )
-        for family, _, protocol, _, address in found
+        for family, _, protocol, _, address in address_infos
     ]

@@ -94,14 +94,14 @@ class SiteCookies:
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
         """Add a cookie for the host of *url*; raises `ValueError` if it cannot be one."""
         try:
-            made: SimpleCookie = SimpleCookie({name: value})
+            morsels: SimpleCookie = SimpleCookie({name: value})
         except CookieError as error:
             raise ValueError(str(error)) from None
-        sent = value if _IN_ONE_COOKIE.fullmatch(value) else made[name].coded_value
+        coded_value = value if _IN_ONE_COOKIE.fullmatch(value) else morsels[name].coded_value
         host, port, is_safe = _origin(url)
         cookie = Cookie(
             name=name,
-            value=sent,
+            value=coded_value,
             domain=host,
             host_only=True,
             path="/",
@@ -127,7 +127,7 @@ class SiteCookies:
     def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
         """Return the names and values of the cookies for *url*, in their order (section 5.8.3)."""
         now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
-        found, domain = [], host
+        matches, domain = [], host
         while domain:
             for key, rank in tuple(self._places.get((port, domain), {}).items()):
                 cookie = self._kept[key]
@@ -141,33 +141,33 @@ class SiteCookies:
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
                 ):
-                    found.append((-len(cookie.path), rank, cookie.name, cookie.value))
+                    matches.append((-len(cookie.path), rank, cookie.name, cookie.value))
             # Also those of the domains above the host.
             domain = domain.partition(".")[2]
-        return [(name, value) for *_, name, value in sorted(found)]
+        return [(name, value) for *_, name, value in sorted(matches)]
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep, or delete, a cookie that a response or the spider has set."""
         key = _digest(cookie)
-        known = self._kept.get(key)
+        old_cookie = self._kept.get(key)
         if cookie.expires is not None and cookie.expires <= now:
-            if known is not None:
+            if old_cookie is not None:
                 self._forget(key)
             return
-        if not _is_the_same(known, cookie):
+        if not _is_the_same(old_cookie, cookie):
             self.changed.add(key)
         self._keep(key, cookie)
-        place = self._places[cookie.port, cookie.domain]
-        while len(place) > _MOST_OF_A_DOMAIN:
-            self._forget(next(iter(place)))
+        ranks_by_key = self._places[cookie.port, cookie.domain]
+        while len(ranks_by_key) > _MOST_OF_A_DOMAIN:
+            self._forget(next(iter(ranks_by_key)))
         while len(self._kept) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
             self._forget(next(iter(self._kept)))
 
     def _keep(self, key: str, cookie: Cookie) -> None:
         rank = self._drop(key)
         self._kept[key] = cookie
-        place = self._places.setdefault((cookie.port, cookie.domain), {})
-        place[key] = next(self._next) if rank is None else rank
+        ranks_by_key = self._places.setdefault((cookie.port, cookie.domain), {})
+        ranks_by_key[key] = next(self._next) if rank is None else rank
         self._size += _size(cookie)
 
     def _forget(self, key: str) -> None:
@@ -180,10 +180,10 @@ class SiteCookies:
         cookie = self._kept.pop(key, None)
         if cookie is None:
             return None
-        at = cookie.port, cookie.domain
-        rank = self._places[at].pop(key)
-        if not self._places[at]:
-            del self._places[at]
+        site_key = cookie.port, cookie.domain
+        rank = self._places[site_key].pop(key)
+        if not self._places[site_key]:
+            del self._places[site_key]
         self._size -= _size(cookie)
         return rank
 
@@ -202,11 +202,11 @@ def _origin(url: yarl.URL) -> tuple[str, int, bool]:
     )
 
 
-def _is_the_same(known: Cookie | None, cookie: Cookie) -> bool:
-    if known is None or known.expires is None or cookie.expires is None:
-        return known == cookie
-    is_near = abs(cookie.expires - known.expires) < _NEWS
-    return is_near and replace(known, expires=cookie.expires) == cookie
+def _is_the_same(old_cookie: Cookie | None, cookie: Cookie) -> bool:
+    if old_cookie is None or old_cookie.expires is None or cookie.expires is None:
+        return old_cookie == cookie
+    is_near = abs(cookie.expires - old_cookie.expires) < _NEWS
+    return is_near and replace(old_cookie, expires=cookie.expires) == cookie
 
 
 def _size(cookie: Cookie) -> int:
@@ -215,9 +215,9 @@ def _size(cookie: Cookie) -> int:
 
 
 def _digest(cookie: Cookie) -> str:
-    of = (cookie.name, cookie.domain, cookie.path, str(cookie.port))
-    told = "\0".join(of if cookie.host_only else (*of, "below"))
-    return blake2b(told.encode(), digest_size=10).hexdigest()
+    parts = (cookie.name, cookie.domain, cookie.path, str(cookie.port))
+    identity = "\0".join(parts if cookie.host_only else (*parts, "below"))
+    return blake2b(identity.encode(), digest_size=10).hexdigest()
 
 
 def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
@@ -225,13 +225,13 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
 
     A cookie whose expiry is not after *now* must be deleted.
     """
-    pair, _, rest = header.partition(";")
+    pair, _, attribute_text = header.partition(";")
     name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
     if not equals:
         name, value = "", name
     if _REFUSED.search(header) or not 0 < len((name + value).encode()) <= _MAX_COOKIE:
         return None
-    attributes = _attributes(rest)
+    attributes = _attributes(attribute_text)
     host, port, is_safe = _origin(url)
     domain = attributes.get("domain", "").removeprefix(".").lower()
     if not domain.isascii():
@@ -250,11 +250,11 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
     # A prefix in the value of a nameless cookie counts too, because it would be read as its name.
-    prefixed = (name or value).lower()
-    is_host = prefixed.startswith("__host-")
+    effective_name = (name or value).lower()
+    is_host = effective_name.startswith("__host-")
     if (
         (is_secure and not is_safe)
-        or ((is_host or prefixed.startswith("__secure-")) and not (name and is_secure))
+        or ((is_host or effective_name.startswith("__secure-")) and not (name and is_secure))
         or (is_host and (attributes.get("domain") or path != "/"))
     ):
         return None
@@ -276,7 +276,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
 
 def _attributes(text: str) -> dict[str, str]:
     """Return the attributes of a cookie by lower-case name; the last one of a name counts."""
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
         name = name.lower()
@@ -285,8 +285,8 @@ def _attributes(text: str) -> dict[str, str]:
             name == "expires" and cookie_date(value) is None
         )
         if len(value.encode()) <= _MAX_ATTRIBUTE and not is_no_end:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes
 
 
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
@@ -295,8 +295,8 @@ def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
     if (age := attributes.get("max-age")) is not None:
         seconds = min(int(age), int(_LONGEST.total_seconds()))
         return now + timedelta(seconds=max(seconds, 0))
-    end = cookie_date(attributes.get("expires", ""))
-    return None if end is None else min(end, now + _LONGEST)
+    expires_at = cookie_date(attributes.get("expires", ""))
+    return None if expires_at is None else min(expires_at, now + _LONGEST)
 
 
 @lru_cache(maxsize=1 << 8)
@@ -305,14 +305,14 @@ def cookie_date(text: str) -> datetime | None:
     time: list[int] = []
     day = month = year = None
     for token in _TOKEN.findall(text):
-        if not time and (found := _TIME.match(token)):
-            time = list(map(int, found.groups()))
-        elif day is None and (found := _DAY.match(token)):
-            day = int(found[1])
+        if not time and (match := _TIME.match(token)):
+            time = list(map(int, match.groups()))
+        elif day is None and (match := _DAY.match(token)):
+            day = int(match[1])
         elif month is None and token[:3].lower() in _MONTHS:
             month = _MONTHS.index(token[:3].lower()) + 1
-        elif year is None and (found := _YEAR.match(token)):
-            year = int(found[1])
+        elif year is None and (match := _YEAR.match(token)):
+            year = int(match[1])
     if not time or day is None or month is None or year is None:
         return None
     hour, minute, second = time

@@ -69,10 +69,10 @@ class Credentials:
 
     def learn_password(self, url: str) -> bool:
         """Do the same for a URL that is not the spider's own: it gets no secret of the settings."""
-        found = urls.userinfo(url)
-        if found is None or found.origin in self._passwords:
+        login = urls.userinfo(url)
+        if login is None or login.origin in self._passwords:
             return False
-        self._passwords[found.origin] = _basic(found.user, found.password)
+        self._passwords[login.origin] = _basic(login.user, login.password)
         return True
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
@@ -93,8 +93,10 @@ class Credentials:
             added |= {name.lower(): (name, v) for name, v in attempt.session.identity.headers}
         for name, _ in request.headers:
             added.pop(name.lower(), None)
-        sent = copied(request, more_headers=tuple(added.values())) if added else request
-        response = await call_next(attempt, sent)
+        authorized_request = (
+            copied(request, more_headers=tuple(added.values())) if added else request
+        )
+        response = await call_next(attempt, authorized_request)
         # The spider must not see a secret, and none is stored.
         return replaced(response, request=request)
 

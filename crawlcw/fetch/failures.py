@@ -22,8 +22,8 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
     """Return the failure of a *proxy* that answers 407; *otherwise*: that of a server that did."""
-    what = "asks for a user and a password" if proxy.user is None else "refuses its password"
-    message = f"the proxy {proxy} {what} (HTTP 407)"
+    complaint = "asks for a user and a password" if proxy.user is None else "refuses its password"
+    message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
 
 
@@ -35,23 +35,23 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
     if isinstance(error, aiohttp.ClientHttpProxyError):
         if error.status == 407:
             return login_refused(proxy)
-        said = printable(f"{error.status} {error.message}".strip())
-        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {said}")
-    found = failure_of(error)
-    if found.reason is Reason.DISCONNECTED and (wrong := _untrusted(error)) is not None:
-        found = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(wrong)}")
+        status_text = printable(f"{error.status} {error.message}".strip())
+        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {status_text}")
+    failure = failure_of(error)
+    if failure.reason is Reason.DISCONNECTED and (tls_fault := _untrusted(error)) is not None:
+        failure = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(tls_fault)}")
     if hop.stage is not Stage.DIALLING:
-        behind = FetchError(found.reason, f"{found.message}, through the proxy {proxy}")
-        if hop.stage is Stage.PASSED or found.reason not in _SILENCE:
-            return behind
+        tunnel_failure = FetchError(failure.reason, f"{failure.message}, through the proxy {proxy}")
+        if hop.stage is Stage.PASSED or failure.reason not in _SILENCE:
+            return tunnel_failure
         # Only a SOCKS proxy itself sends the greeting. Later it may wait for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} takes connections and does not answer"
-        return ProxyFailedError(message, otherwise=None if ungreeted else behind)
+        return ProxyFailedError(message, otherwise=None if ungreeted else tunnel_failure)
     # aiohttp's own sentence repeats the proxy, and the kind of TLS.
-    is_tls = found.reason is Reason.TLS
-    why = (None if is_tls else getattr(error, "strerror", None)) or found.message
-    return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(why)}")
+    is_tls = failure.reason is Reason.TLS
+    detail = (None if is_tls else getattr(error, "strerror", None)) or failure.message
+    return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(detail)}")
 
 
 def _untrusted(error: BaseException | None) -> str | None:
@@ -74,8 +74,8 @@ def failure_of(error: Exception) -> FetchError:
         text = "the server hung up"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
         # Only the fault, without the line of OpenSSL that found it.
-        found = error.certificate_error
-        text = f"the certificate is not trusted: {getattr(found, 'verify_message', '') or found}"
+        fault = error.certificate_error
+        text = f"the certificate is not trusted: {getattr(fault, 'verify_message', '') or fault}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)
     failure = FetchError(_reason(error), text)
     failure.port_closed = at_connect is not None and at_connect.errno == errno.ECONNREFUSED
@@ -85,8 +85,8 @@ def failure_of(error: Exception) -> FetchError:
 def _reason(error: BaseException) -> Reason:
     match error:
         case aiohttp.ClientConnectorDNSError() | socket.gaierror():
-            known = error.errno in _NO_SUCH_NAME
-            return Reason.DNS_NXDOMAIN if known else Reason.DNS_TEMPORARY
+            is_nxdomain = error.errno in _NO_SUCH_NAME
+            return Reason.DNS_NXDOMAIN if is_nxdomain else Reason.DNS_TEMPORARY
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return Reason.TLS
         case aiohttp.ClientConnectorError():
@@ -116,7 +116,7 @@ def _is_too_large(error: BaseException | None) -> bool:
     while error is not None:
         # For trailers, aiohttp keeps only the text.
         text = str(error)[:_MAX_MESSAGE]
-        if isinstance(error, LineTooLong) or any(known in text for known in _TOO_LARGE):
+        if isinstance(error, LineTooLong) or any(marker in text for marker in _TOO_LARGE):
             return True
         error = error.__cause__
     return False

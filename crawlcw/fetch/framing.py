@@ -34,7 +34,7 @@ def mended(head: bytes) -> bytes:
     lengths.
     """
     status, *lines = _LINE_END.split(_FOLD.sub(b" ", head).rstrip())
-    kept, lengths, is_coded = [status], set[bytes](), False
+    head_lines, lengths, is_coded = [status], set[bytes](), False
     for line in lines:
         header = _HEADER.fullmatch(_BARE_CR.sub(b" ", line))
         if header is None:
@@ -47,14 +47,14 @@ def mended(head: bytes) -> bytes:
             if value.lower() in (b"", b"identity"):
                 continue
             is_coded = True
-        kept.append(header[1] + b": " + value)
+        head_lines.append(header[1] + b": " + value)
     if not is_coded and lengths:
         length = lengths.pop()
         if lengths:
             raise HttpProcessingError(message="it has two different values of Content-Length")
         if _LENGTH.fullmatch(length):
-            kept.append(b"Content-Length: " + length)
-    return b"\r\n".join([*kept, b"", b""])
+            head_lines.append(b"Content-Length: " + length)
+    return b"\r\n".join([*head_lines, b"", b""])
 
 
 class Chunks:
@@ -96,8 +96,8 @@ class Chunks:
                 if len(line) > _MAX_SIZE_LINE or not _SIZE_BEGUN.fullmatch(line):
                     raise HttpProcessingError(message=f"no size of a chunk: {line[:50]!r}")
                 break
-            before, digits, behind = size.groups()
-            if not (before and behind):
+            data_cr, digits, size_cr = size.groups()
+            if not (data_cr and size_cr):
                 self._has_bare_lf = True
             start, missing = size.end(), int(digits, 16)
             if not missing:
@@ -111,15 +111,15 @@ class Chunks:
 
     def _end(self) -> None:
         """Drop the trailers, and end the body after them."""
-        end = _TRAILERS_END.search(self._rest)
-        if end is None:
+        trailers_end = _TRAILERS_END.search(self._rest)
+        if trailers_end is None:
             self._trailers += len(self._rest) - 2
             if self._trailers > _MAX_TRAILERS:
                 raise LineTooLong(b"trailers", _MAX_TRAILERS)
             self._rest = self._rest[-2:]
             return
         self._payload.feed_eof()
-        if end.end() < len(self._rest):
+        if trailers_end.end() < len(self._rest):
             raise HttpProcessingError(message="bytes behind the last chunk")
         if self._has_bare_lf:  # others may see another end
             raise HttpProcessingError(message="bare line feeds between chunks")

@@ -78,10 +78,10 @@ def layers(
     `Proxies` its proxy, `Transport` its cookies.
     """
     chosen = [*spider.layers, *loaded_layers(settings.layers)]
-    users = [UserLayer(each, watch, admission) for each in chosen]
+    users = [UserLayer(inner, watch, admission) for inner in chosen]
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
-    below_own: list[Step | None] = [
+    lower_layers: list[Step | None] = [
         # A stored response needs no proxy.
         default.cache,
         # With `wire`: sees the request with its secrets, before a proxy.
@@ -91,7 +91,7 @@ def layers(
         # Adds cookies, the session's or the crawl's, and missing usual headers.
         Transport(default.client),
     ]
-    default.ways = ways(below_own)
+    default.ways = ways(lower_layers)
     # Another downloader than the crawl's own returns a file in memory, and so may a layer below.
     streams = not wire and default.own is None and hasattr(default.client, "exchange")
     return [
@@ -104,7 +104,7 @@ def layers(
         # The layers of the spider and the settings see the rendered page, and no secrets.
         *(layer for layer in users if not layer.is_wire),
         # Hooks are nearest to the page; a layer sees the page that they return.
-        *(UserLayer(each, watch, admission) for each in hooks if each is not None),
+        *(UserLayer(inner, watch, admission) for inner in hooks if inner is not None),
         # The WARC files get the response before a hook changes it.
         Record() if keeps_bodies else None,
         # The parts of a rendered page pass all layers below.
@@ -113,7 +113,7 @@ def layers(
         credentials,
         None if streams else SaveFile(settings),
         default.own,
-        *below_own,
+        *lower_layers,
     ]
 
 
@@ -122,19 +122,19 @@ def ways(found: Sequence[Step | None]) -> dict[str, Next]:
 
     A page that a browser renders has its own way, `RENDERED`, which no other request takes.
     """
-    made: dict[str, Next] = {}
+    next_by_purpose: dict[str, Next] = {}
     for layer in reversed(found):
         if layer is None:
             continue
         if isinstance(layer, Transport):
-            made = dict.fromkeys((*Purpose, RENDERED), layer.ask)
+            next_by_purpose = dict.fromkeys((*Purpose, RENDERED), layer.ask)
             continue
         purposes: set[str] = set(getattr(layer, "purposes", Purpose))
         if Purpose.PAGE in purposes:
             purposes.add(RENDERED)
         for purpose in purposes:
-            made[purpose] = _above(layer, made[purpose])
-    return made
+            next_by_purpose[purpose] = _above(layer, next_by_purpose[purpose])
+    return next_by_purpose
 
 
 def _above(layer: Layer, call_next: Next) -> Next:
@@ -185,8 +185,8 @@ def web(
     """
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
-    kept = cache and cache(settings, client.memory)
-    return DefaultDownloader(client, proxies=Proxies(proxies), cache=kept)
+    cache_layer = cache and cache(settings, client.memory)
+    return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache_layer)
 
 
 @asynccontextmanager

@@ -63,8 +63,8 @@ class ProxyPool:
         Raises `SettingsError`, also if a proxy needs a package that is not installed.
         """
         self.proxies: tuple[Proxy, ...] = tuple(settings.proxies)
-        read = ProxyEnvironment.exceptions if self.proxies else ProxyEnvironment.of
-        self._environment = read(variables if settings.proxy_env else {})
+        read_environment = ProxyEnvironment.exceptions if self.proxies else ProxyEnvironment.of
+        self._environment = read_environment(variables if settings.proxy_env else {})
         self._policy = settings.host_policy
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
@@ -86,7 +86,7 @@ class ProxyPool:
     def is_lost(self) -> bool:
         """Whether no proxy works any more, so that no request waits for one."""
         now = self._clock()
-        return bool(self._all) and all(self.health(each).is_lost(now=now) for each in self._all)
+        return bool(self._all) and all(self.health(proxy).is_lost(now=now) for proxy in self._all)
 
     def asks_for(self, url: str) -> bool:
         """Return whether a URL is requested through a proxy, unless its request says otherwise."""
@@ -98,8 +98,8 @@ class ProxyPool:
             return ()
         if self.proxies:
             return self.proxies
-        found = self._environment.proxy_for(target.scheme, host, target.port)
-        return () if found is None else (found,)
+        proxy = self._environment.proxy_for(target.scheme, host, target.port)
+        return () if proxy is None else (proxy,)
 
     def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
         """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
@@ -108,43 +108,43 @@ class ProxyPool:
         """
         target = urls.parse(url)
         candidates, host = self._candidates(target), target.raw_host or ""
-        tried = self.tried(url)
-        last = None
+        tried_proxies = self.tried(url)
+        tried_proxy = None
         for step in range(len(candidates)):
-            place = (self._turn + step) % len(candidates)
-            proxy = candidates[place]
+            index = (self._turn + step) % len(candidates)
+            proxy = candidates[index]
             if proxy in without or self.wait(proxy, host) > 0:
                 continue
-            if proxy not in tried:
-                self._turn = place + 1
+            if proxy not in tried_proxies:
+                self._turn = index + 1
                 return proxy
-            last = proxy
-        if last is not None:
-            return last
-        first = min(candidates, key=lambda each: self.wait(each, host))
-        is_banned = first not in without and self.wait(first) <= 0
-        why = f"{host} has banned it" if is_banned else self.health(first).why
-        wait = max(0.0, self.wait(first, host))
-        raise ProxiesAwayError(f"no proxy can be used now: {why}", wait=wait)
+            tried_proxy = proxy
+        if tried_proxy is not None:
+            return tried_proxy
+        best = min(candidates, key=lambda candidate: self.wait(candidate, host))
+        is_banned = best not in without and self.wait(best) <= 0
+        detail = f"{host} has banned it" if is_banned else self.health(best).why
+        wait = max(0.0, self.wait(best, host))
+        raise ProxiesAwayError(f"no proxy can be used now: {detail}", wait=wait)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
         """Return how many seconds a proxy must not be used for a host, or at all."""
-        banned, _ = self._bans.get((proxy, host), (0.0, 0))
-        return max(self.health(proxy).ready_at, banned) - self._clock()
+        banned_until, _ = self._bans.get((proxy, host), (0.0, 0))
+        return max(self.health(proxy).ready_at, banned_until) - self._clock()
 
     def ban(self, proxy: Proxy, host: str) -> None:
         """Do not use a proxy for a host that has banned it; concurrent bans count once."""
-        until, times = self._bans.get((proxy, host), (0.0, 0))
+        banned_until, times = self._bans.get((proxy, host), (0.0, 0))
         now = self._clock()
-        if until > now:
+        if banned_until > now:
             return
-        lasts = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
-        remember(self._bans, (proxy, host), (now + lasts, times + 1))
+        duration_s = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
+        remember(self._bans, (proxy, host), (now + duration_s, times + 1))
         logger.info(
             "the proxy %s is banned by %s: left aside for %s",
             proxy,
             printable(host),
-            format_duration(timedelta(seconds=lasts)),
+            format_duration(timedelta(seconds=duration_s)),
             extra={"event": "proxy_banned", "proxy": str(proxy), "host": host},
         )
 
@@ -155,11 +155,11 @@ class ProxyPool:
 
     def health(self, proxy: Proxy) -> ProxyBreaker:
         """Return the breaker of a proxy."""
-        found = self._health.get(proxy)
-        if found is None:
-            found = ProxyBreaker()
-            remember(self._health, proxy, found)
-        return found
+        breaker = self._health.get(proxy)
+        if breaker is None:
+            breaker = ProxyBreaker()
+            remember(self._health, proxy, breaker)
+        return breaker
 
     def answered(self, proxy: Proxy, response: Response) -> None:
         """Note a response through a proxy, unless the proxy itself may have sent an error."""
@@ -174,13 +174,13 @@ class ProxyPool:
 
         Other proxies that failed it get a strike.
         """
-        for tried in self._tried.pop(url, ()):
-            if proxy not in (None, tried):
-                self._strike(tried)
+        for other_proxy in self._tried.pop(url, ()):
+            if proxy not in (None, other_proxy):
+                self._strike(other_proxy)
 
     def _strike(self, proxy: Proxy) -> None:
-        why = f"the proxy {proxy} fails where another one gets through"
-        self.failed(proxy, why, tolerated=_TOLERATED)
+        message = f"the proxy {proxy} fails where another one gets through"
+        self.failed(proxy, message, tolerated=_TOLERATED)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
         """Note a failure of a proxy; it rests after *tolerated* failures in a row."""
@@ -197,8 +197,8 @@ class ProxyPool:
         )
         if self.is_lost:
             number = len(self._all)
-            who = "the proxy does" if number == 1 else f"the proxies (all {number}) do"
-            self.on_lost(f"{who} not work: {printable(self.health(self._all[0]).why)}")
+            subject = "the proxy does" if number == 1 else f"the proxies (all {number}) do"
+            self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).why)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
         """Return the proxies that have failed *url*, if another one must show the cause."""
@@ -225,20 +225,22 @@ class ProxyPool:
             return None
         if is_fixed:
             return 0.0 if self._fails_alone(proxy, error, url) else None
-        tried = tuple(dict.fromkeys((*self._tried.pop(url, ()), proxy)))
-        alike = len(tried) > 1 and any(self.health(each).is_proven for each in tried)
-        if alike or len(tried) >= _MOST_TRIED:
+        tried_proxies = tuple(dict.fromkeys((*self._tried.pop(url, ()), proxy)))
+        is_page_fault = len(tried_proxies) > 1 and any(
+            self.health(candidate).is_proven for candidate in tried_proxies
+        )
+        if is_page_fault or len(tried_proxies) >= _MOST_TRIED:
             return None
         host, now = urls.parse(url).raw_host or "", self._clock()
         waits = [
-            max(0.0, self.wait(each))
-            for each in self.proxies
-            if not (each in tried or self.health(each).is_dead)
-            and self._bans.get((each, host), (0.0, 0))[0] <= now
+            max(0.0, self.wait(candidate))
+            for candidate in self.proxies
+            if not (candidate in tried_proxies or self.health(candidate).is_dead)
+            and self._bans.get((candidate, host), (0.0, 0))[0] <= now
         ]
         if not waits:
             return None
-        remember(self._tried, url, tried)
+        remember(self._tried, url, tried_proxies)
         return min(waits)
 
     def _concerned(self, error: FetchError) -> Proxy | None:
@@ -256,9 +258,9 @@ class ProxyPool:
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
         """Give a session's proxy a strike, if the origin has answered others; return whether."""
-        other, at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
-        recent = other != proxy and self._clock() - at < _RECENT
-        if recent and (error.underlying in HOST_FAILURES or error.proxy is None):
+        other_proxy, answered_at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
+        is_recent = other_proxy != proxy and self._clock() - answered_at < _RECENT
+        if is_recent and (error.underlying in HOST_FAILURES or error.proxy is None):
             self._strike(proxy)
             return True
         return False
@@ -273,23 +275,27 @@ class ProxyPool:
         """
         if not self.proxies:
             return None
-        known = [proxy for proxy in self.proxies if proxy.key == key]
-        if known and not is_renewed and not self.health(known[0]).is_dead:
-            return known[0]
+        bound_proxies = [proxy for proxy in self.proxies if proxy.key == key]
+        if bound_proxies and not is_renewed and not self.health(bound_proxies[0]).is_dead:
+            return bound_proxies[0]
         start = self._turn if place is None else place % len(self.proxies)
         self._turn = (self._turn + 1) % len(self.proxies)
         order = self.proxies[start:] + self.proxies[:start]
-        alive = [each for each in order if each.key != key and not self.health(each).is_dead]
-        ready = [each for each in alive if self.wait(each) <= 0]
-        return (ready or alive or known or order)[0]
+        alive = [
+            candidate
+            for candidate in order
+            if candidate.key != key and not self.health(candidate).is_dead
+        ]
+        ready = [candidate for candidate in alive if self.wait(candidate) <= 0]
+        return (ready or alive or bound_proxies or order)[0]
 
     def away(self) -> tuple[float, str] | None:
         """Return how many seconds no proxy can be used, and why; None if one can be used."""
         if self.is_empty:
             return None
-        first = min(map(self.health, self._all), key=lambda each: each.ready_at)
-        wait = first.ready_at - self._clock()
-        return (wait, first.why) if wait > 0 else None
+        first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
+        wait = first_breaker.ready_at - self._clock()
+        return (wait, first_breaker.why) if wait > 0 else None
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
@@ -318,18 +324,18 @@ class Proxies:
         return self._asked(attempt, request, call_next)
 
     async def _asked(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        tried: set[Proxy] = set()
-        began = time.monotonic()
+        tried_proxies: set[Proxy] = set()
+        started_at = time.monotonic()
         while True:
             try:
-                proxy = attempt.proxy = self._proxy_for(attempt, request, tried)
+                proxy = attempt.proxy = self._proxy_for(attempt, request, tried_proxies)
             except ProxiesAwayError as away:
-                left = _PATIENCE - (time.monotonic() - began)
-                if left <= 0 or away.is_dead or self._pool.is_lost:
+                remaining_s = _PATIENCE - (time.monotonic() - started_at)
+                if remaining_s <= 0 or away.is_dead or self._pool.is_lost:
                     raise
                 with attempt.deadline:
-                    await asyncio.sleep(max(0.01, min(away.wait, left)))
-                tried.clear()
+                    await asyncio.sleep(max(0.01, min(away.wait, remaining_s)))
+                tried_proxies.clear()
                 continue
             try:
                 response = await call_next(attempt, request)
@@ -340,7 +346,7 @@ class Proxies:
                 # Nothing was sent to the server, so another proxy may send it.
                 attempt.proxy = attempt.kept_proxy = None
                 self._pool.failed(proxy, failure.message, for_good=failure.for_good)
-                tried.add(proxy)
+                tried_proxies.add(proxy)
                 continue
             except FetchError as error:
                 error.proxy = proxy
@@ -348,7 +354,7 @@ class Proxies:
             self._pool.answered(proxy, response)
             return replaced(response, proxy=proxy)
 
-    def _proxy_for(self, attempt: Attempt, request: Request, tried: set[Proxy]) -> Proxy:
+    def _proxy_for(self, attempt: Attempt, request: Request, tried_proxies: set[Proxy]) -> Proxy:
         """Return the proxy for an exchange.
 
         Raises `FetchError`, and `SettingsError` if the named proxy needs a missing package.
@@ -361,11 +367,11 @@ class Proxies:
             proxy = attempt.session.proxy
         else:
             if attempt.kept_proxy is None:
-                attempt.kept_proxy = self._pool.choose(request.url, without=tried)
+                attempt.kept_proxy = self._pool.choose(request.url, without=tried_proxies)
             return attempt.kept_proxy
         # No other proxy can replace it.
         wait, health = self._pool.wait(proxy), self._pool.health(proxy)
-        if proxy not in tried and wait <= 0:
+        if proxy not in tried_proxies and wait <= 0:
             return proxy
         if health.is_dead and named is not None:
             raise FetchError(Reason.PROXY, health.why)

@@ -64,8 +64,8 @@ class FollowRedirects:
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the response; raises `FetchError`."""
-        own = request.options.timeout
-        seconds = self._seconds if own is None else own
+        request_timeout = request.options.timeout
+        seconds = self._seconds if request_timeout is None else request_timeout
         try:
             async with asyncio.timeout(seconds) as timeout:
                 attempt.deadline.timeout = timeout
@@ -76,10 +76,10 @@ class FollowRedirects:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            late = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
-            late.deadline = own
-            late.proxy = attempt.proxy
-            raise late from None
+            error = FetchError(Reason.TIMEOUT_TOTAL, f"no response within {seconds:g} s")
+            error.deadline = request_timeout
+            error.proxy = attempt.proxy
+            raise error from None
 
     async def _followed(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         hop, elapsed = request, timedelta(0)
@@ -99,11 +99,11 @@ class FollowRedirects:
             if response.status not in REDIRECTS or is_page(response, request, self._settings):
                 break
             try:
-                onto = onward(hop, response)
-                if attempt.follows is not None and not attempt.follows(onto.url):
+                next_hop = onward(hop, response)
+                if attempt.follows is not None and not attempt.follows(next_hop.url):
                     break
                 attempt.redirects.append(response)
-                hop = onto
+                hop = next_hop
                 # The request's own cookies are sent again if it returns to its origin.
                 hop.options = request.options
                 visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
@@ -125,22 +125,22 @@ class FollowRedirects:
         cookies = attempt.session is not None or self._settings.cookies
         if visit > 1 + cookies:
             raise FetchError(Reason.REDIRECT_LOOP, loop_message(url, cookies=cookies))
-        most = self._settings.max_redirects
-        if len(attempt.redirects) > most:
-            message = f"more than {most} redirects, the last one to {url}"
+        max_redirects = self._settings.max_redirects
+        if len(attempt.redirects) > max_redirects:
+            message = f"more than {max_redirects} redirects, the last one to {url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
 
     def _check_cut(self, attempt: Attempt, response: Response) -> None:
         """Raise `FetchError` for a page that was cut although it must not be."""
-        own, settings = attempt.request.options, self._settings
-        cuts = settings.truncate if own.truncate is None else own.truncate
+        options, settings = attempt.request.options, self._settings
+        cuts = settings.truncate if options.truncate is None else options.truncate
         if cuts or not 200 <= response.status < 300:
             return
         if response.truncated in ("coding", "checksum"):
             error = FetchError(Reason.PAYLOAD_TRUNCATED, "the body's content coding is cut off")
         else:
-            most = settings.max_body if own.max_body is None else own.max_body
-            message = f"the body is larger than max_body={most:,}"
+            max_body = settings.max_body if options.max_body is None else options.max_body
+            message = f"the body is larger than max_body={max_body:,}"
             error = FetchError(Reason.BODY_TOO_LARGE, message)
         error.hop, error.response = len(attempt.redirects) + 1, response
         raise error

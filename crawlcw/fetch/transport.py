@@ -150,17 +150,17 @@ class AiohttpDownloader:
     async def exchange(self, attempt: Attempt, request: Request) -> Response:
         """Return the response to *request*, sent through the proxy of *attempt*."""
         address = urls.locate(request.url).url
-        split = address.index("/", _BEFORE_PATH)
+        path_start = address.index("/", _BEFORE_PATH)
         if (connector := self._connector) is None:
             await self.open()
             return await self.exchange(attempt, request)
-        site = connector.site(address[:split], attempt.proxy)
+        site = connector.site(address[:path_start], attempt.proxy)
         hop = _Exchange(
             *(attempt, attempt.proxy, site.url),
             request=request,
             connector=connector,
             site=site,
-            path=address[split:],
+            path=address[path_start:],
         )
         current_hop.set(hop)
         while True:
@@ -171,16 +171,16 @@ class AiohttpDownloader:
                     site.is_admitted = True
                 if request.options.save_to is not None:
                     return await self._saved(hop)
-                answer = await self._asked(hop, request.headers)
+                connection = await self._asked(hop, request.headers)
                 try:
-                    return await self._page(answer, hop)
+                    return await self._page(connection, hop)
                 finally:
-                    connector.release(answer)
+                    connector.release(connection)
             except FetchError:
                 raise
             except Exception as error:
-                lacking = (errno.EMFILE, errno.ENFILE)
-                if not isinstance(error, OSError) or error.errno not in lacking:
+                descriptor_errnos = (errno.EMFILE, errno.ENFILE)
+                if not isinstance(error, OSError) or error.errno not in descriptor_errnos:
                     raise failure_in(error, hop) from error
             # No descriptor is free. The page is not the cause, so this costs no attempt: close the
             # idle connections first, then wait until others have ended.
@@ -205,38 +205,38 @@ class AiohttpDownloader:
             headers = _with_cookies(headers, attempt, request, jar)
         method, body = request.method.upper(), request.body or b""
         host = site.url.host_port_subcomponent or ""
-        sent = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n".encode()
+        payload = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{self._usual_head}\r\n".encode()
         if headers or body or method not in ("GET", "HEAD"):
-            sent = self._request(method, path, host, headers, body)
+            payload = self._request(method, path, host, headers, body)
         may_repeat = method in _IDEMPOTENT
         while True:
-            answer = await hop.connector.take(site, hop)
+            connection = await hop.connector.take(site, hop)
             try:
-                await answer.ask(
-                    sent,
+                await connection.ask(
+                    payload,
                     is_head=method == "HEAD",
                     # With a longer timeout than `read_timeout`, wait as long for a byte.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
-                if proxy is not None and answer.message.code == 407:
+                if proxy is not None and connection.message.code == 407:
                     # Otherwise any site could make all proxies count as failed.
                     message = f"HTTP 407, of the site or of the proxy {proxy}"
                     raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
-                hop.connector.release(answer)
+                hop.connector.release(connection)
                 # RFC 9112, section 9.3.1: it may have ended before the server read the request.
-                ended = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
+                hung_up = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
                 # The rest of the last response may have come first on a reused connection.
                 if not may_repeat or not (
-                    ended or (isinstance(error, HttpProcessingError) and answer.released)
+                    hung_up or (isinstance(error, HttpProcessingError) and connection.released)
                 ):
                     raise
                 may_repeat = False
         hop.stage = Stage.PASSED
-        if jar is not None and (told := answer.message.headers.getall("Set-Cookie", ())):
-            jar.keep(told, urls.parse(request.url))
-        return answer
+        if jar is not None and (set_cookies := connection.message.headers.getall("Set-Cookie", ())):
+            jar.keep(set_cookies, urls.parse(request.url))
+        return connection
 
     def _request(
         self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
@@ -244,20 +244,20 @@ class AiohttpDownloader:
         """Return the bytes of a request; raises `ValueError` for a broken header."""
         if _TOKEN.fullmatch(method) is None:
             raise ValueError(f"{method!r} is no method")
-        given = {name.lower(): value for name, value in headers}
-        pairs = [("Host", given.get("host", host))]
-        pairs += [pair for pair in self._usual if pair[0].lower() not in given]
+        value_by_name = {name.lower(): value for name, value in headers}
+        pairs = [("Host", value_by_name.get("host", host))]
+        pairs += [pair for pair in self._usual if pair[0].lower() not in value_by_name]
         pairs += [pair for pair in headers if pair[0].lower() not in _OURS]
-        if (body or method in _USUALLY_WITH_BODY) and "content-type" not in given:
+        if (body or method in _USUALLY_WITH_BODY) and "content-type" not in value_by_name:
             pairs.append(("Content-Type", "application/octet-stream"))
         if body or method not in _WITHOUT_BODY:
             pairs.append(("Content-Length", str(len(body))))
         return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode() + body
 
-    async def _page(self, answer: Listener, hop: _Exchange) -> Response:
+    async def _page(self, connection: Listener, hop: _Exchange) -> Response:
         """Return the response whose head has come, with its body in memory."""
         request = hop.request
-        status, headers = answer.message.code, headers_of(answer.message.headers)
+        status, headers = connection.message.code, headers_of(connection.message.headers)
         if status == 101:
             raise FetchError(Reason.PROTOCOL, "the server switched to an unrequested protocol")
         if not 200 <= status <= 599:
@@ -268,29 +268,29 @@ class AiohttpDownloader:
         accepted = self._settings.accept_types if is_typed else ("*/*",)
         if kind != "text/html":  # the usual type needs no call
             check_type(kind, accepted, status=status)
-        body, truncated, waited = b"", None, 0.0
+        body, truncated, waited_s = b"", None, 0.0
         # The body of a redirect is only for people, and may be endless.
         is_redirect = status in REDIRECTS and "location" in headers
         if status not in _BODILESS and not is_redirect:
-            most = request.options.max_body
-            most = self._settings.max_body if most is None else most
+            max_body = request.options.max_body
+            max_body = self._settings.max_body if max_body is None else max_body
             codings = [] if headers.keys().isdisjoint(CODED) else codings_of(headers)
-            content = answer.content
+            content = connection.content
             if codings:
                 length = None
             else:
                 # Most pages are complete as soon as their headers are.
                 length = content.total_bytes if content.is_eof() else _length(headers)
-            if length is not None and length <= min(most, self._free_body):
+            if length is not None and length <= min(max_body, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
                 if SIGNED.match(body) is not None:
                     check_start(body[:LOOK], kind, accepted)
             else:
-                decoder = BodyDecoder(codings, limit=most)
+                decoder = BodyDecoder(codings, limit=max_body)
                 # A large body takes all of its memory at once: it must not wait for more later.
-                share = most if length is None else min(most, length)
+                share = max_body if length is None else min(max_body, length)
                 check = partial(check_start, said=kind, accepted=accepted)
-                body, waited = await self._collected(content, decoder, hop.attempt, share, check)
+                body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
                 truncated = _cut(decoder, headers, body)
         return Response(
             request.url,
@@ -298,7 +298,7 @@ class AiohttpDownloader:
             status=status,
             headers=headers,
             body=body,
-            elapsed=timedelta(seconds=monotonic() - answer.sent_at - waited),
+            elapsed=timedelta(seconds=monotonic() - connection.sent_at - waited_s),
             truncated=truncated,
         )
 
@@ -307,45 +307,48 @@ class AiohttpDownloader:
         content: aiohttp.StreamReader,
         decoder: BodyDecoder,
         attempt: Attempt,
-        most: int,
+        size: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
         """Return a body, and the seconds that it has waited for memory; *check* its start."""
-        body, decoded, share, waited = b"", io.BytesIO(), None, 0.0
+        body, buffer, share, waited_s = b"", io.BytesIO(), None, 0.0
         try:
             async for data in content.iter_any():
                 for piece in decoder.pieces(data):
                     if share is None and decoder.size > self._free_body:
-                        began = monotonic()
+                        wait_started_at = monotonic()
                         with attempt.deadline:
-                            share = await self.memory.take(most, waits=attempt.waits_for_memory)
-                        waited = monotonic() - began
-                    decoded.write(piece)
-                check(bytes(decoded.getbuffer()[:LOOK]))
+                            share = await self.memory.take(size, waits=attempt.waits_for_memory)
+                        waited_s = monotonic() - wait_started_at
+                    buffer.write(piece)
+                check(bytes(buffer.getbuffer()[:LOOK]))
                 if decoder.full:
                     break
-            body = decoded.getvalue()  # no copy: it shares the buffer
+            body = buffer.getvalue()  # no copy: it shares the buffer
         finally:
             if share is not None:
                 share.shrink(len(body))
                 attempt.keep(share)
-        return body, waited
+        return body, waited_s
 
     async def _saved(self, hop: _Exchange) -> Response:
         """Return the response to a request, with its body in a file."""
         request = hop.request
         async with self._files.transfer(hop.attempt, request) as file:
             while True:
-                answer = await self._asked(hop, file.headers(request.headers))
+                connection = await self._asked(hop, file.headers(request.headers))
                 try:
-                    status, told = answer.message.code, headers_of(answer.message.headers)
-                    elapsed = timedelta(seconds=monotonic() - answer.sent_at)
-                    codings = codings_of(told)
-                    length = None if codings else _length(told)
-                    if not await file.begin(status, told, length=length, coded=bool(codings)):
-                        return await self._page(answer, hop)  # it says why there is no file
+                    status, headers = (
+                        connection.message.code,
+                        headers_of(connection.message.headers),
+                    )
+                    elapsed = timedelta(seconds=monotonic() - connection.sent_at)
+                    codings = codings_of(headers)
+                    length = None if codings else _length(headers)
+                    if not await file.begin(status, headers, length=length, coded=bool(codings)):
+                        return await self._page(connection, hop)  # it says why there is no file
                     decoder = BodyDecoder(codings)
-                    async for data in answer.content.iter_any():
+                    async for data in connection.content.iter_any():
                         file.came(len(data))
                         for piece in decoder.pieces(data):
                             await file.take(piece)
@@ -354,10 +357,14 @@ class AiohttpDownloader:
                 except PartRefusedError:
                     continue  # the file starts again
                 finally:
-                    hop.connector.release(answer)
+                    hop.connector.release(connection)
                 return await file.kept(
                     Response(
-                        request.url, request=request, status=status, headers=told, elapsed=elapsed
+                        request.url,
+                        request=request,
+                        status=status,
+                        headers=headers,
+                        elapsed=elapsed,
                     )
                 )
 
@@ -377,20 +384,20 @@ def _with_cookies(
 
     If several cookies have one name, the request's own counts, then the jar's, then the headers'.
     """
-    sent = dict(request.options.cookies or ())
+    own_cookies = dict(request.options.cookies or ())
     # They are only for the request's own origin, even after a redirect.
-    if sent and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
-        sent = {}
-    found = [] if jar is None else jar.sent_to(urls.parse(request.url))
-    pairs = [*(pair for pair in found if pair[0] not in sent), *sent.items()]
+    if own_cookies and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
+        own_cookies = {}
+    jar_cookies = [] if jar is None else jar.sent_to(urls.parse(request.url))
+    pairs = [*(pair for pair in jar_cookies if pair[0] not in own_cookies), *own_cookies.items()]
     if not pairs:
         return headers
     names = {name for name, _ in pairs}
-    given = ";".join(value for name, value in headers if name.lower() == "cookie").split(";")
-    own = [pair.strip() for pair in given if pair.partition("=")[0].strip() not in names]
-    own += [f"{name}={value}" if name else value for name, value in pairs]
-    others = [pair for pair in headers if pair[0].lower() != "cookie"]
-    return [*others, ("Cookie", "; ".join(filter(None, own)))]
+    cookies = ";".join(value for name, value in headers if name.lower() == "cookie").split(";")
+    texts = [pair.strip() for pair in cookies if pair.partition("=")[0].strip() not in names]
+    texts += [f"{name}={value}" if name else value for name, value in pairs]
+    other_headers = [pair for pair in headers if pair[0].lower() != "cookie"]
+    return [*other_headers, ("Cookie", "; ".join(filter(None, texts)))]
 
 
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
@@ -408,26 +415,26 @@ def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str |
 
 
 def _length(headers: Mapping[str, str]) -> int | None:
-    said = headers.get("content-length", "")
-    return int(said) if said.isdigit() else None
+    text = headers.get("content-length", "")
+    return int(text) if text.isdigit() else None
 
 
 def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
     """Return headers as text, by lower-case name."""
-    found: dict[str, str] = {}
+    text_by_name: dict[str, str] = {}
     for name, value in islice(told.items(), _MAX_HEADERS_KEPT):
         key = name.lower()
         text = value if value.isascii() else _readable(value, is_location=key == "location")
-        if key not in found:
-            found[key] = text
+        if key not in text_by_name:
+            text_by_name[key] = text
         elif key == "x-robots-tag" and ":" not in text:
             # A rule for every robot must not come after the name of one robot.
-            found[key] = f"{text}, {found[key]}"
+            text_by_name[key] = f"{text}, {text_by_name[key]}"
         elif key != "location":
-            found[key] = f"{found[key]}, {text}"
-    if "," in (kind := found.get("content-type", "")):
-        found["content-type"] = charset.content_type(kind)
-    return found
+            text_by_name[key] = f"{text_by_name[key]}, {text}"
+    if "," in (kind := text_by_name.get("content-type", "")):
+        text_by_name["content-type"] = charset.content_type(kind)
+    return text_by_name
 
 
 def _readable(value: str, *, is_location: bool) -> str:

@@ -139,39 +139,39 @@ def before_request(spider: Spider) -> Layer | None:
     return before_request
 
 
-def _to_send(wanted: object, given: Request) -> Request:
-    """Return the request that the user's code wants to send instead of *given*."""
-    if not isinstance(wanted, Request):
+def _to_send(request: object, original: Request) -> Request:
+    """Return the request that the user's code wants to send instead of *original*."""
+    if not isinstance(request, Request):
         raise TypeError("call_next() takes the attempt and a Request")
-    if wanted.url != given.url and urls.origin_of(wanted.url) != urls.origin_of(given.url):
+    if request.url != original.url and urls.origin_of(request.url) != urls.origin_of(original.url):
         # Another host has other delays, another robots.txt and other secrets.
         raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
     # Copied, because a hook may have assigned values of any type to it.
-    sent = copied(wanted)
-    sent.options = given.options  # those of the task: its timeout, its browser
-    return sent
+    outgoing = copied(request)
+    outgoing.options = original.options  # those of the task: its timeout, its browser
+    return outgoing
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:
     """Return the downloader that *spider* puts around the default one; raises `SpiderError`."""
-    made: Any  # whatever the user's code returns
+    result: Any  # whatever the user's code returns
     try:
-        made = spider.downloader(default)
+        result = spider.downloader(default)
     except SpiderError:
         raise
     except Exception as error:
-        said = printable(describe_error(error))
-        raise SpiderError(f"the spider's downloader() raised {said}") from error
-    if inspect.iscoroutine(made):
-        made.close()  # else Python warns that it was never awaited
+        error_text = printable(describe_error(error))
+        raise SpiderError(f"the spider's downloader() raised {error_text}") from error
+    if inspect.iscoroutine(result):
+        result.close()  # else Python warns that it was never awaited
         raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
-    if not all(callable(getattr(made, name, None)) for name in ("fetch", "close")):
+    if not all(callable(getattr(result, name, None)) for name in ("fetch", "close")):
         raise SpiderError(
-            f"the spider's downloader() returned {type(made).__name__}, which is no Downloader: "
+            f"the spider's downloader() returned {type(result).__name__}, which is no Downloader: "
             "it needs `async def fetch(self, request, *, url)` and `async def close(self)`"
         )
-    own: Downloader = made
-    return own
+    downloader: Downloader = result
+    return downloader
 
 
 class AttemptView:
@@ -214,23 +214,23 @@ class UserLayer:
         """Return its response. Raises what ends the attempt, also `Defer` and `StopCrawl`."""
         called = self._watch.begun = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
-        own = Deadline()
+        deadline = Deadline()
         calls = 0
         # One call at a time, because a page has one slot of its host.
-        turn = asyncio.Lock()
-        below: Exception | None = None
+        call_lock = asyncio.Lock()
+        lower_error: Exception | None = None
 
-        async def ask(_: Attempt, sent: Request) -> Response:
-            nonlocal calls, below
-            hop = _to_send(sent, request)
+        async def ask(_: Attempt, outgoing: Request) -> Response:
+            nonlocal calls, lower_error
+            hop = _to_send(outgoing, request)
             calls += 1
             is_repeated = calls > 1
-            with own:
-                async with turn:
+            with deadline:
+                async with call_lock:
                     try:
                         return await self._send(attempt, hop, call_next, is_repeated=is_repeated)
                     except Exception as error:
-                        below = error
+                        lower_error = error
                         raise
                     finally:
                         self._watch.begun = called
@@ -238,21 +238,21 @@ class UserLayer:
         attempt.deadline.pause()
         try:
             # The layer's changes of the request are only for this hop.
-            given, view = copied(request), cast("Attempt", AttemptView(attempt))
-            async with asyncio.timeout(self._watch.limit or None) as own.timeout:
-                response = await self._layer(view, given, ask)
+            layer_request, attempt_view = copied(request), cast("Attempt", AttemptView(attempt))
+            async with asyncio.timeout(self._watch.limit or None) as deadline.timeout:
+                response = await self._layer(attempt_view, layer_request, ask)
             await cancellation.strike()
             _check_response(response, "it returned {}: return a Response")
         except (FetchError, StopCrawl, LedgerError):
             raise
         except BaseException as error:  # the user's code may raise anything
-            if error is below:
+            if error is lower_error:
                 raise  # not the layer's error, but a missing browser, for example
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
                 error = _checked(error)
                 if isinstance(error, Defer):
                     raise
-            if isinstance(error, TimeoutError) and own.timeout and own.timeout.expired():
+            if isinstance(error, TimeoutError) and deadline.timeout and deadline.timeout.expired():
                 error = TimeoutError(f"{self.name} did not end within {self._watch.limit:g} s")
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
