@@ -149,12 +149,12 @@ class Admin:
         # A delayed write must not change tasks that were claimed meanwhile.
         waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
-            Write(each, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
-            for each, number in priorities.items()
+            Write(task_id, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
+            for task_id, number in priorities.items()
         )
         total = 0
-        for some in batches(writes, BATCH):
-            total += await self._store.writing(_write, some)
+        for batch in batches(writes, BATCH):
+            total += await self._store.writing(_write, batch)
         return total
 
     async def purge(self, chosen: TaskFilter) -> int:
@@ -244,13 +244,13 @@ class Reopening:
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
         """See `protocol.Tasks.reopen_changed`."""
         edit = edit_of(REOPEN, self._port.now())
-        ended = [
+        status_tests = [
             {"status": int(status), **({"reason": Among(sorted(reasons))} if reasons else {})}
             for status, reasons in REOPENED_CHANGED.items()
         ]
         writes = [
-            Write(each.id, {"update_time": Within(None, each.changed), OR: ended}, edit)
-            for each in tasks
+            Write(task.id, {"update_time": Within(None, task.changed), OR: status_tests}, edit)
+            for task in tasks
         ]
         return await self._port.writing(_write, writes)
 
@@ -277,18 +277,18 @@ async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
     return await unit.tasks.delete_all(ids, where)
 
 
-async def _mend(unit: Unit, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-    is_task = "url" in found
-    as_found = {n: AsFound(found.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
-    write = Write(found["_id"], as_found, Edit(set=change))
+async def _mend(unit: Unit, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+    is_task = "url" in document
+    as_found = {n: AsFound(document.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
+    write = Write(document["_id"], as_found, Edit(set=change))
     return await (unit.tasks if is_task else unit.hosts).change([write]) == 1
 
 
 async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:
-    found = await unit.tasks.scan(due, by=Path.REVISIT, limit=BATCH, fields=("_id",))
-    return [each["_id"] for each in found]
+    tasks = await unit.tasks.scan(due, by=Path.REVISIT, limit=BATCH, fields=("_id",))
+    return [task["_id"] for task in tasks]
 
 
 async def _hosts_of(unit: Unit, ids: Sequence[bytes], where: Where) -> set[str]:
-    found = await unit.tasks.read(ids, ("host",), where)
-    return {each["host"] for each in found.values()}
+    tasks = await unit.tasks.read(ids, ("host",), where)
+    return {task["host"] for task in tasks.values()}

@@ -120,8 +120,8 @@ async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwa
 def batches(things: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield the things in their order, *size* at a time."""
     rest = iter(things)
-    while some := [*islice(rest, size)]:
-        yield some
+    while batch := [*islice(rest, size)]:
+        yield batch
 
 
 async def walk(
@@ -137,15 +137,15 @@ async def walk(
     were read, and *ids* are not read: a write must repeat the tests.
     """
     if ids is not None:
-        for given in batches(dict.fromkeys(ids), size):
-            yield given
+        for batch in batches(dict.fromkeys(ids), size):
+            yield batch
         return
-    after: Cursor | None = None
+    next_cursor: Cursor | None = None
     while True:
-        cursors, after = await reading(listed, where, size, SCAN_LIMIT, after)
+        cursors, next_cursor = await reading(listed, where, size, SCAN_LIMIT, next_cursor)
         if cursors:
-            yield [each.id for each in cursors]
-        if after is None:
+            yield [cursor.id for cursor in cursors]
+        if next_cursor is None:
             return
 
 
@@ -158,11 +158,11 @@ async def listed(
 
 def beginning_with(prefix: str) -> Within:
     """Return the range of exactly the texts that begin with *prefix*."""
-    kept = prefix.rstrip(chr(_LAST))
-    if not kept:
+    stem = prefix.rstrip(chr(_LAST))
+    if not stem:
         return Within(prefix, None)
-    after = ord(kept[-1]) + 1
-    return Within(prefix, kept[:-1] + chr(_SURROGATES.stop if after in _SURROGATES else after))
+    code = ord(stem[-1]) + 1
+    return Within(prefix, stem[:-1] + chr(_SURROGATES.stop if code in _SURROGATES else code))
 
 
 def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:

@@ -69,13 +69,13 @@ class Copying:
         """
         if part in _CONTENTS:
             async with aclosing(self._contents.read(part)) as batches:
-                async for some in batches:
-                    yield some
+                async for batch in batches:
+                    yield batch
             return
-        after: str | None = None
-        while some := await resumed(self._store, _next, part, after):
-            yield [_copied(part, each) for each in some]
-            after = some[-1]["_id"]
+        last_id: str | None = None
+        while batch := await resumed(self._store, _next, part, last_id):
+            yield [_copied(part, document) for document in batch]
+            last_id = batch[-1]["_id"]
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that the store does not have yet, durably."""
@@ -85,11 +85,11 @@ class Copying:
             await self._store.writing(_insert, part, documents)
 
 
-async def _next(unit: Unit, part: Part, after: str | None) -> Sequence[Document]:
+async def _next(unit: Unit, part: Part, last_id: str | None) -> Sequence[Document]:
     """Return the next documents of a part after a key."""
     if part is Part.STATE:
-        return [*(await unit.state.read([STATE_ID])).values()] if after is None else []
-    return await _table(unit, part).scan(behind(after), limit=_AT_ONCE[part])
+        return [*(await unit.state.read([STATE_ID])).values()] if last_id is None else []
+    return await _table(unit, part).scan(behind(last_id), limit=_AT_ONCE[part])
 
 
 async def _insert(unit: Unit, part: Part, documents: Sequence[Document]) -> int:
@@ -100,10 +100,10 @@ def _table(unit: Unit, part: Part) -> Table:
     return {Part.HOSTS: unit.hosts, Part.WORKERS: unit.workers, Part.SESSIONS: unit.sessions}[part]
 
 
-def _copied(part: Part, found: Document) -> Document:
+def _copied(part: Part, document: Document) -> Document:
     """Return a document in the form that all stores have in common."""
     nulls = _NULLS.get(part, ())
-    copied = {name: value for name, value in found.items() if value is not None or name in nulls}
+    copied = {name: value for name, value in document.items() if value is not None or name in nulls}
     if part is Part.WORKERS:
         copied["idle"] = bool(copied["idle"])
         # These are only true now and for this ledger.
@@ -128,10 +128,10 @@ class Digest:
 
     def take(self, documents: Sequence[Document]) -> None:
         """Add documents."""
-        for each in documents:
+        for document in documents:
             self.number += 1
-            self.items += len(each.get("items", ()))
-            text = json.dumps(each, sort_keys=True, ensure_ascii=False, default=_named)
+            self.items += len(document.get("items", ()))
+            text = json.dumps(document, sort_keys=True, ensure_ascii=False, default=_named)
             digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST)
             self.sum = (self.sum + int.from_bytes(digest.digest())) % _DIGESTS
 
@@ -156,20 +156,20 @@ async def copy(
     copied: dict[Part, Digest] = {}
     for part in Part:
         written = copied[part] = Digest()
-        async for some in source.copying.read(part):
-            before = written.number
-            await target.copying.write(part, some)
-            written.take(some)
-            if written.number // _TOLD_EVERY > before // _TOLD_EVERY:
+        async for batch in source.copying.read(part):
+            previous_number = written.number
+            await target.copying.write(part, batch)
+            written.take(batch)
+            if written.number // _TOLD_EVERY > previous_number // _TOLD_EVERY:
                 told(part, written.number)
     for part, written in copied.items():
-        there = Digest()
-        async for some in target.copying.read(part):
-            there.take(some)
-        if there != written:
+        target_digest = Digest()
+        async for batch in target.copying.read(part):
+            target_digest.take(batch)
+        if target_digest != written:
             raise LedgerError(
                 f"The copy is not the same as the original: {written.number} {part} were "
-                f"written, and {there.number} were read back; begin it anew."
+                f"written, and {target_digest.number} were read back; begin it anew."
             )
     await target.notes.set_policy(await source.notes.policy())
     await target.notes.set_control(await source.notes.control())

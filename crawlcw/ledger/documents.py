@@ -126,32 +126,32 @@ Document = dict[str, Any]
 
 def document(task: Task) -> Document:
     """Return a new task as its document, without defaults and empty fields."""
-    found: Document = dict(zip(_PLAIN, _plain(task), strict=True))
-    found["_id"] = task.id
-    found["status"] = int(task.status)
+    task_fields: Document = dict(zip(_PLAIN, _plain(task), strict=True))
+    task_fields["_id"] = task.id
+    task_fields["status"] = int(task.status)
     if task.method != "GET":
-        found["method"] = task.method
+        task_fields["method"] = task.method
     if task.headers:
-        found["headers"] = [list(pair) for pair in task.headers]
+        task_fields["headers"] = [list(pair) for pair in task.headers]
     for name in _OPTIONAL:
         if (value := getattr(task, name)) is not None:
-            found[name] = value
+            task_fields[name] = value
     if task.context is not None:
-        found["context"] = value_document(task.context)
+        task_fields["context"] = value_document(task.context)
     if task.options is not NO_OPTIONS and (options := task.options.to_document()):
-        found["options"] = options
+        task_fields["options"] = options
     if task.hops:
-        found["hops"] = task.hops
+        task_fields["hops"] = task.hops
     if task.reason is not None:
-        found["reason"] = str(task.reason)
+        task_fields["reason"] = str(task.reason)
     if task.visit is not None:
-        found["visit"] = known(task.visit)
+        task_fields["visit"] = known(task.visit)
     if task.stored is not None:
-        found["stored"] = asdict(task.stored)
+        task_fields["stored"] = asdict(task.stored)
     if task.carried is not None:
-        found["data"] = value_document(task.carried.data)
-        found["results"] = results_document(task.carried.results)
-    return found
+        task_fields["data"] = value_document(task.carried.data)
+        task_fields["results"] = results_document(task.carried.results)
+    return task_fields
 
 
 def task(found: Mapping[str, Any]) -> Task:
@@ -221,28 +221,28 @@ def changed(change: Change) -> Document:
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
-    found: Document = dict(zip(_CHANGED, _changed(change), strict=True))
-    found["status"] = int(change.status)
-    found["reason"] = str(change.reason) if change.reason is not None else None
+    new_fields: Document = dict(zip(_CHANGED, _changed(change), strict=True))
+    new_fields["status"] = int(change.status)
+    new_fields["reason"] = str(change.reason) if change.reason is not None else None
     if change.response is not None:
-        found["response"] = known(change.response)
+        new_fields["response"] = known(change.response)
     if change.stored is not None:
-        found["stored"] = asdict(change.stored)
+        new_fields["stored"] = asdict(change.stored)
     if change.status in DONE:
-        found["revisit"] = change.revisit
+        new_fields["revisit"] = change.revisit
         if change.visit is not None:
-            found["visit"] = known(change.visit)
-    return found
+            new_fields["visit"] = known(change.visit)
+    return new_fields
 
 
 def source_document(settlement: Settlement) -> Document:
     """Return the stored form of the visit with the items of a settlement."""
     task, change = settlement.lease.task, settlement.change
     time = change.fetched or change.update_time
-    found: Document = {"fence": change.fence, "time": time}
+    source: Document = {"fence": change.fence, "time": time}
     if change.response is not None and change.response.final_url != task.url:
-        found["url"] = change.response.final_url
-    return found
+        source["url"] = change.response.final_url
+    return source
 
 
 def progressed(change: Change) -> Document:
@@ -250,17 +250,17 @@ def progressed(change: Change) -> Document:
 
     `results` has only the added ones.
     """
-    found: Document = {}
+    new_fields: Document = {}
     if change.next is not None:
         context = change.next.context
-        found["host"] = found["callback"] = change.next.stage
-        found["context"] = value_document(context) if context is not None else None
+        new_fields["host"] = new_fields["callback"] = change.next.stage
+        new_fields["context"] = value_document(context) if context is not None else None
     if change.progress is not None:
         if change.progress.data is not None:
-            found["data"] = value_document(change.progress.data)
+            new_fields["data"] = value_document(change.progress.data)
         if change.progress.results:
-            found["results"] = results_document(change.progress.results)
-    return found
+            new_fields["results"] = results_document(change.progress.results)
+    return new_fields
 
 
 def trace_document(trace: AttemptRecord) -> Document:
@@ -275,11 +275,11 @@ def error_document(error: AttemptError) -> Document:
 
 def known(part: Visit | ResponseInfo | AttemptError) -> Document:
     """Return a task's `visit` or `response`, or one of its `errors`, without unknown fields."""
-    found: Document = {}
+    present_fields: Document = {}
     for name in _FIELDS[type(part)]:
         if (value := getattr(part, name)) is not None:
-            found[name] = value
-    return found
+            present_fields[name] = value
+    return present_fields
 
 
 def record(found: Mapping[str, Any]) -> Record:
@@ -288,22 +288,22 @@ def record(found: Mapping[str, Any]) -> Record:
     return Record(
         task=task(found),
         errors=tuple(
-            AttemptError(**{**each, "kind": Reason(each["kind"])})
-            for each in found.get("errors") or ()
+            AttemptError(**{**entry, "kind": Reason(entry["kind"])})
+            for entry in found.get("errors") or ()
         ),
         response=ResponseInfo(**response) if response else None,
         items=tuple(unescaped(item) for item in found.get("items") or ()),
-        trace=tuple(AttemptRecord(**each) for each in found.get("trace") or ()),
+        trace=tuple(AttemptRecord(**entry) for entry in found.get("trace") or ()),
     )
 
 
 def host_document(host: Host) -> Document:
     """Return a host as its document, without fields that are None, except the owner."""
     learned = {name: value for name, value in host_learned(host).items() if value is not None}
-    found: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
+    host_fields: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
     if host.ready_at is not None:
-        found["ready_at"] = host.ready_at
-    return found
+        host_fields["ready_at"] = host.ready_at
+    return host_fields
 
 
 def host_learned(host: Host, *, since: Host | None = None) -> Document:
@@ -312,13 +312,13 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
     Leaves the robots record out if *since* has the same one: it is by far the largest part of a
     host, and changes once a day.
     """
-    found = _fields(host, (*_OF_HOST, "not_before"))
-    found["given_up"] = str(host.given_up) if host.given_up is not None else None
-    origins = {scheme: _origin_document(each) for scheme, each in host.origins.items()}
-    found["origins"] = origins or None
+    host_fields = _fields(host, (*_OF_HOST, "not_before"))
+    host_fields["given_up"] = str(host.given_up) if host.given_up is not None else None
+    origins = {scheme: _origin_document(origin) for scheme, origin in host.origins.items()}
+    host_fields["origins"] = origins or None
     if since is None or host.robots != since.robots:
         record = host.robots
-        found["robots"] = (
+        host_fields["robots"] = (
             None
             if record is None
             # Clean the server's text: one lone surrogate would fail the whole batch.
@@ -329,7 +329,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
                 "expires": record.expires,
             }
         )
-    return found
+    return host_fields
 
 
 def host(found: Mapping[str, Any]) -> Host:
@@ -343,23 +343,23 @@ def host(found: Mapping[str, Any]) -> Host:
         not_before=found.get("not_before"),
         given_up=Reason(given_up) if given_up is not None else None,
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
-        origins={name: _origin(each) for name, each in (found.get("origins") or {}).items()},
+        origins={name: _origin(origin) for name, origin in (found.get("origins") or {}).items()},
     )
 
 
 def _origin_document(origin: Origin) -> Document:
-    found = _fields(origin, _OF_ORIGIN)
-    found["probes"] = [[values.text(page), count] for page, count in origin.probes.items()]
-    found["given_up"] = origin.given_up and str(origin.given_up)
-    return {name: value for name, value in found.items() if value}
+    origin_fields = _fields(origin, _OF_ORIGIN)
+    origin_fields["probes"] = [[values.text(page), count] for page, count in origin.probes.items()]
+    origin_fields["given_up"] = origin.given_up and str(origin.given_up)
+    return {name: value for name, value in origin_fields.items() if value}
 
 
-def _origin(found: Mapping[str, Any]) -> Origin:
-    given_up = found.get("given_up")
+def _origin(origin_fields: Mapping[str, Any]) -> Origin:
+    given_up = origin_fields.get("given_up")
     return Origin(
         **{
-            **found,
-            "probes": dict(found.get("probes", ())),
+            **origin_fields,
+            "probes": dict(origin_fields.get("probes", ())),
             "given_up": Reason(given_up) if given_up is not None else None,
         }
     )
@@ -373,15 +373,15 @@ def urls_of(scheme: str | None) -> tuple[str, str]:
 
 def host_lease(found: Mapping[str, Any]) -> HostLease:
     """Return the lease of a leased host."""
-    held = host(found)
-    assert held.owner is not None
-    assert held.ready_at is not None
+    leased_host = host(found)
+    assert leased_host.owner is not None
+    assert leased_host.ready_at is not None
     return HostLease(
-        host=replace(held, ready_at=None),
-        token=held.owner,
-        epoch=held.epoch,
-        expires=held.ready_at,
-        clean=held.epoch == 1 or found.get("released") == held.epoch - 1,
+        host=replace(leased_host, ready_at=None),
+        token=leased_host.owner,
+        epoch=leased_host.epoch,
+        expires=leased_host.ready_at,
+        clean=leased_host.epoch == 1 or found.get("released") == leased_host.epoch - 1,
     )
 
 
@@ -422,21 +422,21 @@ def report_document(report: LoanReport) -> Document:
     return {**asdict(report), "faults": faults}
 
 
-def _report(found: Mapping[str, Any] | None) -> LoanReport | None:
-    if not found:
+def _report(report: Mapping[str, Any] | None) -> LoanReport | None:
+    if not report:
         return None
-    return LoanReport(**{**found, "faults": tuple(Fault(**each) for each in found["faults"])})
+    return LoanReport(**{**report, "faults": tuple(Fault(**fault) for fault in report["faults"])})
 
 
 def counters_document(counters: Counters) -> Document:
     """Return a worker's counters, with escaped names."""
-    found = _fields(counters, _NUMBERS)
+    counter_fields = _fields(counters, _NUMBERS)
     for field in _BY_NAME:
         stored: dict[str, Any] = {}
-        for name, each in values.clean(list(getattr(counters, field).items())):
-            stored[name] = stored[name] + each if name in stored else each
-        found[field] = escaped(stored)
-    return found
+        for name, number in values.clean(list(getattr(counters, field).items())):
+            stored[name] = stored[name] + number if name in stored else number
+        counter_fields[field] = escaped(stored)
+    return counter_fields
 
 
 def counters(found: Mapping[str, Any]) -> Counters:
@@ -451,14 +451,14 @@ def _fields(of: object, names: Iterable[str]) -> Document:
 def escaped(value: Any) -> Any:
     """Return a clean value with special keys and naive times encoded for a store."""
     if isinstance(value, dict):
-        found: Document = {}
-        for key, each in value.items():
-            plain = type(each) is str or type(each) is int  # the most frequent types
+        escaped_fields: Document = {}
+        for key, element in value.items():
+            plain = type(element) is str or type(element) is int  # the most frequent types
             name = key if key.isidentifier() else _escaped_key(key)
-            found[name] = each if plain else escaped(each)
-        return found
+            escaped_fields[name] = element if plain else escaped(element)
+        return escaped_fields
     if isinstance(value, list):
-        return [escaped(each) for each in value]
+        return [escaped(element) for element in value]
     if isinstance(value, datetime) and value.tzinfo is None:
         return {_NAIVE: value.isoformat()}
     return value
@@ -471,7 +471,7 @@ def unescaped(value: Any) -> Any:
             return datetime.fromisoformat(value[_NAIVE])
         return {_unescaped_key(k): unescaped(v) for k, v in value.items()}
     if isinstance(value, list):
-        return [unescaped(each) for each in value]
+        return [unescaped(element) for element in value]
     return value
 
 

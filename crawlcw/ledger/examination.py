@@ -107,48 +107,48 @@ class Inspection(ABC):
         document that is not a task may have an `_id` of any type. A blob is yielded only if its
         task does not refer to it.
         """
-        for some in [None] if only is None else batches(only, _AT_ONCE):
-            after = None
+        for ids in [None] if only is None else batches(only, _AT_ONCE):
+            cursor = None
             while True:
-                found, after = await resumed(self._store, _read, part, after, some)
-                for each in found:
-                    yield each
-                if after is None:
+                batch, cursor = await resumed(self._store, _read, part, cursor, ids)
+                for document in batch:
+                    yield document
+                if cursor is None:
                     break
 
 
 async def _read(
-    unit: Unit, part: Part, after: Any, only: Collection[Any] | None
+    unit: Unit, part: Part, cursor: Any, only: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
     """Return the next documents of a part, and the position after them."""
-    found, place = await unit.raw.read(part, after=after, only=only)
+    batch, next_cursor = await unit.raw.read(part, after=cursor, only=only)
     if part is Part.TASKS:
-        return await _with_lost_blobs(unit, found), place
-    return await _unreferenced(unit, found) if part is Part.BLOBS else found, place
+        return await _with_lost_blobs(unit, batch), next_cursor
+    return await _unreferenced(unit, batch) if part is Part.BLOBS else batch, next_cursor
 
 
 async def _with_lost_blobs(unit: Unit, tasks: Sequence[Document]) -> Sequence[Document]:
-    wanted = {blob for task in tasks for blob in _blobs(task)}
-    if not wanted:
+    blob_ids = {blob for task in tasks for blob in _blobs(task)}
+    if not blob_ids:
         return tasks
-    there = {each["_id"] async for each in _of(unit, Part.BLOBS, wanted)}
+    stored_ids = {document["_id"] async for document in _of(unit, Part.BLOBS, blob_ids)}
     for task in tasks:
-        if lost := [blob for blob in _blobs(task) if blob not in there]:
+        if lost := [blob for blob in _blobs(task) if blob not in stored_ids]:
             task["blobs_lost"] = lost
     return tasks
 
 
 async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Document]:
-    tasks = _of(unit, Part.TASKS, {each["task_id"] for each in blobs})
-    referred = {(task["_id"], blob) async for task in tasks for blob in _blobs(task)}
-    return [each for each in blobs if (each["task_id"], each["_id"]) not in referred]
+    tasks = _of(unit, Part.TASKS, {blob["task_id"] for blob in blobs})
+    referred = {(task["_id"], blob_id) async for task in tasks for blob_id in _blobs(task)}
+    return [blob for blob in blobs if (blob["task_id"], blob["_id"]) not in referred]
 
 
 async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
-    for some in batches(ids, _AT_ONCE):
-        found, _ = await unit.raw.read(part, only=some)
-        for each in found:
-            yield each
+    for batch_ids in batches(ids, _AT_ONCE):
+        batch, _ = await unit.raw.read(part, only=batch_ids)
+        for document in batch:
+            yield document
 
 
 def _blobs(task: Document) -> list[str]:

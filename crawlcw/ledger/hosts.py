@@ -59,8 +59,8 @@ class Hosts(ABC):
         It writes only changes.
         """
         # All processes use the same order, so two that wake the same hosts never deadlock.
-        for some in batches(sorted(dues.items()), BATCH):
-            while not await self._store.writing(_wake, dict(some)):
+        for batch in batches(sorted(dues.items()), BATCH):
+            while not await self._store.writing(_wake, dict(batch)):
                 pass  # another process changed one of them after it was read
 
     async def wake_all(self) -> int:
@@ -124,22 +124,22 @@ class Hosts(ABC):
 
     async def all(self) -> AsyncIterator[Host]:
         """Yield every host, by name, in constant memory."""
-        after: str | None = None
-        while found := await resumed(self._store, _some, after):
-            for each in found:
-                yield documents.host(each)
-            after = found[-1]["_id"]
+        last_name: str | None = None
+        while batch := await resumed(self._store, _some, last_name):
+            for document in batch:
+                yield documents.host(document)
+            last_name = batch[-1]["_id"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
         """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
 
         Without their robots.txt; one index seek for each list.
         """
-        held, waiting = await self._store.reading(_busiest, limit)
+        leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
-            [documents.host(each) for each in held],
+            [documents.host(host) for host in leased_hosts],
             # Leased hosts are in this index too, but late, because their leases end soon.
-            [documents.host(each) for each in waiting if each["owner"] is None],
+            [documents.host(host) for host in waiting if host["owner"] is None],
         )
 
     async def counts(self) -> dict[str, Counts]:
@@ -153,17 +153,17 @@ class Hosts(ABC):
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Return the known hosts among *names*."""
         hosts: dict[str, Host] = {}
-        for some in batches(names, BATCH):
-            found = await self._store.reading(lambda unit, names: unit.hosts.read(names), some)
-            hosts |= {name: documents.host(each) for name, each in found.items()}
+        for batch in batches(names, BATCH):
+            by_name = await self._store.reading(lambda unit, names: unit.hosts.read(names), batch)
+            hosts |= {name: documents.host(document) for name, document in by_name.items()}
         return hosts
 
     async def next_ready(self) -> datetime | None:
         """Return the time when the next host is ready, live leases included; None: never."""
-        found = await self._store.reading(
+        hosts = await self._store.reading(
             lambda unit: unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
-        return found[0]["ready_at"] if found else None
+        return hosts[0]["ready_at"] if hosts else None
 
     async def due(self, *, after: str, limit: int) -> list[str]:
         """Return the next hosts after the name *after* that have tasks with a `due`.
@@ -189,13 +189,13 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
     owner looks for tasks after the release, and the caller's task is already in the ledger.
     """
     states = ("owner", "ready_at", "not_before")
-    found = await unit.hosts.read([*dues], states)
+    hosts = await unit.hosts.read([*dues], states)
     new, late = [], []
     for name, due in dues.items():
-        if name not in found:
+        if name not in hosts:
             new.append(documents.host_document(Host(name=name, ready_at=due)))
             continue
-        as_found = {field: found[name].get(field) for field in states}
+        as_found = {field: hosts[name].get(field) for field in states}
         owner, ready_at, not_before = as_found.values()
         ready = max(due, not_before or due)
         if owner is None and (ready_at is None or ready_at > ready):
@@ -207,8 +207,8 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
     """Wake the next hosts; return how many, and the name of the first one after them."""
     rest = {"_id": Within(first, None)}
-    found = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
-    end = found[BATCH]["_id"] if len(found) > BATCH else None
+    hosts = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
+    end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     free = {"_id": Within(first, end), "owner": None}
     awake = {"ready_at": now, **_AWAKE}
     # Without failures, `not_before` is only the gap after the last request: keep it.
@@ -221,16 +221,16 @@ async def _change_next(
     unit: Unit, stretch: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
     """Change the next tasks of an index range; return how many, and the next range of the host."""
-    found = await unit.tasks.scan(
+    tasks = await unit.tasks.scan(
         {**waiting, **stretch},
         by=Path.HOST_DUE,
         limit=BATCH,
         fields=("_id", "priority", "due"),
     )
-    ids = [each["_id"] for each in found]
+    ids = [task["_id"] for task in tasks]
     number = await unit.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
-        last = found[-1]
+        last = tasks[-1]
         # Start at the same time again, because tasks of equal times have no order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in stretch:
@@ -238,8 +238,8 @@ async def _change_next(
     return number, None
 
 
-async def _some(unit: Unit, after: str | None) -> Sequence[Document]:
-    return await unit.hosts.scan(behind(after), limit=_AT_ONCE)
+async def _some(unit: Unit, last_name: str | None) -> Sequence[Document]:
+    return await unit.hosts.scan(behind(last_name), limit=_AT_ONCE)
 
 
 async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -249,16 +249,16 @@ async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence
     )
 
 
-async def _due(unit: Unit, after: str, limit: int) -> list[str]:
+async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < limit:
-        later = {"host": After(after)}
-        found = await unit.tasks.scan(later, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
-        if not found:
+        later = {"host": After(last_host)}
+        tasks = await unit.tasks.scan(later, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
+        if not tasks:
             break
         # If a host has more tasks than one read, the next read skips the rest of them.
-        after = found[-1]["host"]
-        names |= dict.fromkeys(each["host"] for each in found)
+        last_host = tasks[-1]["host"]
+        names |= dict.fromkeys(task["host"] for task in tasks)
     return [*names][:limit]
 
 
@@ -306,7 +306,7 @@ class HostLeases(ABC):
         """Extend the leases to *lease* from now; return the names of lost hosts."""
         # A delayed renewal must not shorten a lease that a later one has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
-        return await self._store.writing(_write, [(held, edit) for held in leases])
+        return await self._store.writing(_write, [(host_lease, edit) for host_lease in leases])
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write the owners' states of their hosts; return the names of lost ones.
@@ -355,13 +355,13 @@ async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -
     # An empty write to the hosts that were ready longest waits for an earlier lease of them that
     # is still being committed.
     ready = {"ready_at": AtMost(now)}
-    found = await unit.hosts.scan(ready, by=Path.READY, limit=limit, fields=("_id",))
-    names = sorted(each["_id"] for each in found)
+    hosts = await unit.hosts.scan(ready, by=Path.READY, limit=limit, fields=("_id",))
+    names = sorted(host["_id"] for host in hosts)
     await unit.host_leases.change([Write(name, {}, Edit()) for name in names])
     leases = [
-        documents.host_lease(each)
+        documents.host_lease(host)
         for token in tokens
-        for each in await unit.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
+        for host in await unit.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
     ]
     # A host whose lease has expired meanwhile is ready, and is leased like any other.
     return [lease for lease in leases if lease.expires > now]
@@ -376,16 +376,16 @@ async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str
     if await unit.host_leases.change(writes) == len(writes):
         return set()
     names = [write.key for write in writes]
-    found = await unit.hosts.read(names, ("owner", "epoch", "released"))
+    hosts = await unit.hosts.read(names, ("owner", "epoch", "released"))
     return {
         lease.host.name
         for lease, edit in edits
-        if not _is_written(lease, edit, found.get(lease.host.name, {}))
+        if not _is_written(lease, edit, hosts.get(lease.host.name, {}))
     }
 
 
-def _is_written(lease: HostLease, edit: Edit, found: Document) -> bool:
+def _is_written(lease: HostLease, edit: Edit, host: Document) -> bool:
     """Return whether the lease still holds a host, or an earlier send has released it."""
     if "released" in edit.set:
-        return found.get("released") == lease.epoch
-    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)
+        return host.get("released") == lease.epoch
+    return (host.get("owner"), host.get("epoch")) == (lease.token, lease.epoch)

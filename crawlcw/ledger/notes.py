@@ -62,15 +62,15 @@ class Notes:
 
 
 async def _read(unit: Unit, name: str, part: str) -> Mapping[str, Any]:
-    found = await unit.marker.read([name], fields=(part,))
-    values: dict[str, Any] = unescaped(found.get(name, {}).get(part) or {})
+    markers = await unit.marker.read([name], fields=(part,))
+    values: dict[str, Any] = unescaped(markers.get(name, {}).get(part) or {})
     return values
 
 
 async def _change(unit: Unit, name: str, part: str, values: Mapping[str, Any]) -> None:
-    kept = {each: value for each, value in values.items() if value is not None}
-    gone = _named(dict.fromkeys(values.keys() - kept.keys()))
-    await _merge(unit, name, Edit(merge={part: _named(kept)}, without={part: gone.keys()}))
+    entries = {key: value for key, value in values.items() if value is not None}
+    removals = _named(dict.fromkeys(values.keys() - entries.keys()))
+    await _merge(unit, name, Edit(merge={part: _named(entries)}, without={part: removals.keys()}))
 
 
 async def _merge(unit: Unit, name: str, edit: Edit) -> None:
@@ -105,41 +105,41 @@ class SpiderStates:
         return await self._store.writing(_forget_state)
 
 
-async def _read_state(unit: Unit, known: int) -> StoredState | None:
-    found = await unit.state.read([STATE_ID], where={"revision": Not(known)})
-    return _stored_state(found[STATE_ID]) if found else None
+async def _read_state(unit: Unit, revision: int) -> StoredState | None:
+    states = await unit.state.read([STATE_ID], where={"revision": Not(revision)})
+    return _stored_state(states[STATE_ID]) if states else None
 
 
-async def _change_state(unit: Unit, before: StoredState, after: StoredState) -> bool:
-    if not before.revision:
-        written = await unit.state.insert([_document(after)])
+async def _change_state(unit: Unit, base: StoredState, state: StoredState) -> bool:
+    if not base.revision:
+        written = await unit.state.insert([_document(state)])
     else:
-        write = Write(STATE_ID, {"revision": before.revision}, _edit(before, after))
+        write = Write(STATE_ID, {"revision": base.revision}, _edit(base, state))
         written = await unit.state.change([write])
     # The reply to a successful write may have been lost.
-    return written == 1 or await _read_state(unit, 0) == after
+    return written == 1 or await _read_state(unit, 0) == state
 
 
-def _edit(before: StoredState, after: StoredState) -> Edit:
-    """Return the edit for the values and the pending sums that differ in *after*."""
-    values = {n: v for n, v in after.values.items() if before.values.get(n, after) is not v}
-    pending = {t: each for t, each in after.pending.items() if before.pending.get(t) != each}
-    changed = _document(StoredState(revision=after.revision, values=values, pending=pending))
+def _edit(base: StoredState, state: StoredState) -> Edit:
+    """Return the edit for the values and the pending sums that differ in *state*."""
+    values = {n: v for n, v in state.values.items() if base.values.get(n, state) is not v}
+    pending = {t: sums for t, sums in state.pending.items() if base.pending.get(t) != sums}
+    changed = _document(StoredState(revision=state.revision, values=values, pending=pending))
     return Edit(
         set={"revision": changed["revision"]},
         merge={"values": changed["values"], "pending": changed["pending"]},
         without={
-            "values": escaped(dict.fromkeys(before.values.keys() - after.values.keys())).keys(),
-            "pending": [task_id.hex() for task_id in before.pending.keys() - after.pending.keys()],
+            "values": escaped(dict.fromkeys(base.values.keys() - state.values.keys())).keys(),
+            "pending": [task_id.hex() for task_id in base.pending.keys() - state.pending.keys()],
         },
     )
 
 
 async def _forget_state(unit: Unit) -> bool:
-    found = await unit.state.read([STATE_ID])
+    states = await unit.state.read([STATE_ID])
     nothing = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
     await unit.state.change([Write(STATE_ID, {}, nothing)])
-    return any(document["values"] for document in found.values())
+    return any(document["values"] for document in states.values())
 
 
 def _document(state: StoredState) -> Document:
@@ -155,13 +155,13 @@ def _document(state: StoredState) -> Document:
     }
 
 
-def _stored_state(found: Mapping[str, Any]) -> StoredState:
+def _stored_state(document: Mapping[str, Any]) -> StoredState:
     """Return the state of a document."""
     return StoredState(
-        revision=found["revision"],
-        values={name: frozen(value) for name, value in unescaped(dict(found["values"])).items()},
+        revision=document["revision"],
+        values={name: frozen(value) for name, value in unescaped(dict(document["values"])).items()},
         pending={
             bytes.fromhex(task_id): PageSums(added["fence"], unescaped(dict(added["sums"])))
-            for task_id, added in found["pending"].items()
+            for task_id, added in document["pending"].items()
         },
     )

@@ -96,17 +96,17 @@ class Edit:
 
     def applied(self, document: Document) -> Document:
         """Return the document after the change; a field with None becomes absent."""
-        found = {**document, **self.set}
+        fields = {**document, **self.set}
         for name, number in self.inc.items():
-            found[name] = found[name] + number
-        for name, least in self.raise_to.items():
-            known = found.get(name)
-            found[name] = least if known is None else max(known, least)
+            fields[name] = fields[name] + number
+        for name, minimum in self.raise_to.items():
+            current = fields.get(name)
+            fields[name] = minimum if current is None else max(current, minimum)
         for name in self.merge.keys() | self.without.keys():
-            gone = self.without.get(name, ())
-            kept = {n: v for n, v in (found.get(name) or {}).items() if n not in gone}
-            found[name] = {**kept, **self.merge.get(name, {})}
-        return found
+            removed_keys = self.without.get(name, ())
+            entries = {n: v for n, v in (fields.get(name) or {}).items() if n not in removed_keys}
+            fields[name] = {**entries, **self.merge.get(name, {})}
+        return fields
 
 
 class Write(NamedTuple):

@@ -89,13 +89,13 @@ class Queries:
         They have no items. There are fewer only if there are no more tasks after *after*. Equal
         times are ordered by id. It reads as many pages as necessary, see `page`.
         """
-        found: list[Record] = []
-        while (left := limit - len(found)) > 0 and chosen.statuses:
-            page = await self.page(chosen, limit=left, scan_limit=SCAN_LIMIT, after=after)
-            found += page.records
+        records: list[Record] = []
+        while (remaining := limit - len(records)) > 0 and chosen.statuses:
+            page = await self.page(chosen, limit=remaining, scan_limit=SCAN_LIMIT, after=after)
+            records += page.records
             if (after := page.after) is None:
                 break
-        return found
+        return records
 
     async def walk(self, chosen: TaskFilter) -> AsyncGenerator[Record, None]:
         """Yield the chosen tasks in the order of `find`, in flat memory, as they are found.
@@ -103,12 +103,12 @@ class Queries:
         A task that changes meanwhile may be missed, because it moves to the beginning, which was
         already yielded.
         """
-        after: Cursor | None = None
+        next_cursor: Cursor | None = None
         while True:
-            page = await self.page(chosen, limit=_PAGE, scan_limit=SCAN_LIMIT, after=after)
+            page = await self.page(chosen, limit=_PAGE, scan_limit=SCAN_LIMIT, after=next_cursor)
             for record in page.records:
                 yield record
-            if (after := page.after) is None:
+            if (next_cursor := page.after) is None:
                 return
 
     async def page(
@@ -189,7 +189,7 @@ class Queries:
 
         In the order of task ids, in flat memory. A visit without new items adds none.
         """
-        async for row in self._rows(lambda unit, after: unit.results.versions(after)):
+        async for row in self._rows(lambda unit, last_id: unit.results.versions(last_id)):
             yield row
 
     async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
@@ -198,7 +198,7 @@ class Queries:
         With *chosen*, only items of its tasks, the last changed first; its ids are ignored.
         """
         if chosen is None:
-            async for row in self._rows(lambda unit, after: unit.results.items(after)):
+            async for row in self._rows(lambda unit, last_id: unit.results.items(last_id)):
                 yield row
             return
         where = where_of(chosen, self._store.kind)
@@ -217,23 +217,23 @@ class Queries:
     async def _rows(
         self, read: Callable[[Unit, bytes], Coroutine[Any, Any, tuple[list[ItemRow], bytes | None]]]
     ) -> AsyncGenerator[ItemRow, None]:
-        after: bytes | None = b""
-        while after is not None:
-            rows, after = await resumed(self._store, read, after)
+        last_id: bytes | None = b""
+        while last_id is not None:
+            rows, last_id = await resumed(self._store, read, last_id)
             for row in rows:
                 yield row
 
 
-async def _horizon(unit: Unit, enough: datetime | None) -> datetime | None:
+async def _horizon(unit: Unit, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     below: Where = {}
     # The index begins with the earliest due task of each priority.
-    while found := await unit.tasks.scan(below, by=Path.DUE, limit=1, fields=("priority", "due")):
-        due: datetime = found[0]["due"]
+    while tasks := await unit.tasks.scan(below, by=Path.DUE, limit=1, fields=("priority", "due")):
+        due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
-        if enough is not None and first <= enough:
+        if threshold is not None and first <= threshold:
             break
-        below = {"priority": Within(None, found[0]["priority"])}
+        below = {"priority": Within(None, tasks[0]["priority"])}
     return first
 
 
@@ -261,11 +261,11 @@ async def _counted_by_index(unit: Unit, where: Where) -> int | None:
 
 
 async def _examined(store: Store, where: Where) -> Count:
-    number, after = 0, None
+    number, start = 0, None
     for _ in range(0, COUNT_LIMIT, SCAN_LIMIT):
-        cursors, after = await store.reading(listed, where, SCAN_LIMIT, SCAN_LIMIT, after)
+        cursors, start = await store.reading(listed, where, SCAN_LIMIT, SCAN_LIMIT, start)
         number += len(cursors)
-        if after is None:
+        if start is None:
             return Count(number=number)
     return Count(number=number, whole=False)
 
@@ -276,18 +276,18 @@ async def _page(
     ids: Collection[bytes] | None,
     limit: int,
     scan_limit: int,
-    after: Cursor | None,
+    start: Cursor | None,
 ) -> Page:
     if ids is not None:
         chosen = await _among(unit, where, ids)
-        cursors = [each for each in chosen if after is None or each < after][:limit]
-        after = cursors[-1] if len(cursors) == limit else None
+        cursors = [cursor for cursor in chosen if start is None or cursor < start][:limit]
+        start = cursors[-1] if len(cursors) == limit else None
     elif (by := await _narrowed(unit, where, scan_limit)) is not None:
-        cursors = await unit.tasks.by_index(where, by=by, limit=limit, after=after)
-        after = cursors[-1] if len(cursors) == limit else None
+        cursors = await unit.tasks.by_index(where, by=by, limit=limit, after=start)
+        start = cursors[-1] if len(cursors) == limit else None
     else:
-        cursors, after = await listed(unit, where, limit, scan_limit, after)
-    return Page(records=tuple(await _records(unit, cursors, where)), after=after)
+        cursors, start = await listed(unit, where, limit, scan_limit, start)
+    return Page(records=tuple(await _records(unit, cursors, where)), after=start)
 
 
 async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
@@ -303,17 +303,17 @@ async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
 async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Cursor]:
     """Return the cursors of the tasks that pass, the last changed first."""
     cursors = [
-        Cursor(update_time=each["update_time"], id=each["_id"])
-        for some in batches(set(ids), _AT_ONCE)
-        for each in (await unit.tasks.read(some, ("update_time",), where)).values()
+        Cursor(update_time=task["update_time"], id=task["_id"])
+        for batch in batches(set(ids), _AT_ONCE)
+        for task in (await unit.tasks.read(batch, ("update_time",), where)).values()
     ]
     return sorted(cursors, reverse=True)
 
 
 async def _records(unit: Unit, cursors: Sequence[Cursor], where: Where) -> list[Record]:
     """Return the tasks at the cursors that still pass, the last changed first."""
-    found: list[Document] = []
-    for some in batches((each.id for each in cursors), _AT_ONCE):
-        found += (await unit.tasks.read(some, where=where)).values()
-    found.sort(key=lambda each: (each["update_time"], each["_id"]), reverse=True)
-    return [documents.record(each) for each in found]
+    tasks: list[Document] = []
+    for batch in batches((task.id for task in cursors), _AT_ONCE):
+        tasks += (await unit.tasks.read(batch, where=where)).values()
+    tasks.sort(key=lambda task: (task["update_time"], task["_id"]), reverse=True)
+    return [documents.record(task) for task in tasks]

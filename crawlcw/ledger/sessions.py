@@ -66,30 +66,32 @@ class Sessions:
 
 
 async def _get(unit: Unit, name: str) -> Identity | None:
-    found = await unit.sessions.read([name])
-    return _session(found[name]) if name in found else None
+    sessions = await unit.sessions.read([name])
+    return _session(sessions[name]) if name in sessions else None
 
 
-async def _change(unit: Unit, before: Identity | None, after: Identity) -> bool:
-    document = _document(after)
-    if before is None:
+async def _change(unit: Unit, old_session: Identity | None, new_session: Identity) -> bool:
+    document = _document(new_session)
+    if old_session is None:
         present = {name: value for name, value in document.items() if value is not None}
         written = await unit.sessions.insert([present])
     else:
         del document["_id"]
-        write = Write(before.name, {"fence": before.fence}, Edit(set=document))
+        write = Write(old_session.name, {"fence": old_session.fence}, Edit(set=document))
         written = await unit.sessions.change([write])
     # The reply to a successful write may have been lost.
-    return written == 1 or await _get(unit, after.name) == after
+    return written == 1 or await _get(unit, new_session.name) == new_session
 
 
-async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
-    cookies = {n: _cookie_document(each) for n, each in left.cookies.items() if each is not None}
+async def _keep(unit: Unit, name: str, fence: int, changes: Left) -> bool:
+    cookies = {
+        n: _cookie_document(cookie) for n, cookie in changes.cookies.items() if cookie is not None
+    }
     edit = Edit(
-        set={} if left.login_probe is None else {"login_probe": left.login_probe},
-        inc={"score": left.score},
+        set={} if changes.login_probe is None else {"login_probe": changes.login_probe},
+        inc={"score": changes.score},
         merge={"cookies": cookies},
-        without={"cookies": left.cookies.keys() - cookies.keys()},
+        without={"cookies": changes.cookies.keys() - cookies.keys()},
     )
     ready = {"fence": fence, "state": str(IdentityState.READY)}
     return await unit.sessions.change([Write(name, ready, edit)]) == 1
@@ -97,38 +99,42 @@ async def _keep(unit: Unit, name: str, fence: int, left: Left) -> bool:
 
 def _document(identity: Identity) -> Document:
     """Return a session as its document, with None for fields that become absent."""
-    found = {field.name: getattr(identity, field.name) for field in fields(Identity)}
-    found["_id"] = found.pop("name")
-    found["state"] = str(identity.state)
-    found["cookies"] = {key: _cookie_document(each) for key, each in identity.cookies.items()}
-    found["headers"] = [list(pair) for pair in identity.headers]
-    found["origins"] = list(identity.origins)
-    found["data"] = escaped(dict(identity.data))
-    return found
+    document = {field.name: getattr(identity, field.name) for field in fields(Identity)}
+    document["_id"] = document.pop("name")
+    document["state"] = str(identity.state)
+    document["cookies"] = {
+        key: _cookie_document(cookie) for key, cookie in identity.cookies.items()
+    }
+    document["headers"] = [list(pair) for pair in identity.headers]
+    document["origins"] = list(identity.origins)
+    document["data"] = escaped(dict(identity.data))
+    return document
 
 
 def _cookie_document(cookie: Cookie) -> Document:
-    found = {field.name: getattr(cookie, field.name) for field in fields(Cookie)}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {field.name: getattr(cookie, field.name) for field in fields(Cookie)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def _session(found: Mapping[str, Any]) -> Identity:
+def _session(document: Mapping[str, Any]) -> Identity:
     """Return the session of a document."""
-    known = {field.name for field in fields(Identity)}
-    values = {name: value for name, value in found.items() if name in known}
+    field_names = {field.name for field in fields(Identity)}
+    values = {name: value for name, value in document.items() if name in field_names}
     return Identity(
         **{
             **values,
-            "name": found["_id"],
-            "state": IdentityState(found["state"]),
-            "cookies": {key: _cookie(each) for key, each in found.get("cookies", {}).items()},
-            "headers": tuple((name, value) for name, value in found.get("headers", ())),
-            "origins": tuple(found.get("origins", ())),
-            "data": frozen(unescaped(found.get("data") or {})),
+            "name": document["_id"],
+            "state": IdentityState(document["state"]),
+            "cookies": {
+                key: _cookie(cookie) for key, cookie in document.get("cookies", {}).items()
+            },
+            "headers": tuple((name, value) for name, value in document.get("headers", ())),
+            "origins": tuple(document.get("origins", ())),
+            "data": frozen(unescaped(document.get("data") or {})),
         }
     )
 
 
-def _cookie(found: Mapping[str, Any]) -> Cookie:
-    known = {field.name for field in fields(Cookie)}
-    return Cookie(**{name: value for name, value in found.items() if name in known})
+def _cookie(document: Mapping[str, Any]) -> Cookie:
+    field_names = {field.name for field in fields(Cookie)}
+    return Cookie(**{name: value for name, value in document.items() if name in field_names})

@@ -84,7 +84,9 @@ class TaskFilter:
 
     def among(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return the filter, restricted to tasks of those statuses."""
-        return replace(self, statuses=tuple(each for each in statuses if each in self.statuses))
+        return replace(
+            self, statuses=tuple(status for status in statuses if status in self.statuses)
+        )
 
     def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
         """Return the filter, restricted to the tasks that a part of a bulk change applies to.
@@ -131,8 +133,8 @@ class Group:
 
 def most_first(groups: Iterable[Group]) -> list[Group]:
     """Return the non-empty groups, the largest first."""
-    some = [group for group in groups if group.total]
-    return sorted(some, key=lambda each: (-each.total, each.value is None, str(each.value)))
+    nonempty = [group for group in groups if group.total]
+    return sorted(nonempty, key=lambda entry: (-entry.total, entry.value is None, str(entry.value)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

@@ -73,16 +73,16 @@ class Workers:
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
         # A delayed call must not undo a later write.
-        gone = {"left": AtMost(worker.started)}
-        write = Write(worker.name, gone, Edit(set=fields), new=document)
+        condition = {"left": AtMost(worker.started)}
+        write = Write(worker.name, condition, Edit(set=fields), new=document)
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
-        found = await self._store.reading(
+        workers = await self._store.reading(
             lambda unit: unit.workers.scan({"left": None}, by=Path.LEFT, limit=_EVERY)
         )
-        return [documents.worker(each) for each in found]
+        return [documents.worker(worker) for worker in workers]
 
     async def beat(
         self, name: str, counters: Counters, *, idle: bool = False, vitals: Vitals | None = None
@@ -107,16 +107,16 @@ class Workers:
         Return whether it has this loan now; a repeated call returns True too.
         """
         offered = asdict(loan)
-        before = None if worker.loan is None else asdict(worker.loan)
-        write = Write(worker.name, {"left": None, "loan": before}, Edit(set={"loan": offered}))
+        old_loan = None if worker.loan is None else asdict(worker.loan)
+        write = Write(worker.name, {"left": None, "loan": old_loan}, Edit(set={"loan": offered}))
         if await self._store.writing(lambda unit: unit.workers.change([write])):
             return True
         return await self.loan(worker.name) == loan
 
     async def loan(self, name: str) -> Loan | None:
         """Return the loan that was last offered to a worker."""
-        found = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
-        return documents.loan(found[name]) if name in found else None
+        workers = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
+        return documents.loan(workers[name]) if name in workers else None
 
     async def report(
         self, name: str, report: LoanReport, *, before: LoanReport | None = None
@@ -139,8 +139,8 @@ class Workers:
 
         Only the last 1,000 workers that left count.
         """
-        found = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_EVERY))
-        return sum((documents.counters(each["counters"]) for each in found), Counters())
+        workers = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_EVERY))
+        return sum((documents.counters(worker["counters"]) for worker in workers), Counters())
 
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
@@ -152,20 +152,20 @@ class Workers:
         now = self._store.now()
         # Mark the worker last, so that the next call does everything again after a crash in
         # between.
-        ended, hosts = await self._store.writing(_end_leases, name, now)
-        if ended and not self._store.kind.tracked:
+        task_count, hosts = await self._store.writing(_end_leases, name, now)
+        if task_count and not self._store.kind.tracked:
             # Also hosts that the worker did not own: they would be ready only when the leases
             # expire.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
-        return ended
+        return task_count
 
 
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
     tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
     # Due since their creation, so that no later task goes first.
-    ended = await unit.tasks.change(
+    task_count = await unit.tasks.change(
         [
             _held_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
             for key, task in tasks.items()
@@ -174,16 +174,16 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
     ended_hosts = Edit(set={"ready_at": now, "owner": None})
     await unit.hosts.change_where({"owner": _tokens(name)}, ended_hosts, by=Path.OWNER)
     await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
-    return ended, {task["host"] for task in tasks.values()}
+    return task_count, {task["host"] for task in tasks.values()}
 
 
 async def _tasks_of(
     unit: Unit, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
     """Return the tasks that a worker leases, with those fields or all."""
-    held = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
-    cursors, _ = await unit.tasks.listed(held, limit=_EVERY, scan_limit=MOST)
-    return await unit.tasks.read([each.id for each in cursors], fields, held)
+    condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
+    cursors, _ = await unit.tasks.listed(condition, limit=_EVERY, scan_limit=MOST)
+    return await unit.tasks.read([cursor.id for cursor in cursors], fields, condition)
 
 
 def _tokens(worker: str) -> Within:
@@ -198,11 +198,11 @@ def _held_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
 
 async def _leave(unit: Unit, name: str, now: datetime) -> None:
     """Mark a worker as left, and delete all but the last `KEPT_WORKERS` that left."""
-    gone = Edit(set={"left": now, "vitals": None})
-    await unit.workers.change([Write(name, {"left": None}, gone)])
+    departure = Edit(set={"left": now, "vitals": None})
+    await unit.workers.change([Write(name, {"left": None}, departure)])
     # The index begins with the workers that left longest ago.
-    left = await unit.workers.scan({"left": Not(None)}, by=Path.LEFT, limit=_EVERY)
-    if old := [each["_id"] for each in left[::-1][documents.KEPT_WORKERS :]]:
+    departed_workers = await unit.workers.scan({"left": Not(None)}, by=Path.LEFT, limit=_EVERY)
+    if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
         # A worker of that name may have joined again since the read.
         await unit.workers.delete({"_id": Among(old), "left": Not(None)})
 
@@ -231,9 +231,9 @@ class HeldTasks:
 
     async def held(self, worker: str) -> list[Lease]:
         """See `protocol.Leases.held`."""
-        found = await self._store.reading(_tasks_of, worker)
-        tasks = sorted(found.values(), key=lambda each: (each["lock_time"], each["_id"]))
-        return [lease_of(documents.task(each)) for each in tasks]
+        leased_tasks = await self._store.reading(_tasks_of, worker)
+        tasks = sorted(leased_tasks.values(), key=lambda task: (task["lock_time"], task["_id"]))
+        return [lease_of(documents.task(task)) for task in tasks]
 
 
 async def _change_held(unit: Unit, lease: Lease, edit: Edit) -> bool:
@@ -265,8 +265,8 @@ class Rates:
         are read.
         """
         days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
-        found = await self._store.reading(_between, since, until, days)
-        return spans(found, since=since, until=until)
+        points = await self._store.reading(_between, since, until, days)
+        return spans(points, since=since, until=until)
 
 
 async def _record(unit: Unit, point: Point) -> None:
@@ -286,26 +286,26 @@ async def _record(unit: Unit, point: Point) -> None:
         await unit.rates.delete({"_id": outdated})
 
 
-async def _between(unit: Unit, since: datetime, until: datetime, kept: list[int]) -> list[Point]:
+async def _between(unit: Unit, start: datetime, stop: datetime, periods: list[int]) -> list[Point]:
     points: dict[Key, Point] = {}
-    for days in kept:
-        first: Key = (days, minute_of(first_read(since)))
-        end = (days, minute_of(until + EVERY))
-        while some := await unit.rates.scan({"_id": Within(first, end)}, limit=_READ):
-            points |= {_key(each): _point(each) for each in some}
-            if len(some) < _READ:
+    for days in periods:
+        first: Key = (days, minute_of(first_read(start)))
+        end = (days, minute_of(stop + EVERY))
+        while batch := await unit.rates.scan({"_id": Within(first, end)}, limit=_READ):
+            points |= {_key(point): _point(point) for point in batch}
+            if len(batch) < _READ:
                 break
             # The last point is read again, because a range begins with a key.
-            first = _key(some[-1])
+            first = _key(batch[-1])
     return [*points.values()]
 
 
-def _point(found: Document) -> Point:
+def _point(document: Document) -> Point:
     return Point(
-        worker=found["worker"],
-        started=found["started"],
-        time=found["time"],
-        vitals=Vitals(**found["vitals"]),
+        worker=document["worker"],
+        started=document["started"],
+        time=document["time"],
+        vitals=Vitals(**document["vitals"]),
     )
 
 
