@@ -145,8 +145,8 @@ class _TextLoader(Loader):
         return _ESCAPED.sub(_unescaped, text) if "\1" in text else text
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return "\0" if found[1] == "\1" else "\1"
+def _unescaped(match: re.Match[str]) -> str:
+    return "\0" if match[1] == "\1" else "\1"
 
 
 class Database:
@@ -261,9 +261,9 @@ class Database:
     def cut(self) -> None:
         """End the connection from another thread; one that waits for the server gets an error."""
         with suppress(OSError, psycopg.Error):
-            ended = socket.socket(fileno=os.dup(self._db.fileno()))
-            with ended:
-                ended.shutdown(socket.SHUT_RDWR)
+            duplicate = socket.socket(fileno=os.dup(self._db.fileno()))
+            with duplicate:
+                duplicate.shutdown(socket.SHUT_RDWR)
 
     def refusal(self) -> str | None:
         """Return why the settings of the database do not let a crawl write; None: they do."""
@@ -344,14 +344,14 @@ class Connection(database.Connection):
 
         def cut_late() -> None:
             nonlocal timer
-            left = _ANSWER
+            delay = _ANSWER
             if at_work := self._at_work:
-                db, began = at_work
-                left += began - monotonic()
-                if left <= 0:
+                db, started_at = at_work
+                delay += started_at - monotonic()
+                if delay <= 0:
                     db.cut()
-                    left = _ANSWER
-            timer = loop.call_later(left, cut_late)
+                    delay = _ANSWER
+            timer = loop.call_later(delay, cut_late)
 
         cut_late()
         try:
@@ -398,31 +398,31 @@ def check(url: str) -> None:
 
 def translated_error(error: psycopg.Error) -> LedgerError:
     """Return crawlcw's error for one of psycopg, without a password; nothing else maps them."""
-    said = f"PostgreSQL: {_sentence(error)}"
+    message = f"PostgreSQL: {_sentence(error)}"
     if isinstance(error, _MISCONFIGURED):
-        return LedgerConfigurationError(said)
+        return LedgerConfigurationError(message)
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
-        return LedgerConfigurationError(said)
+        return LedgerConfigurationError(message)
     if isinstance(error, psycopg.OperationalError):
         if error.sqlstate is None and _advice(error):
-            return LedgerConfigurationError(said)
-        return LedgerUnavailableError(said)
+            return LedgerConfigurationError(message)
+        return LedgerUnavailableError(message)
     if isinstance(error, (psycopg.InterfaceError, *_UNAVAILABLE)):
-        return LedgerUnavailableError(said)
-    return LedgerError(said)
+        return LedgerUnavailableError(message)
+    return LedgerError(message)
 
 
 def _sentence(error: psycopg.Error) -> str:
     """Return the message of the server or the driver, and advice, in one line."""
-    said = error.diag.message_primary or str(error) or type(error).__name__
+    message = error.diag.message_primary or str(error) or type(error).__name__
     # In the lines below its message, libpq guesses the cause.
-    lines = [line.strip() for line in said.splitlines() if not line.startswith("\t")]
-    said = " ".join(lines).rstrip(".")
+    lines = [line.strip() for line in message.splitlines() if not line.startswith("\t")]
+    message = " ".join(lines).rstrip(".")
     advice = _advice(error)
-    return f"{said}: {advice}." if advice else f"{said}."
+    return f"{message}: {advice}." if advice else f"{message}."
 
 
 def _advice(error: psycopg.Error) -> str | None:
     if error.sqlstate is not None:
-        return next((said for kind, said in _HELP.items() if isinstance(error, kind)), None)
-    return next((said for part, said in _WRONG.items() if re.search(part, str(error))), None)
+        return next((advice for kind, advice in _HELP.items() if isinstance(error, kind)), None)
+    return next((advice for part, advice in _WRONG.items() if re.search(part, str(error))), None)

@@ -44,10 +44,10 @@ class PostgresDialect(Dialect):
     ) -> str:
         """See `Dialect.update_many`: all transactions lock rows in the order of their ids."""
         # Otherwise two transactions could each wait for a row of the other.
-        held = self.for_update if waits else self.skipping_held
+        lock = self.for_update if waits else self.skipping_held
         return (
             f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "
-            f"(SELECT id FROM {table} WHERE id IN (SELECT {key} FROM v) ORDER BY id{held}) "
+            f"(SELECT id FROM {table} WHERE id IN (SELECT {key} FROM v) ORDER BY id{lock}) "
             f"UPDATE {table} SET {changes} FROM v WHERE {wanted} AND id IN (SELECT id FROM mine)"
         )
 
@@ -58,19 +58,19 @@ DIALECT = PostgresDialect()
 @lru_cache(maxsize=1024)
 def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
     """Return a statement for PostgreSQL, and the names of its values; None: they have numbers."""
-    for pattern, word in _WORDS:
-        statement = pattern.sub(word, statement)
+    for pattern, replacement in _WORDS:
+        statement = pattern.sub(replacement, statement)
     names: dict[str, int] = {}
     number = 0
 
-    def numbered(found: re.Match[str]) -> str:
+    def numbered(match: re.Match[str]) -> str:
         nonlocal number
-        if found[1]:
-            return f"${names.setdefault(found[1], len(names) + 1)}"
-        if found[0] == "?":
+        if match[1]:
+            return f"${names.setdefault(match[1], len(names) + 1)}"
+        if match[0] == "?":
             number += 1
             return f"${number}"
-        return found[0]
+        return match[0]
 
     text = _PLACE.sub(numbered, statement)
     return text, tuple(names) if names else None
@@ -85,4 +85,4 @@ def in_order(names: tuple[str, ...] | None, values: Values) -> Sequence[Any]:
 
 def types(statement: str) -> str:
     """Return a statement that creates a table, with PostgreSQL's types."""
-    return re.sub(rf"\b({'|'.join(_TYPES)})\b", lambda found: _TYPES[found[0]], statement)
+    return re.sub(rf"\b({'|'.join(_TYPES)})\b", lambda match: _TYPES[match[0]], statement)

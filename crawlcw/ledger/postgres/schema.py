@@ -62,7 +62,7 @@ class Tables(schema.Tables):
 
     def missing(self, db: Database) -> list[str]:
         """Return the missing tables and indexes."""
-        there = {
+        existing_names = {
             row["relname"]
             for row in db.execute(
                 "SELECT relname FROM pg_class WHERE relnamespace = "
@@ -71,7 +71,7 @@ class Tables(schema.Tables):
             )
         }
         names = [match[1] for s in self.create if (match := _RELATION.search(s))]
-        return [name for name in names if name not in there]
+        return [name for name in names if name not in existing_names]
 
 
 def prepare(
@@ -86,14 +86,14 @@ def prepare(
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
     # Read the marker last, because another process may create it together with the tables.
     missing, marker = tables.missing(db), marker_of(db, name)
-    there = check_marker(marker, name, kind=kind)
+    recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
         check_format(None, name)
     if not create and (marker is None or "tasks" in missing):
         raise UnknownNameError(name)
     is_decided = marker is not None and (kind is None or marker["tracked"] is not None)
     if not missing and (is_decided or not create):
-        return there
+        return recorded_kind
     with db.transaction(durable=True):
         db.execute("SELECT pg_advisory_xact_lock(?)", (_MAKERS,))
         for statement in () if _has_marker(db) else _MAKE_MARKER:
@@ -116,11 +116,11 @@ def prepare(
                 db.execute(statement)
         # Another process may have created them meanwhile; if they are not as expected, undo
         # everything.
-        found = check_marker(marker_of(db, name), name, kind=kind)
-        if found.tracked:
+        final_kind = check_marker(marker_of(db, name), name, kind=kind)
+        if final_kind.tracked:
             for statement in tables.notify:
                 db.execute(statement)
-    return found
+    return final_kind
 
 
 def check_marker(
@@ -132,9 +132,9 @@ def check_marker(
     check_format(marker["version"], name)
     if marker["tracked"] is None:
         return kind or LedgerKind.SPIDER
-    there = LedgerKind.of(marker["tracked"])
-    check_kind(there, kind or there, name)
-    return there
+    recorded_kind = LedgerKind.of(marker["tracked"])
+    check_kind(recorded_kind, kind or recorded_kind, name)
+    return recorded_kind
 
 
 def marker_of(db: Database, name: str) -> Mapping[str, Any] | None:

@@ -41,11 +41,11 @@ class PostgresStore(SqlStore):
 
     def set_clock(self, db: Database) -> None:
         """Read the server's time."""
-        asked = self.clock.monotonic()
+        asked_at = self.clock.monotonic()
         (time,) = db.execute("SELECT clock_timestamp()").fetchone()
-        answered = self.clock.monotonic()
-        self.clock.set(time, asked=asked, answered=answered)
-        self._clock_checked = answered
+        answered_at = self.clock.monotonic()
+        self.clock.set(time, asked=asked_at, answered=answered_at)
+        self._clock_checked = answered_at
 
     async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
         """Create missing tables; see `schema.prepare`."""

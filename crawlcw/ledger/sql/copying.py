@@ -39,9 +39,9 @@ class Contents:
     def _some(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
         """Return the position of the last row, and the next documents."""
         table, position = self._tables[part], self._store.tables.dialect.position
-        behind, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])
-        statement = f"SELECT {position} AS row, * FROM {table} {behind} ORDER BY 1"
-        found: list[Document] = []
+        condition, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])
+        statement = f"SELECT {position} AS row, * FROM {table} {condition} ORDER BY 1"
+        documents: list[Document] = []
         size = 0
         # Read at one moment, so that a task's items are those of its outcome.
         with db.snapshot():
@@ -49,11 +49,11 @@ class Contents:
                 columns = dict(row)
                 last = columns.pop("row")
                 size += sum(len(columns.get(name) or "") for name in _LARGE)
-                found.append(self._document(db, part, columns))
-                size += len(found[-1].get("items", ())) * 100
-                if len(found) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
+                documents.append(self._document(db, part, columns))
+                size += len(documents[-1].get("items", ())) * 100
+                if len(documents) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
                     break
-        return last, found
+        return last, documents
 
     def _document(self, db: Database, part: Part, row: Mapping[str, Any]) -> Document:
         if part is Part.BLOBS:
@@ -62,41 +62,41 @@ class Contents:
                 "task_id": row["task_id"],
                 "value": from_json(row["content"]),
             }
-        found = {
+        document = {
             name: value
             for name, value in document_of(row).items()
             if value is not None or name in LOCK
         }
-        for each in db.execute(self._store.sql.items_of_task, (row["id"],)):
-            found.setdefault("items", []).append(from_json(each["item"]))
-            found["items_from"] = _source(each, found)
-        if versions := self._versions(db, found):
-            found["versions"] = versions
-        return found
+        for item_row in db.execute(self._store.sql.items_of_task, (row["id"],)):
+            document.setdefault("items", []).append(from_json(item_row["item"]))
+            document["items_from"] = _source(item_row, document)
+        if versions := self._versions(db, document):
+            document["versions"] = versions
+        return document
 
     def _versions(self, db: Database, task: Document) -> list[Document]:
         """Return the visits of a task with kept items, each with these items."""
         versions: dict[int, Document] = {}
-        for each in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
-            fence = each["fence"]
-            version = versions.setdefault(fence, {"fence": fence, **_source(each, task)})
-            version.setdefault("items", []).append(from_json(each["item"]))
+        for row in db.execute(self._store.sql.versions_of_task, (task["_id"],)):
+            fence = row["fence"]
+            version = versions.setdefault(fence, {"fence": fence, **_source(row, task)})
+            version.setdefault("items", []).append(from_json(row["item"]))
         return list(versions.values())
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Contents.write`."""
-        rows = [self._row(part, each) for each in documents]
+        rows = [self._row(part, document) for document in documents]
         items = [
             row
-            for each in documents
-            if each.get("items")
-            for row in _item_rows(each, each["items"], each["items_from"])
+            for document in documents
+            if document.get("items")
+            for row in _item_rows(document, document["items"], document["items_from"])
         ]
         versions = [
             {**row, "fence": visit["fence"]}
-            for each in documents
-            for visit in each.get("versions", ())
-            for row in _item_rows(each, visit["items"], visit)
+            for document in documents
+            for visit in document.get("versions", ())
+            for row in _item_rows(document, visit["items"], visit)
         ]
         tables = self._store.tables
         written = {self._tables[part]: rows, tables.items: items, tables.versions: versions}
@@ -131,5 +131,5 @@ def _item_rows(
 
 def _source(row: Row, task: Document) -> Document:
     """Return the visit of an item: its time, and its URL if it is not the task's."""
-    found: Document = {"time": moment(row["fetched_at"])}
-    return found if row["url"] == task["url"] else {**found, "url": row["url"]}
+    source: Document = {"time": moment(row["fetched_at"])}
+    return source if row["url"] == task["url"] else {**source, "url": row["url"]}

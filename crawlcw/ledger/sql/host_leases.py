@@ -33,8 +33,8 @@ class SqlHostLeases(HostLeases):
             db.executemany(
                 self._store.sql.lease_host, [{**bounds, "id": row["id"]} for row in rows]
             )
-        taken = {"owner": bounds["owner"], "ready_at": bounds["end"]}
+        fields = {"owner": bounds["owner"], "ready_at": bounds["end"]}
         return [
-            documents.host_lease(document_of({**dict(row), **taken, "epoch": row["epoch"] + 1}))
+            documents.host_lease(document_of({**dict(row), **fields, "epoch": row["epoch"] + 1}))
             for row in rows
         ]

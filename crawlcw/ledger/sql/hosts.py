@@ -21,5 +21,5 @@ class SqlHosts(Hosts):
     def _earliest_dues(self, db: Database, hosts: Collection[str]) -> dict[str, datetime]:
         statement = self._store.sql.next_due_of_host
         with db.snapshot():
-            found = {n: [due for _, due in descending(db, statement, {"host": n})] for n in hosts}
-        return {host: moment(min(dues)) for host, dues in found.items() if dues}
+            by_host = {n: [due for _, due in descending(db, statement, {"host": n})] for n in hosts}
+        return {host: moment(min(dues)) for host, dues in by_host.items() if dues}

@@ -43,7 +43,7 @@ class Leases(HeldTasks):
         adopted: list[Lease] = []
         if self._unsure:
             adopted = await self._resolve_unsure(tasks, now + lease)
-            ours = {each.task.id for each in adopted}
+            ours = {adopted_lease.task.id for adopted_lease in adopted}
             tasks = [task for task in tasks if task.id not in ours]
         decided: list[tuple[Task, Change]] = []
         for task in tasks:
@@ -52,7 +52,7 @@ class Leases(HeldTasks):
             if change is not None:
                 decided.append((task, change))
         try:
-            leases, others = await self._store.writer.run(self._claim, decided, milliseconds(now))
+            leases, counts = await self._store.writer.run(self._claim, decided, milliseconds(now))
         except (LedgerUnavailableError, asyncio.CancelledError):
             self._note_unsure(adopted)
             self._note_unsure(
@@ -65,16 +65,16 @@ class Leases(HeldTasks):
             raise
         return Claimed(
             leases=(*adopted, *leases),
-            missed=len(tasks) - len(leases) - others.total(),
-            abandoned=others[Event.ABANDON],
-            put_off=others[Event.LOSE],
+            missed=len(tasks) - len(leases) - counts.total(),
+            abandoned=counts[Event.ABANDON],
+            put_off=counts[Event.LOSE],
         )
 
     def _claim(
         self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
     ) -> tuple[list[Lease], Counter[Event]]:
         leases: list[Lease] = []
-        others: Counter[Event] = Counter()
+        counts: Counter[Event] = Counter()
         writes = []
         is_outcome = False
         for task, change in decided:
@@ -89,13 +89,13 @@ class Leases(HeldTasks):
                 if is_ours is not True:
                     continue
                 if change.lock is None or change.due is None:
-                    others[change.event] += 1
+                    counts[change.event] += 1
                     continue
                 lease = Lease(task=task, token=change.lock, fence=change.fence, expires=change.due)
                 leases.append(lease)
             if self._store.kind is LedgerKind.USE_CASE:
                 leases = self._with_payloads(db, leases)
-        return leases, others
+        return leases, counts
 
     def _note_unsure(self, leases: Sequence[Lease]) -> None:
         # Two calls may claim a task at the same time, and either may have got it.
@@ -111,7 +111,7 @@ class Leases(HeldTasks):
         unsure = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
         if not unsure:
             return []
-        leases = [replace(each, expires=end) for each in unsure]
+        leases = [replace(unsure_lease, expires=end) for unsure_lease in unsure]
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
@@ -120,20 +120,20 @@ class Leases(HeldTasks):
             raise
 
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
-        held: list[Lease] = []
+        adopted: list[Lease] = []
         with db.transaction():
-            for each in sorted(leases, key=lambda lease: lease.task.id):
+            for candidate in sorted(leases, key=lambda lease: lease.task.id):
                 # Wait for a claim that is still being committed.
-                db.execute(self._store.sql.lock_task, (each.task.id,))
-                renewed = {**mine(each), "due": milliseconds(each.expires)}
+                db.execute(self._store.sql.lock_task, (candidate.task.id,))
+                renewed = {**mine(candidate), "due": milliseconds(candidate.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:
-                    held.append(each)
-            return self._with_payloads(db, held) if self._store.kind.tracked else held
+                    adopted.append(candidate)
+            return self._with_payloads(db, adopted) if self._store.kind.tracked else adopted
 
     def _with_payloads(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
         payloads: dict[bytes, Payload] = {}
-        for number, some in portions(leases):
-            rows = db.execute(self._store.sql.carried(number), [each.task.id for each in some])
+        for number, portion in portions(leases):
+            rows = db.execute(self._store.sql.carried(number), [claim.task.id for claim in portion])
             payloads |= {row["id"]: documents.carried(document_of(row)) for row in rows}
         return [
             replace(lease, task=replace(lease.task, carried=payloads[lease.task.id]))
@@ -147,12 +147,12 @@ class Leases(HeldTasks):
         )
 
     def _renew(self, db: Database, leases: Sequence[Lease], due: int) -> set[bytes]:
-        writes = [(mine(held), {"due": due}) for held in leases]
+        writes = [(mine(lease), {"due": due}) for lease in leases]
         with db.transaction():
             if changed(db, self._store.sql, writes) == len(writes):
                 return set()
             return {
-                held.task.id
-                for held in leases
-                if not db.execute(self._store.sql.renew, {**mine(held), "due": due}).rowcount
+                lease.task.id
+                for lease in leases
+                if not db.execute(self._store.sql.renew, {**mine(lease), "due": due}).rowcount
             }

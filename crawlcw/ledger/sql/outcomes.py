@@ -94,13 +94,13 @@ class Outcomes:
             refusals.append(refusal)
         with db.transaction(durable=True):
             settled = apply_each(db, self._store.sql, writes)
-            for settlement, refusal, held in zip(settlements, refusals, settled, strict=True):
+            for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
-                if isinstance(held, Exception):
+                if isinstance(result, Exception):
                     # It is too large only together with the stored results.
-                    instead, refusal = _rejected(settlement, held)
-                    (held,) = apply_each(db, self._store.sql, [(instead, mine(lease))])
-                if not held and not self._was_settled(db, lease):
+                    instead, refusal = _rejected(settlement, result)
+                    (result,) = apply_each(db, self._store.sql, [(instead, mine(lease))])
+                if not result and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
                     rejected.append((lease, refusal))
@@ -229,25 +229,25 @@ def apply_each(
         if write.growth is not None:
             growing.append(write.task.id)
     # Of several changes of one task only the first counts.
-    alone = len(ids) < len(writes)
-    stored = _stored(db, sql, growing) if growing and not alone else {}
+    one_by_one = len(ids) < len(writes)
+    stored = _stored(db, sql, growing) if growing and not one_by_one else {}
     settings: list[Values | Exception] = []
-    whole: list[tuple[Values, Values]] = []
+    bulk: list[tuple[Values, Values]] = []
     for write, guard in writes:
         values = write.values if write.growth is None else _grown(write, stored)
         settings.append(values)
         if not isinstance(values, Exception):
-            whole.append((guard, values))
-    number = 0 if alone else changed(db, sql, whole)
-    if 0 < number < len(whole):
+            bulk.append((guard, values))
+    number = 0 if one_by_one else changed(db, sql, bulk)
+    if 0 < number < len(bulk):
         # This is rare: find out one by one which tasks do not match.
         db.begin_anew()
-        alone = True
+        one_by_one = True
     applied: list[bool | Exception] = []
     items: list[dict[str, Any]] = []
     versions: list[Write] = []
     for (write, guard), values in zip(writes, settings, strict=True):
-        if alone:
+        if one_by_one:
             applied.append(_applied_alone(db, sql, write, guard))
         else:
             applied.append(values if isinstance(values, Exception) else number > 0)
@@ -260,8 +260,8 @@ def apply_each(
     insert(db, sql.tables.items, items)
     for write in versions:
         db.execute(sql.add_version, {"id": write.task.id, "fence": write.version})
-        kept = {"id": write.task.id, "kept": write.kept_versions}
-        db.execute(sql.forget_old_versions, kept)
+        parameters = {"id": write.task.id, "kept": write.kept_versions}
+        db.execute(sql.forget_old_versions, parameters)
     return applied
 
 
@@ -278,8 +278,8 @@ def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -
 def _stored(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
     """Return the stored errors, results and traces, by task."""
     stored: dict[bytes, Row] = {}
-    for number, some in portions(ids):
-        stored |= {row["id"]: row for row in db.execute(sql.added_to(number), some)}
+    for number, portion in portions(ids):
+        stored |= {row["id"]: row for row in db.execute(sql.added_to(number), portion)}
     return stored
 
 
@@ -294,8 +294,8 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
     values = {**write.values, **growth.values}
     try:
         if growth.error is not None:
-            kept = json.loads(row["errors"]) if row["errors"] else []
-            values["errors"] = to_json([*kept, json.loads(growth.error)][-growth.kept_errors :])
+            errors = json.loads(row["errors"]) if row["errors"] else []
+            values["errors"] = to_json([*errors, json.loads(growth.error)][-growth.kept_errors :])
         if growth.results:
             results = from_json(row["results"]) if row["results"] else {}
             values["results"] = to_json({**results, **growth.results})
@@ -310,8 +310,8 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
 def portions(values: Sequence[_T], most: int = _MOST_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
     """Yield the values in portions, with their sizes; only a few sizes occur."""
     start = 0
-    while left := len(values) - start:
-        size = 1 << min(left, most).bit_length() - 1
+    while remaining := len(values) - start:
+        size = 1 << min(remaining, most).bit_length() - 1
         yield size, values[start : start + size]
         start += size
 
@@ -328,15 +328,15 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
 
 def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
     """Add rows, except those with a known key, which stay unchanged; return how many are new."""
-    total, most = 0, _MOST_ROWS
-    alike: list[tuple[Values, Values]] = []
+    total, max_rows = 0, _MOST_ROWS
+    pairs: list[tuple[Values, Values]] = []
     for row in rows:
-        alike.append(({}, row))
+        pairs.append(({}, row))
         for name in _MAY_BE_LARGE:
             if len(row.get(name) or "") > _LARGE:
                 # Write a large row alone, because a cached statement keeps its last parameters.
-                most = 1
-    for (_, names), number, parameters in _lots(alike, most=most):
+                max_rows = 1
+    for (_, names), number, parameters in _lots(pairs, most=max_rows):
         total += db.execute(_insertion(table, names, number), parameters).rowcount
     return total
 
@@ -348,20 +348,20 @@ def _lots(
 
     Only a few numbers occur, because each needs its own statement.
     """
-    alike: dict[Shape, list[list[Any]]] = {}
+    parameters_by_shape: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:
         shape = (tuple(guard), tuple(values))
-        alike.setdefault(shape, []).append([*values.values(), *guard.values()])
-    for shape, parameters in alike.items():
+        parameters_by_shape.setdefault(shape, []).append([*values.values(), *guard.values()])
+    for shape, parameters in parameters_by_shape.items():
         at_once = min(most, _PARAMETERS // len(parameters[0]))
-        for size, some in portions(parameters, at_once):
-            yield shape, size, list(chain.from_iterable(some))
+        for size, portion in portions(parameters, at_once):
+            yield shape, size, list(chain.from_iterable(portion))
 
 
 @cache
 def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
-    places = _places(len(names), number)
-    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {places} ON CONFLICT DO NOTHING"
+    placeholders = _places(len(names), number)
+    return f"INSERT INTO {table} ({', '.join(names)}) VALUES {placeholders} ON CONFLICT DO NOTHING"
 
 
 @cache
@@ -375,17 +375,22 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     # deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
-    places = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]
-    place_of = dict(zip(guard, places[len(names) :], strict=True))
-    changes = ", ".join(f"{name} = {place}" for name, place in zip(names, places, strict=False))
-    wanted = " AND ".join(
-        f"{name} {'<=' if name == 'due' else '='} {place}" for name, place in place_of.items()
+    placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]
+    placeholder_of = dict(zip(guard, placeholders[len(names) :], strict=True))
+    changes = ", ".join(
+        f"{name} = {placeholder}" for name, placeholder in zip(names, placeholders, strict=False)
+    )
+    condition = " AND ".join(
+        f"{name} {'<=' if name == 'due' else '='} {placeholder}"
+        for name, placeholder in placeholder_of.items()
     )
     if is_plain:
-        return f"UPDATE {table} SET {changes} WHERE {wanted}"
+        return f"UPDATE {table} SET {changes} WHERE {condition}"
     first = ", ".join(f"?{dialect.cast(name)}" for name in columns)
     rows = ", ".join((f"({first})", *[_places(len(columns), 1)] * (number - 1)))
-    return dialect.update_many(table, changes, rows, wanted, key=place_of["id"], waits=waits)
+    return dialect.update_many(
+        table, changes, rows, condition, key=placeholder_of["id"], waits=waits
+    )
 
 
 @cache

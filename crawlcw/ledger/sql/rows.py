@@ -78,8 +78,8 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def column_value(name: str, value: Any) -> Any:
     """Return one field as the value of its column; raises like `row_of`."""
-    (held,) = row_of({name: value}).values()
-    return held
+    (stored_value,) = row_of({name: value}).values()
+    return stored_value
 
 
 @lru_cache(maxsize=256)  # most documents have the same fields as an earlier one
@@ -93,8 +93,8 @@ def _kinds(
 
 def _check_size(value: str | bytes) -> None:
     # Nearly all text is ASCII, whose length is its size; the rest may not be UTF-8 at all.
-    whole = isinstance(value, bytes) or value.isascii()
-    size = len(value) if whole else len(value.encode())  # type: ignore[union-attr]  # text, as above
+    is_exact = isinstance(value, bytes) or value.isascii()
+    size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:
         raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
 
@@ -124,14 +124,14 @@ def documents_of(
 ) -> list[documents.Document]:
     """Return the documents of rows with these columns."""
     names, converted = _fields(columns)
-    found: list[documents.Document] = []
+    document_list: list[documents.Document] = []
     for row in rows:
         document = dict(zip(names, row, strict=True))
         for name, convert in converted:
             if (value := document[name]) is not None:
                 document[name] = convert(value)
-        found.append(document)
-    return found
+        document_list.append(document)
+    return document_list
 
 
 @lru_cache(maxsize=256)
@@ -179,12 +179,12 @@ def from_json(text: str) -> Any:
     return (_TAGGED_DECODER if '"$' in text else _DECODER).decode(text)
 
 
-def _untagged(found: dict[str, Any]) -> Any:
-    if "$bytes" in found:
-        return base64.b64decode(found["$bytes"])
-    if "$date" in found:
-        return moment(found["$date"])
-    return found
+def _untagged(value: dict[str, Any]) -> Any:
+    if "$bytes" in value:
+        return base64.b64decode(value["$bytes"])
+    if "$date" in value:
+        return moment(value["$date"])
+    return value
 
 
 # Created once, because to create one takes longer than to encode most values.

@@ -126,8 +126,8 @@ class Tables:
         self.dialect = dialect
         results = [table(part) for part in ("tasks", "items", "versions", "blobs")]
         self.tasks, self.items, self.versions, self.blobs = results
-        others = [table(part) for part in ("hosts", "workers", "rates", "sessions", "state")]
-        self.hosts, self.workers, self.rates, self.sessions, self.state = others
+        other_tables = [table(part) for part in ("hosts", "workers", "rates", "sessions", "state")]
+        self.hosts, self.workers, self.rates, self.sessions, self.state = other_tables
         self.marker = marker
         self.due, self.host_due, self.changed, self.ready, self.owned = (
             index(part)
@@ -142,7 +142,7 @@ class Tables:
         self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Indexes are dropped with their tables.
-        self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *others)]
+        self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *other_tables)]
 
     def _of_tasks(self) -> list[str]:
         return [

@@ -75,8 +75,8 @@ class Statements:
         return self._of_ids(", ".join(documents.CARRIED_FIELDS), number)
 
     def _of_ids(self, columns: str, number: int) -> str:
-        places = ", ".join("?" * number)
-        return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({places})"
+        placeholders = ", ".join("?" * number)
+        return f"SELECT id, {columns} FROM {self.tables.tasks} WHERE id IN ({placeholders})"
 
     def _of_results(self, tables: Tables) -> None:
         """Make the statements of items and blobs."""

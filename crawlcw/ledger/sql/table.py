@@ -55,8 +55,8 @@ def driven(work: Coroutine[Any, Any, _T]) -> _T:
     try:
         work.send(None)
     except StopIteration as end:
-        found: _T = end.value
-        return found
+        result: _T = end.value
+        return result
     work.close()
     raise RuntimeError("a unit of work has waited for something else than its tables")
 
@@ -112,11 +112,11 @@ class Table:
         tests, values = self._tests(where or {})
         # One key at a time: for several keys the database might use an index of another test.
         statement = f"SELECT {shown} FROM {self._name} WHERE {key} = ? AND {tests}"
-        found = (self._documents(statement, [each, *values]) for each in keys)
-        return {each["_id"]: each for documents in found for each in documents}
+        document_lists = (self._documents(statement, [entry, *values]) for entry in keys)
+        return {entry["_id"]: entry for documents in document_lists for entry in documents}
 
     def _shown(self, fields: Collection[str]) -> str:
-        names = (f"{self._key[0]} AS id" if each == "_id" else _quoted(each) for each in fields)
+        names = (f"{self._key[0]} AS id" if field == "_id" else _quoted(field) for field in fields)
         return ", ".join(names) or "*"
 
     async def scan(
@@ -131,10 +131,10 @@ class Table:
 
     def _documents(self, statement: str, values: Sequence[Any]) -> list[Document]:
         rows = self._db.execute(statement, values)
-        found = documents_of(tuple([column[0] for column in rows.description]), rows)
+        documents = documents_of(tuple([column[0] for column in rows.description]), rows)
         if self._columns is None:
-            return found
-        return [from_json(each.pop("content")) | each for each in found]
+            return documents
+        return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`: one statement each, after a read if it is within JSON."""
@@ -167,16 +167,16 @@ class Table:
         """Read a document and write its edited form, in one transaction."""
         self._db.begin()
         tests, tested = self._tests({"_id": write.key, **write.where})
-        held = self._dialect.for_update
-        found = self._documents(f"SELECT * FROM {self._name} WHERE {tests}{held}", tested)
-        for document in found:
+        lock = self._dialect.for_update
+        documents = self._documents(f"SELECT * FROM {self._name} WHERE {tests}{lock}", tested)
+        for document in documents:
             with refusing():
                 row = self._edited(write.edit, document)
             changes = ", ".join(f"{_quoted(name)} = ?" for name in row)
             keyed, key = self._tests({"_id": write.key})
             statement = f"UPDATE {self._name} SET {changes} WHERE {keyed}"
             self._execute(statement, [*row.values(), *key])
-        return len(found)
+        return len(documents)
 
     def _edited(self, edit: Edit, document: Document) -> dict[str, Any]:
         """Return the columns that an edit changes, with their new values."""
@@ -197,11 +197,11 @@ class Table:
         for name, number in edit.inc.items():
             texts.append(f"{_quoted(name)} = {_quoted(name)} + ?")
             values.append(number)
-        for name, least in row_of(edit.raise_to).items():
+        for name, minimum in row_of(edit.raise_to).items():
             texts.append(
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
-            values += (least, least)
+            values += (minimum, minimum)
         # To set a key rewrites its index, so do it only if nothing else changes.
         return ", ".join(texts) or f"{self._key[0]} = {self._key[0]}", values
 
@@ -248,13 +248,13 @@ class Table:
             case Not(value):
                 other = self._compared(name, "<>", value, values)
                 return f"({self._column(name)} IS NULL OR {other})"
-            case Among(some):
-                if not some:
+            case Among(members):
+                if not members:
                     return "FALSE"
-                values += (each for each in some if not isinstance(each, int))
+                values += (member for member in members if not isinstance(member, int))
                 # Numbers are in the statement, so that it matches the condition of a partial
                 # index.
-                shown = (f"{each:d}" if isinstance(each, int) else "?" for each in some)
+                shown = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
                 return f"{self._column(name)} IN ({', '.join(shown)})"
             case AsFound(value):
                 values.append(milliseconds(value) if isinstance(value, datetime) else value)
@@ -264,8 +264,8 @@ class Table:
                 return f"instr({self._column(name)}, ?) > 0 AND {self._test(name, within, values)}"
             case alternatives if name == OR:
                 texts = []
-                for each in alternatives:
-                    text, tested = self._tests(each)
+                for member in alternatives:
+                    text, tested = self._tests(member)
                     texts.append(text)
                     values += tested
                 return f"({' OR '.join(texts)})"

@@ -45,9 +45,9 @@ class TaskTable(Table):
         """See `port.Tasks.listed`: each status is read only up to the last examined task."""
         stretch, bounds = self._stretch(where, after)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
-        wanted, tested = self._tests(rest)
+        condition, tested = self._tests(rest)
         statement = (
-            f"SELECT update_time, id, {wanted} AS wanted FROM {self._from(Path.STATUS)} "
+            f"SELECT update_time, id, {condition} AS wanted FROM {self._from(Path.STATUS)} "
             f"WHERE status = ? AND {stretch} ORDER BY update_time DESC, id DESC"
         )
         streams = [
@@ -77,8 +77,8 @@ class TaskTable(Table):
         chosen, values = self._chosen(where, by)
         if limit == MOST:
             return number_of(self._db, f"SELECT count(*) {chosen}", values)
-        some = f"(SELECT 1 {chosen} LIMIT {limit}) AS chosen"
-        return number_of(self._db, f"SELECT count(*) FROM {some}", values)
+        subquery = f"(SELECT 1 {chosen} LIMIT {limit}) AS chosen"
+        return number_of(self._db, f"SELECT count(*) FROM {subquery}", values)
 
     async def count_by_index(self, where: Where) -> int | None:
         """See `port.Tasks.count_by_index`: only the index of statuses has times."""
@@ -92,13 +92,15 @@ class TaskTable(Table):
     def _from(self, by: Path) -> str:
         return f"{self._name} {self._indexes[by].of}"
 
-    def _chosen(self, where: Where, by: Path, after: Cursor | None = None) -> tuple[str, list[Any]]:
+    def _chosen(
+        self, where: Where, by: Path, cursor: Cursor | None = None
+    ) -> tuple[str, list[Any]]:
         """Return the clause for rows that pass after a cursor, and its values."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
-        stretch, bounds = self._stretch(where, after)
+        stretch, bounds = self._stretch(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {stretch}", [*values, *bounds]
 
-    def _stretch(self, where: Where, after: Cursor | None) -> tuple[str, list[Any]]:
+    def _stretch(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
         """Return the condition of the times after a cursor, and its values."""
         times = where.get("update_time", Within(None, None))
         if not isinstance(times, Within):
@@ -106,7 +108,7 @@ class TaskTable(Table):
         text, values = self._tests({"update_time": Within(times.first, None)})
         # Before a time means before the smallest possible id of that time.
         ends = [] if times.end is None else [(times.end, b"")]
-        ends += [] if after is None else [(after.update_time, after.id)]
+        ends += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not ends:
             return text, values
         # The index uses only one of two bounds: give it the nearer one.
@@ -127,14 +129,14 @@ class TaskTable(Table):
         """See `port.Tasks.delete_all`."""
         tests, tested = self._tests(where)
         sql = self._sql
-        gone = [
+        deleted_keys = [
             (key,)
             for key in keys
             if self._execute(f"DELETE FROM {self._name} WHERE id = ? AND {tests}", [key, *tested])
         ]
         for statement in (sql.forget_items, sql.forget_versions, sql.forget_blobs):
-            self._db.executemany(statement, gone)
-        return len(gone)
+            self._db.executemany(statement, deleted_keys)
+        return len(deleted_keys)
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""
@@ -176,17 +178,17 @@ class Results:
         """See `port.Results.versions`."""
         return self._results(self._sql.versions, after)
 
-    def _results(self, statement: str, after: Key) -> tuple[list[ItemRow], Key | None]:
+    def _results(self, statement: str, last_id: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the items of the next tasks; each task has all its items, from one commit."""
         rows: list[ItemRow] = []
         characters = 0
-        for row in self._db.stream(statement, (after,)):
-            enough = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
-            if enough and row["task_id"] != after:
-                return rows, after
+        for row in self._db.stream(statement, (last_id,)):
+            is_full = len(rows) >= ITEM_ROWS or characters >= ITEM_CHARACTERS
+            if is_full and row["task_id"] != last_id:
+                return rows, last_id
             rows.append(_item(row))
             characters += len(row["item"])
-            after = row["task_id"]
+            last_id = row["task_id"]
         return rows, None
 
 

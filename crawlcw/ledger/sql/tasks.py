@@ -76,10 +76,10 @@ class Tasks(Reopening):
             self._page_each, wanted, milliseconds(self._store.now())
         )
 
-    def _page_each(self, db: Database, wanted: Mapping[str, int], now: int) -> list[Task]:
+    def _page_each(self, db: Database, limit_by_host: Mapping[str, int], now: int) -> list[Task]:
         rows: list[Row] = []
-        for host, most in wanted.items():
-            rows += islice(self._due_of_host(db, most, now, host), most)
+        for host, limit in limit_by_host.items():
+            rows += islice(self._due_of_host(db, limit, now, host), limit)
         return [*map(documents.task, documents_of(READ, rows))]
 
     def _due(self, db: Database, limit: int, now: int) -> Iterator[Row]:
@@ -103,6 +103,6 @@ class Tasks(Reopening):
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None
-        found = document_of(rows[0])
-        found["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
-        return documents.record(found)
+        document = document_of(rows[0])
+        document["items"] = [from_json(row["item"]) for row in rows if row["item"] is not None]
+        return documents.record(document)

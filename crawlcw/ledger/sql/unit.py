@@ -34,7 +34,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         Path.LAST_READY: Index(ready, "ready_at DESC", is_ready),
         Path.OWNER: Index(owned, "owner", is_owned),
     }
-    left = Index(f"INDEXED BY {tables.left}", '"left", id')
+    left_index = Index(f"INDEXED BY {tables.left}", '"left", id')
     columns = ("_id", "fence", "owner", "expires")
     return Unit(
         marker=Table(db, tables.marker, dialect, key=("spider",)),
@@ -42,7 +42,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
         # A release that a power cut loses is only a lease that expires.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
-        workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left}),
+        workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
         rates=Table(db, tables.rates, dialect, key=RATE_KEY, durable=False),
         tasks=TaskTable(db, sql),
@@ -89,8 +89,8 @@ class Groups:
 def _added_up(rows: Any) -> list[Group]:
     sums: dict[Any, Group] = {}
     for value, status, number in rows:
-        before = sums.get(value, Group(value=value))
-        sums[value] = before + _of_status(value, Status(status), number)
+        subtotal = sums.get(value, Group(value=value))
+        sums[value] = subtotal + _of_status(value, Status(status), number)
     return list(sums.values())
 
 
@@ -115,34 +115,34 @@ class Raw:
         self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
         """See `port.Raw.read`; by positions, because rows whose ids are not bytes have one too."""
-        columns, place = self._sql.raw[part]
-        select, order = f"SELECT {place} AS row, {columns}", f"ORDER BY {place}"
+        columns, position = self._sql.raw[part]
+        select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
         if only is not None:
             marks = ", ".join("?" * len(only))
             rows = self._db.execute(f"{select} WHERE id IN ({marks}) {order}", [*only])
             return [*map(_document, rows)], None
-        behind, values = ("", []) if after is None else (f"WHERE {place} > ?", [after])
-        found: list[Document] = []
+        condition, values = ("", []) if after is None else (f"WHERE {position} > ?", [after])
+        documents: list[Document] = []
         size = 0
-        for row in self._db.stream(f"{select} {behind} {order}", values):
-            found.append(_document(row))
-            large = [row[name] for name in _LARGE & found[-1].keys()]
+        for row in self._db.stream(f"{select} {condition} {order}", values):
+            documents.append(_document(row))
+            large = [row[name] for name in _LARGE & documents[-1].keys()]
             size += sum(len(value) for value in large if isinstance(value, str | bytes))
-            if len(found) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
-                return found, row["row"]
-        return found, None
+            if len(documents) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
+                return documents, row["row"]
+        return documents, None
 
 
 def _document(row: Row) -> Document:
     """Return a row as a document without nulls; values of wrong types are unchanged."""
-    found = {name: value for name, value in dict(row).items() if value is not None}
-    found["_id"] = found.pop("id")
-    del found["row"]
-    for name in TIMES & found.keys():
-        if isinstance(found[name], int) and abs(found[name]) < _LATEST:
-            found[name] = moment(found[name])
-    for name in _JSON & found.keys():
+    document = {name: value for name, value in dict(row).items() if value is not None}
+    document["_id"] = document.pop("id")
+    del document["row"]
+    for name in TIMES & document.keys():
+        if isinstance(document[name], int) and abs(document[name]) < _LATEST:
+            document[name] = moment(document[name])
+    for name in _JSON & document.keys():
         # Otherwise the value is shown unchanged.
         with suppress(TypeError, ValueError):
-            found[name] = json.loads(found[name])
-    return found
+            document[name] = json.loads(document[name])
+    return document

@@ -26,8 +26,8 @@ class Changes:
         version: int | None = None
         while True:
             # The writer's own commits do not change it; those of all other connections do.
-            found = await self._store.writer.run(number_of, _VERSION)
-            if found != version:
-                version = found
+            current_version = await self._store.writer.run(number_of, _VERSION)
+            if current_version != version:
+                version = current_version
                 yield
             await anyio.sleep(_LOOK_EVERY)

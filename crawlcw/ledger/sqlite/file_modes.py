@@ -59,26 +59,26 @@ def shut_out_others(path: Path) -> None:
 
     A file that is open only to its group does not change, because its owner wanted that.
     """
-    for each in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
+    for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):
-            mode = stat.S_IMODE(each.stat().st_mode)
+            mode = stat.S_IMODE(file.stat().st_mode)
             if not mode & stat.S_IRWXO:
                 continue
             try:
-                each.chmod(_FILE)
+                file.chmod(_FILE)
             except OSError as error:
                 logger.warning(
                     "every user may read the ledger %s (mode %o), and it cannot be changed: %s",
-                    each,
+                    file,
                     mode,
                     error.strerror,
                     extra={"event": "ledger_readable"},
                 )
                 continue
-            if each == path:
+            if file == path:
                 logger.info(
                     "every user could read the ledger %s (mode %o): now only its own can",
-                    each,
+                    file,
                     mode,
                     extra={"event": "ledger_made_private"},
                 )

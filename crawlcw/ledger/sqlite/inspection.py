@@ -50,13 +50,13 @@ class Inspection(examination.Inspection):
             violations.append(Violation(kind=Kind.NOT_WAL, detail=f"the mode is {mode}"))
         # Files that SQLite created beside a read-only file stay read-only when it is writable
         # again.
-        beside = [
+        side_files = [
             self._store.path.with_name(f"{self._store.path.name}{end}") for end in ("-wal", "-shm")
         ]
         violations += [
-            Violation(kind=Kind.STORE_READ_ONLY, detail=str(place))
-            for place in (self._store.path, self._store.path.parent, *beside)
-            if place.exists() and not os.access(place, os.W_OK)
+            Violation(kind=Kind.STORE_READ_ONLY, detail=str(path))
+            for path in (self._store.path, self._store.path.parent, *side_files)
+            if path.exists() and not os.access(path, os.W_OK)
         ]
         violations += [
             Violation(kind=Kind.STORE_DAMAGED, detail=str(row[0]))
@@ -76,9 +76,9 @@ class Inspection(examination.Inspection):
 
 
 def _write_refusal(db: Database, path: Path) -> str | None:
-    for place in (path, path.parent):
-        if not os.access(place, os.W_OK):
-            return f"{place} is read-only"
+    for location in (path, path.parent):
+        if not os.access(location, os.W_OK):
+            return f"{location} is read-only"
     with db.transaction():
         return None
 
@@ -87,12 +87,12 @@ def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> It
     """Yield the tables and indexes that differ from those that `create` makes."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
         yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
-    there = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
+    texts = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
         # SQLite stores the text of a statement without this.
-        made = statement.replace("IF NOT EXISTS ", "")
-        name = made.split('"')[1]
-        if name not in there:
+        definition = statement.replace("IF NOT EXISTS ", "")
+        name = definition.split('"')[1]
+        if name not in texts:
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
-        elif there[name].split() != made.split():
-            yield Violation(kind=Kind.STORE_DIFFERENT, detail=f"{name} is {there[name]}")
+        elif texts[name].split() != definition.split():
+            yield Violation(kind=Kind.STORE_DIFFERENT, detail=f"{name} is {texts[name]}")

@@ -50,7 +50,7 @@ def prepare(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
     # Check before any change, because the mode is written into the file.
-    found = check_marker(db, name, path, kind=kind)
+    recorded_kind = check_marker(db, name, path, kind=kind)
     names = names_in(db)
     if not create and name not in names:
         raise UnknownNameError(name)
@@ -63,7 +63,7 @@ def prepare(
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
         # A transaction would wait for other processes that write, and readers need none.
-        return found
+        return recorded_kind
     with db.transaction(durable=True):
         # SQLite takes "Books" and "books" for the same table, so the marker does too.
         db.execute(
@@ -117,10 +117,10 @@ def check_marker(
             f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
             f"from {name}: rename the spider, or use another file."
         )
-    there = LedgerKind.of(marker["tracked"])
+    recorded_kind = LedgerKind.of(marker["tracked"])
     if kind is not None and marker["tracked"] is not None:
-        check_kind(there, kind, name, ledger=f"The ledger {path}", other="another file")
-    return there
+        check_kind(recorded_kind, kind, name, ledger=f"The ledger {path}", other="another file")
+    return recorded_kind
 
 
 def names_in(db: sqlite3.Connection) -> set[str]:
