@@ -91,9 +91,9 @@ class Items:
 
     async def of_version(self, task_id: bytes, fence: int) -> list[Document]:
         """Return the kept items of one visit, as they are stored."""
-        kept = _of_visits(task_id, fence, fence + 1)
-        blobs = await self._store.items.find(kept).hint("_id_").to_list(None)
-        return [each["item"] for each in sorted(blobs, key=lambda each: each["_id"]["n"])]
+        query = _of_visits(task_id, fence, fence + 1)
+        blobs = await self._store.items.find(query).hint("_id_").to_list(None)
+        return [row["item"] for row in sorted(blobs, key=lambda row: row["_id"]["n"])]
 
     async def whole(self, found: Mapping[str, Any]) -> list[Document]:
         """Return the items of a task's document, as they are stored."""
@@ -102,10 +102,10 @@ class Items:
         for start in range(0, len(outside), _BATCH):
             numbers = outside[start : start + _BATCH]
             source = {"task": found["_id"], "fence": found["items_from"]["fence"]}
-            places = {"_id": {"$in": [{**source, "n": number} for number in numbers]}}
-            cursor = self._store.items.find(places).hint("_id_")
-            for each in await all_of(cursor, len(numbers)):
-                items[each["_id"]["n"]] = each["item"]
+            query = {"_id": {"$in": [{**source, "n": number} for number in numbers]}}
+            cursor = self._store.items.find(query).hint("_id_")
+            for document in await all_of(cursor, len(numbers)):
+                items[document["_id"]["n"]] = document["item"]
         return items
 
     async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
@@ -121,8 +121,8 @@ class Items:
                 size += outside[end].size
                 end += 1
             updates = [
-                Update({"_id": each.key}, {"$set": {"item": each.item}}, upsert=True)
-                for each in outside[start:end]
+                Update({"_id": entry.key}, {"$set": {"item": entry.item}}, upsert=True)
+                for entry in outside[start:end]
             ]
             sent = await send(self._store.items, updates)
             refused |= {start + n: why for n, why in sent.refused.items()}
@@ -134,18 +134,18 @@ class Items:
 
         If the process dies before this, the page's next visit does it.
         """
-        again = [s.lease.task.id for s in settlements if _replaces(s)]
-        if not again:
+        task_ids = [settlement.lease.task.id for settlement in settlements if _replaces(settlement)]
+        if not task_ids:
             return
-        kept = {"items_from": 1, "versions": 1, "settled": 1}
-        cursor = self._store.tasks.find({"_id": {"$in": again}}, kept).hint("_id_")
+        projection = {"items_from": 1, "versions": 1, "settled": 1}
+        cursor = self._store.tasks.find({"_id": {"$in": task_ids}}, projection).hint("_id_")
         old = []
-        for found in await all_of(cursor, len(again)):
-            sources = [*(found.get("versions") or ()), found.get("items_from") or {}]
+        for task in await all_of(cursor, len(task_ids)):
+            sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
-            first = min(fences, default=found["settled"])
+            first = min(fences, default=task["settled"])
             # Later fences may belong to a worker that is about to record them.
-            old.append(_of_visits(found["_id"], 0, first))
+            old.append(_of_visits(task["_id"], 0, first))
         if old:
             await self._store.items.delete_many({"$or": old}, hint="_id_")
 
@@ -156,9 +156,9 @@ def _replaces(settlement: Settlement) -> bool:
 
 
 def _rows(
-    found: Mapping[str, Any], source: Mapping[str, Any], items: Iterable[Document]
+    task: Mapping[str, Any], source: Mapping[str, Any], items: Iterable[Document]
 ) -> list[ItemRow]:
-    url = source.get("url") or found["url"]
+    url = source.get("url") or task["url"]
     return [
         ItemRow(item=documents.unescaped(item), url=url, fetched_at=source["time"])
         for item in items
@@ -217,13 +217,13 @@ class Blobs:
         cursor = self._store.blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(
             BY_TASK
         )
-        await self._drop([each["_id"] for each in await cursor.to_list(None)])
+        await self._drop([file["_id"] for file in await cursor.to_list(None)])
 
     async def _drop(self, files: list[str]) -> None:
         for start in range(0, len(files), BATCH):
-            some = {"$in": files[start : start + BATCH]}
+            id_test = {"$in": files[start : start + BATCH]}
             # The chunks last, because a file without its chunks would exist, but broken. They are
             # deleted even if the file is gone, because the first call may have stopped in
             # between.
-            await self._store.blob_files.delete_many({"_id": some}, hint="_id_")
-            await self._store.blob_chunks.delete_many({"files_id": some})
+            await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
+            await self._store.blob_chunks.delete_many({"files_id": id_test})

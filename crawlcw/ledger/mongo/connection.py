@@ -47,25 +47,25 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
             client = _client(url, driver)
             return client, client.get_default_database(default="crawlcw")
     except PyMongoError as error:
-        said = f"MongoDB: {_without_secrets(sentence(error), url)}"
+        message = f"MongoDB: {_without_secrets(sentence(error), url)}"
     except (ValueError, UserWarning) as error:
-        said = f"the ledger's URL will not do: {_without_secrets(_named(error, url), url)}"
+        message = f"the ledger's URL will not do: {_without_secrets(_named(error, url), url)}"
     except OSError as error:
         # Errors of TLS are among these: a file that is not a certificate, or not a key.
-        said = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
+        message = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
     except Exception as error:
         # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors have no other base
         # class.
         if type(error).__module__ != "OpenSSL.SSL":
             raise
-        said = f"a file that the ledger's URL names for TLS will not do: {error}"
-    raise LedgerConfigurationError(said)
+        message = f"a file that the ledger's URL names for TLS will not do: {error}"
+    raise LedgerConfigurationError(message)
 
 
-def _without_secrets(said: str, url: str) -> str:
+def _without_secrets(message: str, url: str) -> str:
     """Return the driver's message without any text that may be a part of a password."""
     secret = url.rpartition("@")[0]
-    return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], said)
+    return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], message)
 
 
 def _named(error: Exception, url: str) -> str:
@@ -82,8 +82,8 @@ def _named(error: Exception, url: str) -> str:
 
 
 def _reason(error: OSError) -> str:
-    said = error.strerror or str(error)
-    return f"{error.filename}: {said}" if error.filename else said
+    message = error.strerror or str(error)
+    return f"{error.filename}: {message}" if error.filename else message
 
 
 def _client(url: str, driver: str) -> Any:
@@ -96,8 +96,8 @@ def _client(url: str, driver: str) -> Any:
         "retryWrites": False,
         "appname": "crawlcw",
     }
-    given = url.partition("?")[2].lower()
-    options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in given}
+    query = url.partition("?")[2].lower()
+    options = {key: value for key, value in defaults.items() if f"{key.lower()}=" not in query}
     client = client_class(driver)
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
 

@@ -31,52 +31,52 @@ class Contents:
 
     async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """See `copying.Contents.read`."""
-        after = None
+        cursor = None
         while True:
-            found, after = await resumed(self._store, self._next, part, after)
-            if found:
-                yield found
-            if after is None:
+            batch, cursor = await resumed(self._store, self._next, part, cursor)
+            if batch:
+                yield batch
+            if cursor is None:
                 return
 
-    async def _next(self, _unit: Unit, part: Part, after: Any) -> tuple[list[Document], Any]:
+    async def _next(self, _unit: Unit, part: Part, cursor: Any) -> tuple[list[Document], Any]:
         """Return the next documents, and the id of the last one; None: there are no more."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
-        collection, whole = of_tasks if part is Part.TASKS else of_blobs
-        found, last = await some(collection, None, after=after)
+        collection, load = of_tasks if part is Part.TASKS else of_blobs
+        batch, next_cursor = await some(collection, None, after=cursor)
         documents: list[Document] = []
         size = 0
-        for each in found:
+        for document in batch:
             with mapped():
-                documents.append(await whole(each))
+                documents.append(await load(document))
             size += len(bson.encode(documents[-1]))
             if size >= _BYTES:
-                return documents, each["_id"]
-        return documents, last
+                return documents, document["_id"]
+        return documents, next_cursor
 
-    async def _task(self, found: Document) -> Document:
-        task = {name: value for name, value in found.items() if name not in _OWN}
+    async def _task(self, document: Document) -> Document:
+        task = {name: value for name, value in document.items() if name not in _OWN}
         if "items" in task:
-            task["items"] = await self._items.whole(found)
+            task["items"] = await self._items.whole(document)
             # Other stores do not need to know where large items are.
-            source = found["items_from"]
+            source = document["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:
             task["versions"] = [
-                {**source, "items": await self._items.of_version(found["_id"], source["fence"])}
+                {**source, "items": await self._items.of_version(document["_id"], source["fence"])}
                 for source in task["versions"]
             ]
         return task
 
-    async def _blob(self, found: Document) -> Document:
-        value = await self._blobs.escaped(BlobRef(id=found["_id"], size=found["length"]))
-        return {"_id": found["_id"], "task_id": found["metadata"]["task"], "value": value}
+    async def _blob(self, file: Document) -> Document:
+        value = await self._blobs.escaped(BlobRef(id=file["_id"], size=file["length"]))
+        return {"_id": file["_id"], "task_id": file["metadata"]["task"], "value": value}
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """See `copying.Contents.write`."""
         if part is Part.BLOBS:
-            for each in documents:
-                await self._blobs.upload(each["_id"], each["task_id"], each["value"])
+            for blob in documents:
+                await self._blobs.upload(blob["_id"], blob["task_id"], blob["value"])
             return
         with mapped():
             outside: list[OutsideItem] = []

@@ -61,21 +61,21 @@ async def misconfiguration(client: Any, url: str) -> str | None:
     return None
 
 
-async def _wrong_with(address: tuple[str, int | None], said: str, url: str) -> str | None:
+async def _wrong_with(address: tuple[str, int | None], message: str, url: str) -> str | None:
     host, port = address[0], address[1] or 27017
-    place = f"{host}:{port}"
-    if distrust := _DISTRUST.search(said):
+    server = f"{host}:{port}"
+    if distrust := _DISTRUST.search(message):
         return (
-            f"the certificate of {place} is not trusted ({distrust[1] or distrust[0]}): name the "
+            f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): name the "
             "file of its authority by tlsCAFile"
         )
-    if _REFUSAL.search(said):
+    if _REFUSAL.search(message):
         return None
     if uses_tls(url):
         if not await _speaks_tls(host, port) and await _speaks_plainly(host, port):
-            return f"{place} speaks no TLS, and the URL asks for it (tls=true)"
+            return f"{server} speaks no TLS, and the URL asks for it (tls=true)"
     elif await _speaks_tls(host, port):
-        return f"{place} speaks TLS only: add tls=true to the URL"
+        return f"{server} speaks TLS only: add tls=true to the URL"
     return None
 
 
@@ -124,9 +124,9 @@ def lacking(
 
     *status* is the reply to `connectionStatus`. If it names no user, nothing is refused.
     """
-    found = status.get("authInfo", {})
-    granted = found.get("authenticatedUserPrivileges")
-    if not found.get("authenticatedUsers") or granted is None:
+    auth_info = status.get("authInfo", {})
+    granted = auth_info.get("authenticatedUserPrivileges")
+    if not auth_info.get("authenticatedUsers") or granted is None:
         return []
     allowed = set(actions)
     for collection in collections:
@@ -136,15 +136,15 @@ def lacking(
 
 def _allowed(granted: Iterable[Mapping[str, Any]], database: str, collection: str) -> set[str]:
     allowed: set[str] = set()
-    for each in granted:
-        resource = each["resource"]
+    for privilege in granted:
+        resource = privilege["resource"]
         everything = resource.get("anyResource", False)
-        here = resource.get("db") in ("", database) and resource.get("collection") in (
+        is_covered = resource.get("db") in ("", database) and resource.get("collection") in (
             "",
             collection,
         )
-        if everything or here:
-            allowed.update(each["actions"])
+        if everything or is_covered:
+            allowed.update(privilege["actions"])
     return allowed
 
 
@@ -158,17 +158,17 @@ def lacking_sentence(actions: Iterable[str], database: str) -> str:
 
 def refused_sentence(error: OperationFailure) -> str:
     """Return the message for an operation that the server refused, without its contents."""
-    said = str(error.details.get("errmsg", error) if error.details else error)
-    if match := _REFUSED.match(said):
+    message = str(error.details.get("errmsg", error) if error.details else error)
+    if match := _REFUSED.match(message):
         database, command, collection = match.groups()
         action = _OF_COMMANDS.get(command, command)
-        place = f"{database}.{collection}" if collection else database
-        return f"the MongoDB user lacks the privilege {action} on {place} ({_ROLES})"
-    if "requires authentication" in said:
+        namespace = f"{database}.{collection}" if collection else database
+        return f"the MongoDB user lacks the privilege {action} on {namespace} ({_ROLES})"
+    if "requires authentication" in message:
         return "MongoDB asks for a user: write mongodb://user:password@host/database"
     # The rest is the command, with the documents that it would have written.
-    said = said.partition("{")[0].rstrip(" .:")[:200]
+    message = message.partition("{")[0].rstrip(" .:")[:200]
     return (
-        f"MongoDB refuses access: {said}: check the user, the password and authSource in the "
+        f"MongoDB refuses access: {message}: check the user, the password and authSource in the "
         "ledger's URL"
     )

@@ -27,8 +27,8 @@ class Shielded:
         return shielded(self.inner[name])
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.inner, name)
-        return partial(_call, found) if inspect.ismethod(found) else shielded(found)
+        attribute = getattr(self.inner, name)
+        return partial(_call, attribute) if inspect.ismethod(attribute) else shielded(attribute)
 
     def __aiter__(self) -> Self:
         return self

@@ -65,11 +65,11 @@ class Groups:
         groups, failed, leased = await asyncio.gather(
             self._by_host(), self._numbers("host", HAS_FAILED, FAILED_BY_HOST), self._leased()
         )
-        found = {str(group.value): group for group in groups}
+        by_host = {str(group.value): group for group in groups}
         # A host that was added during the counts may be in only some of them.
-        names = found.keys() | failed.keys() | leased.keys()
+        names = by_host.keys() | failed.keys() | leased.keys()
         return {
-            name: _counts(found.get(name, _NOTHING), failed=failed[name], leased=leased[name])
+            name: _counts(by_host.get(name, _NOTHING), failed=failed[name], leased=leased[name])
             for name in names
         }
 
@@ -86,18 +86,18 @@ class Groups:
 
     async def _by_host(self) -> list[Group]:
         # A task that ends in between is in both counts, or in neither.
-        opened, done = await asyncio.gather(
+        opened, done_counts = await asyncio.gather(
             self._numbers("host", _IS_OPEN, BY_HOST), self._done("host", DONE_BY_HOST)
         )
-        return _groups(opened, *done)
+        return _groups(opened, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
         """Return the groups of tasks with a callback; the tasks that are not done are open."""
-        total, done = await asyncio.gather(
+        total, done_counts = await asyncio.gather(
             self._numbers(field, where, BY_CALLBACK), self._done(field, DONE_BY_CALLBACK, where)
         )
         # The open ones are a difference, so a task that ended in between is not counted twice.
-        return _groups(total - done[0] - done[1], *done)
+        return _groups(total - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
         sums: dict[Any, Group] = {}
@@ -108,9 +108,9 @@ class Groups:
 
     async def _by_status_code(self) -> list[Group]:
         finished, ignored = await self._done("response.status", BY_ANSWER)
-        done = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
+        totals = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
         without = Group(
-            value=None, finished=done[0] - finished.total(), ignored=done[1] - ignored.total()
+            value=None, finished=totals[0] - finished.total(), ignored=totals[1] - ignored.total()
         )
         return [*_groups(Counter(), finished, ignored), without]
 
@@ -138,12 +138,12 @@ class Groups:
                 {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
             ]
             groups = await self._store.aggregate(pipeline, hint=index, most=_KEYS + 1)
-            found = {group["_id"]: group["n"] for group in groups}
-            numbers.update(found)
-            if sum(found.values()) < _KEYS:
+            counts = {group["_id"]: group["n"] for group in groups}
+            numbers.update(counts)
+            if sum(counts.values()) < _KEYS:
                 return numbers
             # The last value may have more tasks than were grouped.
-            above = max(found)
+            above = max(counts)
             numbers[above] = await self._store.count({**where, field: above}, hint=index)
 
 

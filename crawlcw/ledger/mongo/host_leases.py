@@ -22,16 +22,16 @@ class MongoHostLeases(HostLeases):
     ) -> list[HostLease]:
         hosts = self._store.unit.hosts
         ready = {"ready_at": AtMost(now)}
-        taken = Edit(set={"owner": token, "ready_at": end}, inc={"epoch": 1})
+        lease_edit = Edit(set={"owner": token, "ready_at": end}, inc={"epoch": 1})
         tried: list[str] = []
         missing = limit
         for _ in range(_ROUNDS):
-            found = await hosts.scan(ready, by=Path.READY, limit=missing, fields=("_id",))
-            names = [each["_id"] for each in found]
+            ready_hosts = await hosts.scan(ready, by=Path.READY, limit=missing, fields=("_id",))
+            names = [host["_id"] for host in ready_hosts]
             if not names:
                 break
             tried += names
-            number = await hosts.change_where({"_id": Among(names), **ready}, taken)
+            number = await hosts.change_where({"_id": Among(names), **ready}, lease_edit)
             missing -= number
             if number == len(names):
                 break

@@ -25,16 +25,16 @@ class MongoHosts(Hosts):
         # any.
         rest = sorted(hosts)
         while rest:
-            found = await self._first({"host": Among(rest[:_ASKED])})
-            if not found:
+            tasks = await self._first({"host": Among(rest[:_ASKED])})
+            if not tasks:
                 rest = rest[_ASKED:]
                 continue
-            host = found[0]["host"]
-            while found:
-                (task,) = found
+            host = tasks[0]["host"]
+            while tasks:
+                (task,) = tasks
                 earliest[host] = min(task["due"], earliest.get(host, task["due"]))
                 lower = Within(None, task["priority"])
-                found = await self._first({"host": host, "priority": lower})
+                tasks = await self._first({"host": host, "priority": lower})
             rest = rest[bisect_right(rest, host) :]
         return earliest
 

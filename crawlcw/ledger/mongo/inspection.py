@@ -120,15 +120,15 @@ class Schema:
             if marker is None:
                 return False
             for collection, indexes in self.indexes():
-                found = await collection.index_information()
-                if not all(is_as_designed(found.get(n, {}), d) for n, d in indexes.items()):
+                index_info = await collection.index_information()
+                if not all(is_as_designed(index_info.get(n, {}), d) for n, d in indexes.items()):
                     return False
         return True
 
     async def _prepare_indexes(self) -> None:
         for collection, indexes in self.indexes():
-            there = await collection.index_information()
-            missing = {name: indexes[name] for name in indexes if name not in there}
+            index_info = await collection.index_information()
+            missing = {name: indexes[name] for name in indexes if name not in index_info}
             if missing:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
@@ -139,11 +139,11 @@ class Schema:
                 except OperationFailure as error:
                     if error.code != _UNDER_ANOTHER_NAME:
                         raise
-                    taken = _under_another_name(there, missing)
-                    raise _wrong_index(collection.name, taken) from error
-                there = await collection.index_information()
+                    existing_name = _under_another_name(index_info, missing)
+                    raise _wrong_index(collection.name, existing_name) from error
+                index_info = await collection.index_information()
             for name, design in indexes.items():
-                if not is_as_designed(there.get(name, {}), design):
+                if not is_as_designed(index_info.get(name, {}), design):
                     raise _wrong_index(collection.name, name)
 
     def indexes(self) -> list[tuple[Any, Indexes]]:
@@ -197,15 +197,15 @@ class Schema:
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
     """Return whether an index is the one that `prepare` creates."""
-    there = [(field, int(direction)) for field, direction in index.get("key", [])]
-    return (there, dict(index.get("partialFilterExpression", {}))) == design
+    keys = [(field, int(direction)) for field, direction in index.get("key", [])]
+    return (keys, dict(index.get("partialFilterExpression", {}))) == design
 
 
-def _under_another_name(there: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
+def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
     """Return the name of the index that equals a missing one except for its name."""
     designs = missing.values()
-    alike = (n for n, each in there.items() if any(is_as_designed(each, d) for d in designs))
-    return next(alike, min(missing))
+    names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
+    return next(names, min(missing))
 
 
 def _model(name: str, design: Index) -> pymongo.IndexModel:
@@ -255,8 +255,8 @@ class Inspection(examination.Inspection):
                 detail = "the note of its format is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
             for collection, indexes in self._schema.indexes():
-                found = await collection.index_information()
-                violations += _index_violations(collection.name, found, indexes)
+                index_info = await collection.index_information()
+                violations += _index_violations(collection.name, index_info, indexes)
             recorded = await self._store.tasks.find_one({}, {"_id": 1}) is not None
         topology, lacks = topology_of(hello)
         confirmed = "confirmed"
@@ -297,13 +297,13 @@ class Inspection(examination.Inspection):
 
 
 def _index_violations(
-    collection: str, found: Mapping[str, Any], indexes: Indexes
+    collection: str, index_info: Mapping[str, Any], indexes: Indexes
 ) -> Iterator[Violation]:
     for name, design in indexes.items():
-        if name not in found:
+        if name not in index_info:
             detail = f"index {name} of {collection} is missing"
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=detail)
-        elif not is_as_designed(found[name], design):
+        elif not is_as_designed(index_info[name], design):
             detail = f"db[{collection!r}].dropIndex({name!r}) drops an index that is not crawlcw's"
             yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
 

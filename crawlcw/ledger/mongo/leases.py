@@ -51,29 +51,29 @@ class Leases(HeldTasks):
         call.
         """
         adopted = await self._resolve_unsure(tasks, lease=lease)
-        ours = {each.task.id for each in adopted}
+        ours = {claim.task.id for claim in adopted}
         tasks = [task for task in tasks if task.id not in ours]
-        together = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
+        batch = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
         # A task with an expired lease is claimed alone, because each has its own count of losses.
-        apart = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
-        alone = [(each, self._store.token(worker)) for each in apart]
-        token = self._store.token(worker)
+        singles = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
+        pairs = [(claim, self._store.token(worker)) for claim in singles]
+        batch_token = self._store.token(worker)
         try:
             answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
-                *(self._claim_one(task, own, lease, max_lost) for task, own in alone)
+                *(self._claim_one(task, token, lease, max_lost) for task, token in pairs)
             )
-            answers += await self._claim_together(together, token, lease)
+            answers += await self._claim_together(batch, batch_token, lease)
         except asyncio.CancelledError:
             # The server may have received the claims, but its replies are lost.
-            sent = [*alone, *((task, token) for task in together)]
-            for task, own in [*sent, *((each.task, each.token) for each in adopted)]:
-                self._note_unsure(task, own)
+            sent = [*pairs, *((task, batch_token) for task in batch)]
+            for task, token in [*sent, *((claim.task, claim.token) for claim in adopted)]:
+                self._note_unsure(task, token)
             raise
         leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
         for answer in answers:
             if isinstance(answer, LedgerUnavailableError):
-                for each in leases:
-                    self._note_unsure(each.task, each.token)
+                for claim in leases:
+                    self._note_unsure(claim.task, claim.token)
                 raise answer
         return Claimed(
             leases=leases,
@@ -105,27 +105,29 @@ class Leases(HeldTasks):
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
-                found = await collection.find_one_and_update(
+                document = await collection.find_one_and_update(
                     guard, _claim(change), projection=self._read({"_id": 1}), hint="_id_"
                 )
         except LedgerUnavailableError as error:
             self._note_unsure(task, token)
             return error
-        if found is None:
+        if document is None:
             return None
         if change.lock is None:
             return change.status
         assert change.due is not None
-        task = self._loaded(task, found)
+        task = self._loaded(task, document)
         return Lease(task=task, token=token, fence=change.fence, expires=change.due)
 
     def _read(self, fields: Mapping[str, int]) -> dict[str, int]:
         """Return the fields that a claim reads, with the payload of a tracked task."""
         return {**fields, **_CARRIED} if self._store.kind.tracked else dict(fields)
 
-    def _loaded(self, task: Task, found: Mapping[str, Any]) -> Task:
+    def _loaded(self, task: Task, document: Mapping[str, Any]) -> Task:
         """Return the task, with its payload if it is a tracked one."""
-        return replace(task, carried=documents.carried(found)) if self._store.kind.tracked else task
+        return (
+            replace(task, carried=documents.carried(document)) if self._store.kind.tracked else task
+        )
 
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
@@ -134,9 +136,9 @@ class Leases(HeldTasks):
         if not tasks:
             return []
         now = self._store.now()
-        alike: dict[tuple[int, int], list[bytes]] = {}
+        ids_by_state: dict[tuple[int, int], list[bytes]] = {}
         for task in tasks:
-            alike.setdefault((int(task.status), task.fence), []).append(task.id)
+            ids_by_state.setdefault((int(task.status), task.fence), []).append(task.id)
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
@@ -144,10 +146,10 @@ class Leases(HeldTasks):
             # released meanwhile.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
-                for (status, fence), ids in alike.items()
+                for (status, fence), ids in ids_by_state.items()
             ],
         }
-        taken = {
+        lease_fields = {
             "status": int(transitions.CLAIM.to),
             "due": now + lease,
             "update_time": now,
@@ -158,14 +160,14 @@ class Leases(HeldTasks):
         try:
             with mapped():
                 await self._store.tasks.update_many(
-                    guard, {"$set": taken, "$inc": {"fence": 1}}, hint="_id_"
+                    guard, {"$set": lease_fields, "$inc": {"fence": 1}}, hint="_id_"
                 )
-                got = {lease.task.id: lease for lease in await self._leases_of(claims)}
+                lease_by_id = {lease.task.id: lease for lease in await self._leases_of(claims)}
         except LedgerUnavailableError as error:
             for task in tasks:
                 self._note_unsure(task, token)
             return [error]
-        return [got.get(task.id) for task in tasks]
+        return [lease_by_id.get(task.id) for task in tasks]
 
     def _note_unsure(self, task: Task, token: str) -> None:
         # Two calls may claim a task at the same time, and either may have got it.
@@ -197,15 +199,20 @@ class Leases(HeldTasks):
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
         """Return the leases that the ledger has for the claims (id -> token -> task before)."""
-        wanted = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
-        cursor = self._store.tasks.find(wanted, self._read(_HELD)).hint("_id_")
+        query = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
+        cursor = self._store.tasks.find(query, self._read(_HELD)).hint("_id_")
         leases = []
-        for found in await all_of(cursor, len(claims)):
-            token = found["lock"]
-            if task := claims[bytes(found["_id"])].get(token):
-                held = self._loaded(task, found)
+        for document in await all_of(cursor, len(claims)):
+            token = document["lock"]
+            if task := claims[bytes(document["_id"])].get(token):
+                claimed_task = self._loaded(task, document)
                 leases.append(
-                    Lease(task=held, token=token, fence=found["fence"], expires=found["due"])
+                    Lease(
+                        task=claimed_task,
+                        token=token,
+                        fence=document["fence"],
+                        expires=document["due"],
+                    )
                 )
         return leases
 
@@ -215,7 +222,7 @@ class Leases(HeldTasks):
             await self._check_clock(lease)
             if not leases:
                 return set()
-            mine = locked((held.task.id for held in leases), (held.token for held in leases))
+            mine = locked((claim.task.id for claim in leases), (claim.token for claim in leases))
             # A delayed renewal must not shorten a lease that a later one has extended.
             result = await self._store.tasks.update_many(
                 mine, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
@@ -224,9 +231,9 @@ class Leases(HeldTasks):
                 return set()
             cursor = self._store.tasks.find(mine, {"fence": 1}).hint("_id_")
             fences = {
-                bytes(each["_id"]): each["fence"] for each in await all_of(cursor, len(leases))
+                bytes(task["_id"]): task["fence"] for task in await all_of(cursor, len(leases))
             }
-        return {held.task.id for held in leases if fences.get(held.task.id) != held.fence}
+        return {claim.task.id for claim in leases if fences.get(claim.task.id) != claim.fence}
 
     async def _check_clock(self, lease: timedelta) -> None:
         """Measure the server's time again if the last measurement is old."""

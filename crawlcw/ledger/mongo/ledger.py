@@ -170,9 +170,9 @@ class MongoLedger:
             with mapped():
                 markers = await database[SCHEMA].find({}, {"_id": 1}).sort("_id", 1).to_list(None)
                 return [
-                    each["_id"]
-                    for each in markers
-                    if await database[each["_id"]].find_one({}, {"_id": 1}) is not None
+                    marker["_id"]
+                    for marker in markers
+                    if await database[marker["_id"]].find_one({}, {"_id": 1}) is not None
                 ]
         finally:
             await closed(client)

@@ -27,12 +27,12 @@ class Outcomes:
         """Write all outcomes in one unordered bulk of fenced updates."""
         with mapped():
             matched, refused = await self._record(settlements, mine)
-            given_up = [_rejection(settlements[place], why) for place, why in refused.items()]
-            again = await send(self._store.durable, given_up)
+            given_up = [_rejection(settlements[index], why) for index, why in refused.items()]
+            rejection_reply = await send(self._store.durable, given_up)
             leases = [settlement.lease for settlement in settlements]
-            is_all = matched + again.matched == len(leases)
+            is_all = matched + rejection_reply.matched == len(leases)
             lost = [] if is_all else await self._not_settled(leases)
-        rejected = tuple((leases[place], why) for place, why in refused.items())
+        rejected = tuple((leases[index], why) for index, why in refused.items())
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _record(
@@ -48,15 +48,15 @@ class Outcomes:
         updates: dict[int, Update] = {}
         outside: list[OutsideItem] = []
         owners: list[int] = []  #: for each item outside, the index of its outcome
-        for place, settlement in enumerate(settlements):
+        for index, settlement in enumerate(settlements):
             try:
                 change, large = await _update(settlement)
             except UNENCODABLE as error:
-                refused[place] = str(error)
+                refused[index] = str(error)
             else:
-                updates[place] = Update(guard(settlement.lease), change)
+                updates[index] = Update(guard(settlement.lease), change)
                 outside += large
-                owners += [place] * len(large)
+                owners += [index] * len(large)
         # A page with many items may take long, and no other page waits for it.
         last = set(owners)
         matched = await self._send(updates, updates.keys() - last, refused)
@@ -68,11 +68,11 @@ class Outcomes:
         return matched, refused
 
     async def _send(
-        self, updates: Mapping[int, Update], places: Collection[int], refused: dict[int, str]
+        self, updates: Mapping[int, Update], indexes: Collection[int], refused: dict[int, str]
     ) -> int:
         """Send some of the updates; return how many matched, and add those *refused*."""
-        order = sorted(places)
-        sent = await send(self._store.durable, [updates[place] for place in order])
+        order = sorted(indexes)
+        sent = await send(self._store.durable, [updates[index] for index in order])
         refused |= {order[n]: why for n, why in sent.refused.items()}
         return sent.matched
 
@@ -81,16 +81,16 @@ class Outcomes:
         with mapped():
             matched, refused = await self._record(settlements, lambda lease: unmoved(lease.task))
             leases = [settlement.lease for settlement in settlements]
-            tried = [lease for place, lease in enumerate(leases) if place not in refused]
+            tried = [lease for index, lease in enumerate(leases) if index not in refused]
             lost = [] if matched == len(tried) else await self._not_settled(tried)
-        rejected = tuple((leases[place], why) for place, why in refused.items())
+        rejected = tuple((leases[index], why) for index, why in refused.items())
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases whose outcome is not the last one recorded for the task."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
-        settled = {bytes(each["_id"]): each["settled"] for each in await all_of(cursor, len(ids))}
+        settled = {bytes(task["_id"]): task["settled"] for task in await all_of(cursor, len(ids))}
         return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
 
     async def release(self, leases: Sequence[Lease]) -> int:

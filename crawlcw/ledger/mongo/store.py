@@ -153,13 +153,13 @@ class MongoStore:
 
     async def set_clock(self) -> None:
         """Read the server's time."""
-        asked = self.clock.monotonic()
+        asked_at = self.clock.monotonic()
         hello = await self.database.command("hello")
-        answered = self.clock.monotonic()
+        answered_at = self.clock.monotonic()
         # `command` always returns naive times.
         local = hello["localTime"].replace(tzinfo=UTC)
-        self.clock.set(local, asked=asked, answered=answered)
-        self.clock_checked = answered
+        self.clock.set(local, asked=asked_at, answered=answered_at)
+        self.clock_checked = answered_at
 
     def token(self, worker: str) -> str:
         """Return a token that no other lease of the worker has."""
@@ -240,8 +240,8 @@ async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
     """Return everything a cursor has, at most *most* documents, in one reply."""
     # By default the server's first reply has 101 documents, and a reply that is exactly full does
     # not say whether there are more.
-    found: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
-    return found
+    reply: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
+    return reply
 
 
 async def some(
@@ -267,5 +267,5 @@ async def some(
         # Unlike `$gt`, it continues with ids of other types.
         cursor = cursor.min([("_id", after)])
     with mapped():
-        found = await all_of(cursor, _IN_REPLY)
-    return found, found[-1]["_id"] if found and only is None else None
+        batch = await all_of(cursor, _IN_REPLY)
+    return batch, batch[-1]["_id"] if batch and only is None else None

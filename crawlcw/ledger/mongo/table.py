@@ -81,8 +81,8 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
         UpdateOne(chosen, change, upsert=upsert, hint="_id_") for chosen, change, upsert in updates
     ]
     try:
-        done = await collection.bulk_write(bulk, ordered=False)
-        return Sent(done.matched_count, done.upserted_count)
+        reply = await collection.bulk_write(bulk, ordered=False)
+        return Sent(reply.matched_count, reply.upserted_count)
     except BulkWriteError as error:
         details = error.details or {}
         return Sent(details.get("nMatched", 0), details.get("nUpserted", 0), refusals(error))
@@ -92,12 +92,12 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
         # The driver encodes a bulk as a whole, and the server refuses it as a whole: find the
         # updates that caused it.
         errors = [encoding_error({"update": update.change}) for update in updates]
-        refused = {place: error for place, error in enumerate(errors) if error is not None}
+        refused = {index: error for index, error in enumerate(errors) if error is not None}
         if not refused:
             raise
-    places = [place for place in range(len(updates)) if place not in refused]
-    sound = await send(collection, [updates[place] for place in places])
-    return sound._replace(refused=refused | {places[n]: why for n, why in sound.refused.items()})
+    indexes = [index for index in range(len(updates)) if index not in refused]
+    sound = await send(collection, [updates[index] for index in indexes])
+    return sound._replace(refused=refused | {indexes[n]: why for n, why in sound.refused.items()})
 
 
 class Table:
@@ -122,7 +122,8 @@ class Table:
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`: one command for all."""
         updates = [
-            Update({"_id": each["_id"]}, {"$setOnInsert": each}, upsert=True) for each in documents
+            Update({"_id": document["_id"]}, {"$setOnInsert": document}, upsert=True)
+            for document in documents
         ]
         return (await self._sent(updates)).inserted
 
@@ -132,8 +133,8 @@ class Table:
         """See `port.Documents.read`."""
         shown = dict.fromkeys(fields, 1) or self._hidden
         chosen = self.filter({"_id": Among(keys), **(where or {})})
-        found = await self._found(chosen, shown, _BY_KEY, limit=len(keys)) if keys else []
-        return {each["_id"]: each for each in found}
+        documents = await self._found(chosen, shown, _BY_KEY, limit=len(keys)) if keys else []
+        return {document["_id"]: document for document in documents}
 
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
@@ -158,13 +159,13 @@ class Table:
             cursor = self.collection.find(chosen, shown or None).sort(index.order).hint(index.name)
             # By default the server's first reply has 101 documents.
             cursor = cursor.limit(limit).batch_size(limit + 1)
-            found: list[Document] = await cursor.to_list(None)
-        return found
+            documents: list[Document] = await cursor.to_list(None)
+        return documents
 
     async def change(self, writes: Sequence[Write]) -> int:
         """See `port.Documents.change`: one command for all."""
-        done = await self._sent([self._update(write) for write in writes])
-        return done.matched + done.inserted
+        reply = await self._sent([self._update(write) for write in writes])
+        return reply.matched + reply.inserted
 
     def _update(self, write: Write) -> Update:
         change = self.operators(write.edit, write.new or {})
@@ -194,31 +195,31 @@ class Table:
 
     def filter(self, where: Where) -> Document:
         """Return the filter of documents that pass all tests."""
-        found: Document = {}
+        query: Document = {}
         for name, test in where.items():
             match test:
                 case Within(first, end):
                     ends = {"$gte": first, "$lt": end}
-                    found[name] = {
+                    query[name] = {
                         o: self._value(name, v) for o, v in ends.items() if v is not None
                     }
                 case AtMost(value) | After(value) | Not(value):
-                    found[name] = {_OPERATORS[type(test)]: value}
+                    query[name] = {_OPERATORS[type(test)]: value}
                 case Among(values):
-                    found[name] = {"$in": list(values)}
+                    query[name] = {"$in": list(values)}
                 case AsFound(value):
                     # No value becomes an operator; null equals an absent field.
-                    found[name] = {"$eq": value}
+                    query[name] = {"$eq": value}
                 case Containing(text, within):
                     # Escaped, because a person's text is not a pattern. A pattern has no NUL.
                     pattern = re.escape(text).replace("\0", r"\x00")
-                    found |= self.filter({name: within})
-                    found[name] = {"$regex": pattern, **found[name]}
+                    query |= self.filter({name: within})
+                    query[name] = {"$regex": pattern, **query[name]}
                 case alternatives if name == OR:
-                    found["$or"] = [self.filter(each) for each in alternatives]
+                    query["$or"] = [self.filter(alternative) for alternative in alternatives]
                 case _:
-                    found[name] = self._value(name, test)
-        return found
+                    query[name] = self._value(name, test)
+        return query
 
     def _value(self, name: str, value: Any) -> Any:
         """Return a field's value; a key of several fields becomes one text of the same order."""
@@ -230,15 +231,17 @@ class Table:
     def operators(self, edit: Edit, new: Document) -> Document:
         """Return the operators of a change, and those that insert *new* if the key is unknown."""
         # A name has no dot, so it is one step of a path.
-        given = {f"{name}.{m}": v for name, each in edit.merge.items() for m, v in each.items()}
+        assignments = {
+            f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
+        }
         absent = {n for n, value in edit.set.items() if value is None and n not in self._null}
-        given |= {name: value for name, value in edit.set.items() if name not in absent}
-        gone = [*absent, *(f"{n}.{m}" for n, members in edit.without.items() for m in members)]
+        assignments |= {name: value for name, value in edit.set.items() if name not in absent}
+        removals = [*absent, *(f"{n}.{m}" for n, members in edit.without.items() for m in members)]
         update = {
-            "$set": given,
-            "$unset": dict.fromkeys(gone, ""),
+            "$set": assignments,
+            "$unset": dict.fromkeys(removals, ""),
             "$inc": dict(edit.inc),
             "$max": dict(edit.raise_to),
-            "$setOnInsert": {name: value for name, value in new.items() if name not in given},
+            "$setOnInsert": {name: value for name, value in new.items() if name not in assignments},
         }
         return {operator: fields for operator, fields in update.items() if fields} or {"$set": {}}

@@ -139,9 +139,9 @@ class TaskTable(Table):
                 *([{"$match": rest}, {"$limit": missing}] if rest else []),
                 {"$project": _CURSOR},
             ]
-            found = _cursors(await self._store.aggregate(pipeline, most=min(size, missing) + 1))
-            cursors += found
-            if len(cursors) == limit or len(found) == size:
+            page = _cursors(await self._store.aggregate(pipeline, most=min(size, missing) + 1))
+            cursors += page
+            if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
             # Without further tests, all examined tasks pass.
             if rest and size < MOST and (last := await self._nth(part, order, size)):
@@ -154,8 +154,8 @@ class TaskTable(Table):
         """Return the cursor of the nth task, by the index; None: there are fewer tasks."""
         with mapped():
             cursor = self.collection.find(part, _CURSOR).sort(order).hint(BY_STATUS)
-            found = await all_of(cursor.skip(number - 1).limit(1), 1)
-        return _cursors(found)[0] if found else None
+            tasks = await all_of(cursor.skip(number - 1).limit(1), 1)
+        return _cursors(tasks)[0] if tasks else None
 
     async def by_index(
         self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
@@ -180,12 +180,12 @@ class TaskTable(Table):
 
     async def count_by_index(self, where: Where) -> int | None:
         """See `port.Tasks.count_by_index`: each case is one index range."""
-        statuses = {Status(each) for each in where["status"].values}
+        statuses = {Status(status_case) for status_case in where["status"].values}
         tests = self.filter({name: test for name, test in where.items() if name != "status"})
         match sorted(tests):
             case [] | ["update_time"]:
-                wheres = [{**tests, "status": int(each)} for each in statuses]
-                return sum([await self._of_status(each) for each in wheres])
+                wheres = [{**tests, "status": int(status_case)} for status_case in statuses]
+                return sum([await self._of_status(status_case) for status_case in wheres])
             case ["reason"]:
                 return await self._store.count(self.filter(where), hint=BY_REASON)
             case ["host" | "callback" as name] if statuses == set(Status):
@@ -200,17 +200,17 @@ class TaskTable(Table):
         Counting an index range takes a quarter of the time of grouping it. Finding the start of
         the next range takes about as long.
         """
-        total, after = 0, None
+        total, cursor = 0, None
         while True:
             room = COUNTED_AT_ONCE
-            for part, order in behind(where, after):
+            for part, order in behind(where, cursor):
                 number = await self._store.count(part, hint=BY_STATUS, most=room)
                 total += number
                 room -= number
                 if not room:
-                    after = await self._nth(part, order, number)
+                    cursor = await self._nth(part, order, number)
                     break
-            if room or after is None:
+            if room or cursor is None:
                 return total
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
@@ -246,19 +246,19 @@ class TaskTable(Table):
         """Delete the data of those tasks that no longer exist."""
         if not keys:
             return
-        there = await self.read(keys, ("_id",))
-        gone = [key for key in keys if key not in there]
+        existing_tasks = await self.read(keys, ("_id",))
+        deleted_keys = [key for key in keys if key not in existing_tasks]
         with mapped():
-            await self._store.items.delete_many({"_id.task": {"$in": gone}}, hint=BY_TASK)
+            await self._store.items.delete_many({"_id.task": {"$in": deleted_keys}}, hint=BY_TASK)
             if self._store.kind.tracked:
-                await self._blobs.drop_of(gone)
+                await self._blobs.drop_of(deleted_keys)
         self._half_deleted.difference_update(keys)
 
     async def counts(self) -> Counts:
         """See `port.Tasks.counts`."""
-        counts = {each: await self._of_status({"status": int(each)}) for each in Status}
+        counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
-            by_status={each: number for each, number in counts.items() if number},
+            by_status={status: number for status, number in counts.items() if number},
             # Their index has no order in which a second command could continue.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
@@ -274,16 +274,16 @@ class Results:
 
     async def count(self, *, scan_limit: int | None = None) -> Count:
         """See `port.Results.count`."""
-        number, left = 0, MOST if scan_limit is None else scan_limit
+        number, remaining = 0, MOST if scan_limit is None else scan_limit
         for status in _ITEMS_FIRST:
             where = {"status": Among([int(status)])}
-            after: Cursor | None = None
+            next_cursor: Cursor | None = None
             while True:
-                limit = min(left, _READ)
-                cursors, after = await self._tasks.listed(
-                    where, limit=limit, scan_limit=limit, after=after
+                limit = min(remaining, _READ)
+                cursors, next_cursor = await self._tasks.listed(
+                    where, limit=limit, scan_limit=limit, after=next_cursor
                 )
-                ids = [each.id for each in cursors]
+                ids = [entry.id for entry in cursors]
                 sums = await self._store.aggregate(
                     [
                         {"$match": {"_id": {"$in": ids}}},
@@ -291,24 +291,24 @@ class Results:
                     ],
                     hint="_id_",
                 )
-                number += sum(int(each["items"]) for each in sums)
-                left -= len(ids)
-                if not left:
+                number += sum(int(entry["items"]) for entry in sums)
+                remaining -= len(ids)
+                if not remaining:
                     return Count(number=number, whole=False)
-                if after is None:
+                if next_cursor is None:
                     break
         return Count(number=number)
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
         while True:
-            found = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
-            if len(found) == len(keys) or len(keys) <= 1:
+            tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
+            if len(tasks) == len(keys) or len(keys) <= 1:
                 break
             # The reply was full, and has the first tasks by id, not by the order of the keys. A
             # task that was deleted meanwhile looks the same, and costs a few reads.
-            keys = keys[: max(1, min(len(found), len(keys) // 2))]
-        by_key = {each["_id"]: each for each in found}
+            keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
+        by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
 
     async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
@@ -320,12 +320,12 @@ class Results:
         return await self._results("versions", ("url", "versions"), self._items.versions, after)
 
     async def _results(
-        self, field: str, fields: Sequence[str], read: _Reading, after: Key
+        self, field: str, fields: Sequence[str], read: _Reading, last_id: Key
     ) -> tuple[list[ItemRow], Key | None]:
-        there = {"_id": {"$gt": after}, field: {"$exists": True}}
-        found = await self._reply(there, fields, most=_WITH_ITEMS)
-        rows, number = await self._first(read, found)
-        return rows, found[number - 1]["_id"] if found else None
+        query = {"_id": {"$gt": last_id}, field: {"$exists": True}}
+        tasks = await self._reply(query, fields, most=_WITH_ITEMS)
+        rows, number = await self._first(read, tasks)
+        return rows, tasks[number - 1]["_id"] if tasks else None
 
     async def _reply(
         self, chosen: Document, fields: Sequence[str], *, most: int
@@ -336,8 +336,8 @@ class Results:
             # A negative limit: the server closes the cursor after its first reply, which has 101
             # documents by default.
             cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-most).batch_size(most)
-            found: list[Document] = await cursor.to_list(None)
-        return found
+            tasks: list[Document] = await cursor.to_list(None)
+        return tasks
 
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
@@ -374,8 +374,8 @@ def behind(
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
 
 
-def _cursors(found: Iterable[Mapping[str, Any]]) -> list[Cursor]:
-    return [Cursor(update_time=each["update_time"], id=bytes(each["_id"])) for each in found]
+def _cursors(tasks: Iterable[Mapping[str, Any]]) -> list[Cursor]:
+    return [Cursor(update_time=task["update_time"], id=bytes(task["_id"])) for task in tasks]
 
 
 class Raw:
@@ -390,8 +390,8 @@ class Raw:
         """See `port.Raw.read`."""
         match part:
             case Part.TASKS:
-                found, place = await some(self._store.tasks, _TASK, after=after, only=only)
-                return [await self._with_lost_items(each) for each in found], place
+                tasks, cursor = await some(self._store.tasks, _TASK, after=after, only=only)
+                return [await self._with_lost_items(task) for task in tasks], cursor
             case Part.HOSTS:
                 return await some(self._store.hosts, {"robots": 0}, after=after, only=only)
             case Part.BLOBS:
@@ -407,11 +407,11 @@ class Raw:
         if outside:
             source = task.get("items_from")
             fence = source["fence"] if isinstance(source, Mapping) else task.get("settled")
-            places = [{"task": task["_id"], "fence": fence, "n": number} for number in outside]
+            ids = [{"task": task["_id"], "fence": fence, "n": number} for number in outside]
             with mapped():
-                cursor = self._store.items.find({"_id": {"$in": places}}, {"_id": 1})
-                there = {
-                    each["_id"]["n"] for each in await all_of(cursor.hint("_id_"), len(outside))
+                cursor = self._store.items.find({"_id": {"$in": ids}}, {"_id": 1})
+                existing_numbers = {
+                    item["_id"]["n"] for item in await all_of(cursor.hint("_id_"), len(outside))
                 }
-            task["items_lost"] = [number for number in outside if number not in there]
+            task["items_lost"] = [number for number in outside if number not in existing_numbers]
         return task

@@ -44,7 +44,7 @@ class Tasks(Reopening):
         return Added(
             new=sent.inserted,
             known=len(tasks) - sent.inserted - len(sent.refused),
-            rejected=tuple((tasks[place], why) for place, why in sent.refused.items()),
+            rejected=tuple((tasks[index], why) for index, why in sent.refused.items()),
         )
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
@@ -59,7 +59,7 @@ class Tasks(Reopening):
             # Each call has its own projection, because a driver may add to it.
             cursor = self._store.tasks.find(due, {**self._left_out()})
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
-            return [documents.task(found) for found in await all_of(cursor, limit)]
+            return [documents.task(document) for document in await all_of(cursor, limit)]
 
     async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
         """Ask for all hosts by one command, with one index seek for each host.
@@ -73,10 +73,10 @@ class Tasks(Reopening):
                 {"$match": {**of_host(host, self._store.kind), **due}},
                 # The order includes the host, because then no other index has this order.
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
-                {"$limit": most},
+                {"$limit": limit},
             ]
-            for host, most in wanted.items()
-            if most > 0
+            for host, limit in wanted.items()
+            if limit > 0
         ]
         if not pages:
             return []
@@ -84,9 +84,9 @@ class Tasks(Reopening):
         parts = range(0, len(pages), _UNITED)
         pipeline = united(name, [united(name, pages[n : n + _UNITED]) for n in parts])
         pipeline.append({"$project": self._left_out()})
-        most = sum(wanted.values()) + 1
-        found = await self._store.aggregate(pipeline, hint=BY_HOST, most=most)
-        return [documents.task(each) for each in found]
+        limit = sum(wanted.values()) + 1
+        tasks = await self._store.aggregate(pipeline, hint=BY_HOST, most=limit)
+        return [documents.task(task) for task in tasks]
 
     def _due(self) -> dict[str, Any]:
         return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}
@@ -97,17 +97,17 @@ class Tasks(Reopening):
     async def get(self, task_id: bytes) -> Record | None:
         """Read one whole document."""
         with mapped():
-            found = await self._store.tasks.find_one({"_id": task_id})
-            if found is None:
+            document = await self._store.tasks.find_one({"_id": task_id})
+            if document is None:
                 return None
-            found["items"] = await self._items.whole(found)
-        return documents.record(found)
+            document["items"] = await self._items.whole(document)
+        return documents.record(document)
 
 
 def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return a pipeline over a collection that has the results of all pipelines in sequence."""
-    first, *others = pipelines
-    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in others)]
+    first, *rest = pipelines
+    return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in rest)]
 
 
 def _insertion(task: Task) -> Update:
