@@ -122,9 +122,9 @@ class Scope:
         if not urls.in_scope(host, self.hosts) and not (is_home and self.is_apex(host)):
             message = f"{host} is not in allowed_hosts: add it there if its pages are wanted"
             raise FetchError(Reason.REFUSED_SCOPE, message)
-        trap = self.traps.why(location.canonical)
-        if trap is not None:
-            raise FetchError(trap, f"{location.url} looks like a trap")
+        trap_reason = self.traps.why(location.canonical)
+        if trap_reason is not None:
+            raise FetchError(trap_reason, f"{location.url} looks like a trap")
 
     def is_apex(self, host: str) -> bool:
         """Return whether a host is crawled with `www.` before its name."""
@@ -174,8 +174,8 @@ class Runner:
     def __post_init__(self) -> None:
         spider = self.spider
         self.hook = spider.item if type(spider).item is not Spider.item else None
-        is_async = inspect.iscoroutinefunction, inspect.isasyncgenfunction
-        self.hook_waits = any(each(self.hook) for each in is_async)
+        async_checks = inspect.iscoroutinefunction, inspect.isasyncgenfunction
+        self.hook_waits = any(check(self.hook) for check in async_checks)
 
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the products of the spider's method named *callback*; a `Failed` if it raises.
@@ -189,14 +189,14 @@ class Runner:
             return Raised(reason=Reason.PARSE_ERROR, message=str(error), error=name)
         run = CallbackRun(self, method, name=callback, task=task)
         with self.state.running(task) as page:
-            given = arguments[-1]
-            response = given.response if isinstance(given, FetchError) else given
+            argument = arguments[-1]
+            response = argument.response if isinstance(argument, FetchError) else argument
             # The base class's `on_error` does not use the response.
-            looks = getattr(method, "__func__", None) is not Spider.on_error
-            if isinstance(response, Response) and looks:
+            needs_response = getattr(method, "__func__", None) is not Spider.on_error
+            if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
-                    if isinstance(given, FetchError):
-                        given.response = run.response
+                    if isinstance(argument, FetchError):
+                        argument.response = run.response
                     else:
                         run.page, arguments = run.response, (*arguments[:-1], run.response)
                     produced = await run.result(*arguments)
@@ -264,8 +264,8 @@ class CallbackRun:
                 await cancellation.strike()
             except ParseRefusedError as error:
                 failed = Failed(reason=error.reason, message=error.message)
-            except StopCrawl as told:
-                self._produced.stop, is_over = printable(text_of(told)), True
+            except StopCrawl as stop_request:
+                self._produced.stop, is_over = printable(text_of(stop_request)), True
             except BaseException as error:  # the spider's code may raise anything
                 if cancellation.passes(error):
                     raise
@@ -297,13 +297,13 @@ class CallbackRun:
             await self._sort(requests(rules, self.page))
         return is_over
 
-    async def _sort(self, found: Iterable[object] | AsyncIterator[object]) -> bool:
+    async def _sort(self, products: Iterable[object] | AsyncIterator[object]) -> bool:
         """Sort the things of one slice; return whether they were the last."""
         number = 0
-        if isinstance(found, AsyncIterator):
-            async for thing in found:
-                if (kept := self._take(thing)) is not None:
-                    await kept
+        if isinstance(products, AsyncIterator):
+            async for product in products:
+                if (hook_call := self._take(product)) is not None:
+                    await hook_call
                 # It may never really await, so pause here. It has its own time limit.
                 if time.monotonic() >= self._over:
                     await self._rest()
@@ -311,14 +311,14 @@ class CallbackRun:
                 if number == self._slice:
                     return False
             return True
-        within = self._runner.watch.limit
-        for thing in found:
-            if (kept := self._take(thing)) is not None:
-                await kept
+        limit_s = self._runner.watch.limit
+        for product in products:
+            if (hook_call := self._take(product)) is not None:
+                await hook_call
             if (now := time.monotonic()) >= self._over:
                 self._spent += min(now - self._over + _STEP, _LONGEST_STEP)
-                if within and self._spent > within:
-                    raise TimeoutError(f"{self._called.name} did not end within {within:g} s")
+                if limit_s and self._spent > limit_s:
+                    raise TimeoutError(f"{self._called.name} did not end within {limit_s:g} s")
                 await self._rest()
             number += 1
             if number == self._slice:
@@ -339,31 +339,31 @@ class CallbackRun:
             self._taken.clear()
             self._spent = 0.0
 
-    def _take(self, thing: object) -> Awaitable[None] | None:
+    def _take(self, product: object) -> Awaitable[None] | None:
         """Make a task or an item from a yielded thing, or drop it; return the rest to await."""
-        if not isinstance(thing, Request):
-            if thing is None:
+        if not isinstance(product, Request):
+            if product is None:
                 return None
             if (hook := self._runner.hook) is not None:
-                return self._hooked(hook, thing)
-            self._keep(thing)
+                return self._hooked(hook, product)
+            self._keep(product)
             return None
         self._links += 1
-        most = self._runner.scope.max_links
-        if self._links >= most and self._write is None:
+        max_links = self._runner.scope.max_links
+        if self._links >= max_links and self._write is None:
             if self.response is not None:
                 self.response.following.is_over = True
-            if self._links > most:
-                self._drop(thing, TOO_MANY_LINKS)
+            if self._links > max_links:
+                self._drop(product, TOO_MANY_LINKS)
                 return None
         # Most links of a page occur several times.
-        url = thing.plain_url
+        url = product.plain_url
         if url is None:
-            self._judge(thing)
+            self._judge(product)
         elif url not in self._taken:
-            self._taken[url] = self._judge(thing)
+            self._taken[url] = self._judge(product)
         elif (reason := self._taken[url]) is not None:
-            self._drop(thing, reason)
+            self._drop(product, reason)
         return None
 
     def _take_refresh(self, response: Response) -> None:
@@ -381,10 +381,10 @@ class CallbackRun:
         # A page that is parsed again yields its requests in the same order,
         # so with the number the same request becomes the same task.
         salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
-        place = request.place(salt)
-        if isinstance(place, Refusal):
-            return self._drop(request, place.reason, where=place.message)
-        location, task_id = place
+        identity = request.place(salt)
+        if isinstance(identity, Refusal):
+            return self._drop(request, identity.reason, where=identity.message)
+        location, task_id = identity
         scope = self._runner.scope
         # Most links of a page lead to one host, and an admitted host stays admitted.
         if location.host != self._admitted:
@@ -398,22 +398,24 @@ class CallbackRun:
         # A known task may have changed; only the ledger knows.
         if task_id in self._yielded or (request.changed is None and task_id in self._runner.seen):
             return None
-        trap = scope.traps.why(location.canonical)
-        if trap is not None:
-            return self._drop(request, trap)
+        trap_reason = scope.traps.why(location.canonical)
+        if trap_reason is not None:
+            return self._drop(request, trap_reason)
         if location.host in scope.full:
             return self._drop(request, Reason.HOST_FULL)
         self._yielded.add(task_id)
-        task = request.task(now=self._now, depth=self._depth, parent=self._task.id, identity=place)
-        own = request.options.max_depth
-        if own is None and (own := self._task.options.max_depth) is not None:
-            task = replace(task, options=replace(task.options, max_depth=own))
-        deepest = scope.max_depth if own is None else own
-        if deepest is None or task.depth <= deepest:
+        task = request.task(
+            now=self._now, depth=self._depth, parent=self._task.id, identity=identity
+        )
+        depth_limit = request.options.max_depth
+        if depth_limit is None and (depth_limit := self._task.options.max_depth) is not None:
+            task = replace(task, options=replace(task.options, max_depth=depth_limit))
+        max_depth = scope.max_depth if depth_limit is None else depth_limit
+        if max_depth is None or task.depth <= max_depth:
             self._produced.tasks.append(task)
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
-        if own is None:
+        if depth_limit is None:
             # A deeper crawl must not fetch a link that its own limit forbids.
             self._produced.too_deep.append(too_deep(task))
         return None
@@ -423,36 +425,36 @@ class CallbackRun:
         self._produced.dropped.note(reason, request.url or where)
         return reason
 
-    async def _hooked(self, hook: Hook, thing: object) -> None:
+    async def _hooked(self, hook: Hook, product: object) -> None:
         """Keep the hook's result for an item: one item, or any number of items."""
         is_empty = True
         try:
-            result = hook(thing, self.page)
+            result = hook(product, self.page)
             if inspect.isawaitable(result):
                 result = await result
             if result is None:
                 # A forgotten `return` would lose every item silently, so it is an error.
-                why = 'item() returned None: return the item, or raise DropItem("why")'
-                return self._refuse(InvalidItemError(why))
-            found = things(result)
-            if isinstance(found, AsyncIterator):
-                async for each in found:
+                message = 'item() returned None: return the item, or raise DropItem("why")'
+                return self._refuse(InvalidItemError(message))
+            products = things(result)
+            if isinstance(products, AsyncIterator):
+                async for item in products:
                     is_empty = False
-                    self._keep(each)
+                    self._keep(item)
             else:
-                for each in found:
+                for item in products:
                     is_empty = False
-                    self._keep(each)
+                    self._keep(item)
             if is_empty:
                 self._drop_item(_NOTHING_GIVEN)
-        except DropItem as told:
-            self._drop_item(text_of(told))
+        except DropItem as drop:
+            self._drop_item(text_of(drop))
 
-    def _keep(self, thing: object) -> None:
-        if isinstance(thing, Request):
+    def _keep(self, product: object) -> None:
+        if isinstance(product, Request):
             raise SpiderError("item() gave a Request: yield it in the callback")
         try:
-            self._produced.items.append(cleaned_item(thing))
+            self._produced.items.append(cleaned_item(product))
         except InvalidItemError as error:
             self._refuse(error)
 
@@ -475,11 +477,11 @@ def _may_wait(result: object) -> bool:
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
     """Return the failure of a callback; *result* shows the place if the error does not."""
-    raised = Raised.by(error, own=_OUR_FILES, function=callback)
-    if raised.where or (place := _place_of(result)) is None:
-        return raised
-    where = f"{place.filename}:{place.lineno}"
-    return replace(raised, where=where, traceback=format_frames([place], error))
+    failure = Raised.by(error, own=_OUR_FILES, function=callback)
+    if failure.where or (frame := _place_of(result)) is None:
+        return failure
+    where = f"{frame.filename}:{frame.lineno}"
+    return replace(failure, where=where, traceback=format_frames([frame], error))
 
 
 def _place_of(result: Any) -> FrameSummary | None:
@@ -505,16 +507,16 @@ def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
 
 def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
     """Yield from a generator; raises `SpiderError` if it returns a value as well."""
-    returned = yield from generator
-    if returned is not None:
+    value = yield from generator
+    if value is not None:
         raise SpiderError(
             "a callback that yields cannot return something as well, because it would be lost: "
-            f"yield the returned value of type {type(returned).__name__}, by `yield from` if it "
+            f"yield the returned value of type {type(value).__name__}, by `yield from` if it "
             "holds several"
         )
 
 
 def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
     """Count *number* items dropped for *reason*; with too many reasons, count new ones together."""
-    known = reason in counts or len(counts) < MOST_REASONS
-    counts[reason if known else OTHER_REASONS] += number
+    has_own_counter = reason in counts or len(counts) < MOST_REASONS
+    counts[reason if has_own_counter else OTHER_REASONS] += number

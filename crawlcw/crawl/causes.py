@@ -181,11 +181,11 @@ class Causes:
                 host.pace()
                 return
             if cause is None:
-                rest = self._policy.rest(1, retry_after=error.retry_after)
+                rest_s = self._policy.rest(1, retry_after=error.retry_after)
                 if origin.probe is not None and origin.probe.rested:
-                    host.rest(seconds=rest)
+                    host.rest(seconds=rest_s)
                 host.enter(Phase.OPENING)
-                raise _behind(host, now + timedelta(seconds=rest))
+                raise _behind(host, now + timedelta(seconds=rest_s))
         self._log(name, error)
         raise self.origin_failed(name, url, error, sent=sent, refused=page)
 
@@ -204,14 +204,14 @@ class Causes:
 
         If it does not fail, another proxy or session must ask for it.
         """
-        pool, most = set(self.proxies.proxies), _MOST_BANS
+        pool, max_bans = set(self.proxies.proxies), _MOST_BANS
         if proxy is not None:
             if proxy not in pool:
                 # the request or the environment names this proxy, so no other can be used
                 return True
-            most = min(most, len(pool))
+            max_bans = min(max_bans, len(pool))
         count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
-        if count >= most:
+        if count >= max_bans:
             # All proxies are banned for this page, so the ban says nothing about them.
             self._bans.pop(task.id, None)
             self.proxies.unban(host)
@@ -298,11 +298,13 @@ class Causes:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
             return False
-        held, waiting = await self.ledger.hosts.busiest(limit=_FEW_HOSTS)
-        known = {each.name: each for each in (*held, *waiting)}
-        known |= {each.name: each.state for each in self.frontier.hosts.values()}
-        known.pop(name, None)
-        return len(known) < _FEW_HOSTS and all(each.is_silent for each in known.values())
+        leased_hosts, waiting_hosts = await self.ledger.hosts.busiest(limit=_FEW_HOSTS)
+        others_by_name = {other.name: other for other in (*leased_hosts, *waiting_hosts)}
+        others_by_name |= {other.name: other.state for other in self.frontier.hosts.values()}
+        others_by_name.pop(name, None)
+        return len(others_by_name) < _FEW_HOSTS and all(
+            other.is_silent for other in others_by_name.values()
+        )
 
     def origin_failed(
         self,
@@ -342,23 +344,23 @@ class Causes:
             self._put_off_origin(host, scheme, until=now)
             self.frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
-        why = failure_text(reason, status=error.status, retry_after=error.retry_after)
-        until = host.state.resting_until(scheme, now=now)
-        if until is not None and origin.given_up is None:
+        description = failure_text(reason, status=error.status, retry_after=error.retry_after)
+        rests_until = host.state.resting_until(scheme, now=now)
+        if rests_until is not None and origin.given_up is None:
             # The other origin continues, so the tasks of this one must leave the queue.
-            self._put_off_origin(host, scheme, until=until)
-            self.rests.note(f"{scheme}://{name}", until=until, why=why)
-            return _behind(host, until)
-        until = until or host.state.not_before or now
-        self.rests.note(name, until=until, why=why)
-        rest = (until - now).total_seconds()
-        host.rest(seconds=rest)
-        if host.lease is None or rest > AHEAD:
+            self._put_off_origin(host, scheme, until=rests_until)
+            self.rests.note(f"{scheme}://{name}", until=rests_until, why=description)
+            return _behind(host, rests_until)
+        rests_until = rests_until or host.state.not_before or now
+        self.rests.note(name, until=rests_until, why=description)
+        rest_s = (rests_until - now).total_seconds()
+        host.rest(seconds=rest_s)
+        if host.lease is None or rest_s > AHEAD:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
             # After the rest, ask the probe page before any other page.
             host.enter(Phase.OPENING)
-        return _behind(host, until)
+        return _behind(host, rests_until)
 
     def _left_to_owner(
         self,
@@ -381,16 +383,16 @@ class Causes:
             )
         )
         host.enter(Phase.LEAVING)
-        rest = self._policy.rest(1, retry_after=error.retry_after)
-        return _behind(host, self._now() + timedelta(seconds=rest))
+        rest_s = self._policy.rest(1, retry_after=error.retry_after)
+        return _behind(host, self._now() + timedelta(seconds=rest_s))
 
     def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
         """Release the waiting tasks of one origin, deferred until a time."""
         prefix = f"{scheme}://"
-        waiting = self.frontier.queues.withdraw(
+        leases = self.frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self.frontier.pending.release(put_off(lease, until=until) for lease in waiting)
+        self.frontier.pending.release(put_off(lease, until=until) for lease in leases)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(
@@ -482,7 +484,7 @@ class Causes:
         self.frontier.poll_wanted.set()
 
 
-def _behind(host: HeldHost, rest: datetime) -> Defer:
+def _behind(host: HeldHost, rests_until: datetime) -> Defer:
     """Return the deferral of a page that must wait behind the others of its host."""
-    turns = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
-    return deferral(Cause.ORIGIN, rest + timedelta(seconds=turns))
+    extra_s = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
+    return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

@@ -54,8 +54,8 @@ class SeenFilter(dict[bytes, None]):
         """Remember ids that the ledger has acknowledged."""
         self.update(dict.fromkeys(task_ids))
         if len(self) > 2 * self._generation:
-            for each in [*islice(self, self._generation)]:
-                del self[each]
+            for old_id in [*islice(self, self._generation)]:
+                del self[old_id]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,12 +99,12 @@ class TaskAdder:
         }
         if not fresh:
             return 0
-        new = await self.put(fresh)
-        self.stats.links_added += new
+        new_count = await self.put(fresh)
+        self.stats.links_added += new_count
         # Also for known tasks: the process that added one may have died before it woke the host.
         await self.announce(fresh.values())
         self.seen.add(fresh)
-        return new
+        return new_count
 
     def forget(self) -> None:
         """Forget which tasks the ledger has, because it may have lost them."""
@@ -117,19 +117,19 @@ class TaskAdder:
         Tasks that the store cannot hold are removed from *tasks*.
         """
         added = await self.ledger.tasks.add([*tasks.values()])
-        for task, why in added.rejected:
+        for task, reason in added.rejected:
             del tasks[task.id]
             self.stats.dropped.note("store-rejected", task.url)
-            _warn(task, why)
+            _warn(task, reason)
         number = added.new
         if added.known and (due := [task for task in tasks.values() if task.due is not None]):
             if self.max_depth is not None:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
-            if changed and (began := self.began) is not None:
+            if changed and (run_started_at := self.began) is not None:
                 # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
                 # future that link to each other would never end.
-                changed = [task.before(began) for task in changed]
+                changed = [task.before(run_started_at) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
         return number
 
@@ -157,40 +157,40 @@ class Committer:
 
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
-        settlements, leases, again = list[Settlement](), list[Lease](), set[str]()
-        for done in group:
-            links += done.produced.tasks
-            too_deep += done.produced.too_deep
-            for settlement in done.settlements:
+        settlements, leases, retry_hosts = list[Settlement](), list[Lease](), set[str]()
+        for result in group:
+            links += result.produced.tasks
+            too_deep += result.produced.too_deep
+            for settlement in result.settlements:
                 settlements.append(settlement)
                 leases.append(settlement.lease)
                 if settlement.change.due is not None:
-                    again.add(settlement.lease.task.host)
-        held, watched = self.session.held, self.session.instruments
-        with UNSEEN if watched is None else watched.commit(leases):
-            held.settling(leases)
+                    retry_hosts.add(settlement.lease.task.host)
+        held_leases, instruments = self.session.held, self.session.instruments
+        with UNSEEN if instruments is None else instruments.commit(leases):
+            held_leases.settling(leases)
             if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
                 # No outcome is recorded, so the tasks return to their state before.
                 for lease in leases:
                     self.state.undo(lease)
-                held.orphans += leases
+                held_leases.orphans += leases
                 return
             # Also without links: it writes the pages' state changes before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats
         stats.waiting(settlements, written=True)
-        held.end(leases)
-        for done in group:
-            if done.produced.dropped.counts:
-                stats.dropped.add(done.produced.dropped)
-            for reason, number in done.produced.items_dropped.items():
+        held_leases.end(leases)
+        for result in group:
+            if result.produced.dropped.counts:
+                stats.dropped.add(result.produced.dropped)
+            for reason, number in result.produced.items_dropped.items():
                 callbacks.count_dropped(stats.items_dropped, reason, number)
-        self.coordinator.written(more=bool(again) or added > 0, again=again)
+        self.coordinator.written(more=bool(retry_hosts) or added > 0, again=retry_hosts)
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
         """Return whether the bodies that outcomes name are on the disk; if not, end the crawl."""
-        if any(each.change.stored is not None for each in settlements):
+        if any(settlement.change.stored is not None for settlement in settlements):
             try:
                 await bodies.sync()
             except FetchError as error:
@@ -212,22 +212,22 @@ class Committer:
                 printable(lease.task.url),
                 extra={"event": "lease_lost", "url": lease.task.url},
             )
-        for lease, why in committed.rejected:
+        for lease, reason in committed.rejected:
             not_recorded.add(lease.task.id)
             stats.failures["store-rejected"] += 1
             stats.given_up += 1
-            _warn(lease.task, why)
+            _warn(lease.task, reason)
         self.state.settled(settlements, lost=not_recorded)
         for settlement in settlements:
             if settlement.lease.task.id not in not_recorded:
                 stats.record(settlement)
 
 
-def _warn(task: Task, why: str) -> None:
+def _warn(task: Task, reason: str) -> None:
     """Log that the store cannot hold a task, or its outcome."""
     logger.warning(
         "cannot store %s: %s",
         printable(task.url),
-        printable(why),
+        printable(reason),
         extra={"event": "store_rejected", "url": task.url},
     )

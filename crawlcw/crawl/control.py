@@ -78,17 +78,17 @@ def check(settings: Mapping[str, str]) -> None:
     for name in settings:
         if name in ADJUSTABLE:
             continue
-        known = name in {each.name for each in fields(Settings)}
-        why = "is read when a crawl begins" if known else "is no setting"
+        is_setting = name in {setting.name for setting in fields(Settings)}
+        problem = "is read when a crawl begins" if is_setting else "is no setting"
         raise SettingsError(
-            f"{name!r} {why}: a running crawl follows {', '.join(ADJUSTABLE[:-1])} and "
+            f"{name!r} {problem}: a running crawl follows {', '.join(ADJUSTABLE[:-1])} and "
             f"{ADJUSTABLE[-1]}"
         )
     replace(Settings(), **settings)
 
 
-def _moment(written: Mapping[str, Any], name: str) -> datetime | None:
-    text = written.get(name)
+def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
+    text = orders.get(name)
     try:
         moment = None if text is None else datetime.fromisoformat(text)
         if moment is None or moment.tzinfo is not None:
@@ -106,15 +106,15 @@ def secure_descriptors(concurrency: int) -> None:
     """
     # Double the number, for idle connections and for files that a spider opens.
     needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
-    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit >= needed:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard_limit))
     except (ValueError, OSError):
         raise SettingsError(
             f"concurrency={concurrency} needs {needed:,} file descriptors in each process, and the "
-            f"system allows {hard:,}: lower concurrency, or raise that limit (ulimit -Hn)"
+            f"system allows {hard_limit:,}: lower concurrency, or raise that limit (ulimit -Hn)"
         ) from None
 
 
@@ -145,20 +145,20 @@ class Steering:
             # They were written by hand. The earlier orders stay in force.
             self._warn(error)
             return
-        known, self._known = self._known, control
+        old_control, self._known = self._known, control
         coordinator = self.coordinator
-        if control.settings != known.settings:
+        if control.settings != old_control.settings:
             coordinator.follow(self._settings_by(control))
-        if control.fed != known.fed:
+        if control.fed != old_control.fed:
             # The next link to a purged task must make the task again.
             self.adder.forget()
             coordinator.written(more=True, again=[*coordinator.frontier.hosts])
-        if control.paused != known.paused:
+        if control.paused != old_control.paused:
             coordinator.pause(control.paused)
-        if control.paused and not known.paused:
-            told = {"event": "paused"}
-            logger.info("paused: requests under way finish, and no others begin", extra=told)
-        elif known.paused and not control.paused:
+        if control.paused and not old_control.paused:
+            log_fields = {"event": "paused"}
+            logger.info("paused: requests under way finish, and no others begin", extra=log_fields)
+        elif old_control.paused and not control.paused:
             logger.info("resumed", extra={"event": "resumed"})
         if control.stops(self.session.began):
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
@@ -172,10 +172,10 @@ class Steering:
         except SettingsError as error:
             self._warn(error)
             return self.settings
-        said = ", ".join(f"{name}={value}" for name, value in control.settings.items())
+        orders_text = ", ".join(f"{name}={value}" for name, value in control.settings.items())
         logger.info(
             "settings from the ledger: %s",
-            printable(said) or "the crawl's own again",
+            printable(orders_text) or "the crawl's own again",
             extra={"event": "settings_followed"},
         )
         return settings
@@ -183,5 +183,5 @@ class Steering:
     def _warn(self, error: SettingsError) -> None:
         if str(error) != self._wrong:
             self._wrong = str(error)
-            told = {"event": "control_invalid"}
-            logger.warning("an order in the ledger is invalid: %s", error, extra=told)
+            log_fields = {"event": "control_invalid"}
+            logger.warning("an order in the ledger is invalid: %s", error, extra=log_fields)

@@ -136,10 +136,10 @@ class Coordinator:
             if await self._poll(background):
                 return FinishReason.DRAINED
             number = len(self.frontier.hosts)
-            rested = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
+            rest_end = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
             with anyio.move_on_after(self._next_poll()):
                 await self._changed.wait()
-            await anyio.sleep(max(0, rested - time.monotonic()))
+            await anyio.sleep(max(0, rest_end - time.monotonic()))
 
     def seeded(self) -> None:
         """Note that all seeds are in the ledger."""
@@ -163,18 +163,18 @@ class Coordinator:
 
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that are now in the ledger and may be due."""
-        now, ours = self._ledger.now(), self.frontier.leased
-        looked: set[str] = set()
+        now, leased_hosts = self._ledger.now(), self.frontier.leased
+        own_hosts: set[str] = set()
         dues: dict[str, datetime] = {}
         for task in tasks:
             if task.host in self.frontier.hosts:
-                looked.add(task.host)
-            if task.host not in ours and task.due is not None:
+                own_hosts.add(task.host)
+            if task.host not in leased_hosts and task.due is not None:
                 # A priority counts as seconds of waiting, so it makes the host ready earlier.
                 earlier = timedelta(seconds=max(0, bonus(task.priority)))
                 due = now - earlier if task.due <= now else task.due
                 dues[task.host] = min(due, dues.get(task.host, due))
-        self.frontier.poll(*looked)
+        self.frontier.poll(*own_hosts)
         if dues:
             await self._ledger.hosts.wake(dues)
             self.wake()
@@ -257,12 +257,12 @@ class Coordinator:
         """Return why no request has been in progress for a moment; None if one has been."""
         if self._paused is not None:
             return Standstill(paused_since=self._paused)
-        known = self._opening.causes.rests.standstill(self._ledger.now())
-        if known.away_since is not None:
-            return known  # requests in progress only check whether the network is back
+        reason = self._opening.causes.rests.standstill(self._ledger.now())
+        if reason.away_since is not None:
+            return reason  # requests in progress only check whether the network is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
-        return known if known.hosts or known.proxies else self._waits_for or known
+        return reason if reason.hosts or reason.proxies else self._waits_for or reason
 
     def dispatch(self) -> None:
         """Give free fetchers the leases whose turn has come; a timer repeats it at the next."""
@@ -274,16 +274,16 @@ class Coordinator:
         stats = self._stats
         for _, counter, limit in self._limits:
             # Each page in progress may produce an item. If one produces several, all are recorded.
-            recorded = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
-            free = min(free, limit - recorded - pool.dispatched)
+            count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
+            free = min(free, limit - count - pool.dispatched)
         now = time.monotonic()
         while free > 0:
             lease = self._queues.take(now=now)
             if lease is None:
-                turn = self._queues.next_turn()
-                if turn is not None and not now < self._turn_at <= turn:
-                    self._turn_at = turn
-                    asyncio.get_running_loop().call_later(turn - now, self._take_turn)
+                next_turn_at = self._queues.next_turn()
+                if next_turn_at is not None and not now < self._turn_at <= next_turn_at:
+                    self._turn_at = next_turn_at
+                    asyncio.get_running_loop().call_later(next_turn_at - now, self._take_turn)
                 return
             self._asking.add((lease.task.id, lease.fence))
             pool.put(lease)
@@ -298,9 +298,9 @@ class Coordinator:
         """Return how many more tasks to claim: the prefetch, and a few more for each slow host."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
-        few = min(_A_FEW, size) * len(self.frontier.hosts)
-        most = max(prefetch, min(few, _MOST_HELD * prefetch))
-        return min(prefetch - queues.soon, most - queues.waiting)
+        slow_host_tasks = min(_A_FEW, size) * len(self.frontier.hosts)
+        max_waiting = max(prefetch, min(slow_host_tasks, _MOST_HELD * prefetch))
+        return min(prefetch - queues.soon, max_waiting - queues.waiting)
 
     def _is_low(self) -> bool:
         return self._room() >= _PREFETCH * self.pool.size // 2
@@ -342,46 +342,46 @@ class Coordinator:
 
     async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts that need some; return whether there were any."""
-        low, _ = self.frontier.wanted()
-        if not low:
+        low_hosts, _ = self.frontier.wanted()
+        if not low_hosts:
             return False
-        now, room = time.monotonic(), self._room()
-        share = room // len(low)
-        hosts = heapq.nsmallest(_HOSTS_A_PAGE, low, key=_feeding_order)
-        asked = dict[str, int]()
+        now, free_capacity = time.monotonic(), self._room()
+        share = free_capacity // len(low_hosts)
+        hosts = heapq.nsmallest(_HOSTS_A_PAGE, low_hosts, key=_feeding_order)
+        sizes = dict[str, int]()
         for host in hosts:
             # Clear the flag before the read: a task that is added from now on sets it again.
             host.poll(wanted=False)
             # Ask for two turns of its allowed requests: other hosts need capacity as well.
             turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
-            number = min(room, self._queues.room(host.name), max(share, turns))
+            number = min(free_capacity, self._queues.room(host.name), max(share, turns))
             if host.quota is not None:
                 number = min(number, host.quota)
-            asked[host.name] = number if host.borrowed is None else 2 * number
-        found: dict[str, list[Task]] = {name: [] for name in asked}
-        for task in await self._ledger.tasks.page_each(asked):
-            found[task.host].append(task)
+            sizes[host.name] = number if host.borrowed is None else 2 * number
+        tasks_by_host: dict[str, list[Task]] = {name: [] for name in sizes}
+        for task in await self._ledger.tasks.page_each(sizes):
+            tasks_by_host[task.host].append(task)
         for host in hosts:
-            if tasks := found[host.name]:
+            if tasks := tasks_by_host[host.name]:
                 host.priority = tasks[0].priority
-        wanted: list[Task] = []
+        tasks_to_claim: list[Task] = []
         for host in sorted(hosts, key=_feeding_order):
-            tasks = found[host.name]
+            tasks = tasks_by_host[host.name]
             if host.borrowed is not None:
                 # The owner claims the first tasks, and other borrowers claim from the rest.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             ready = self._ready(host, tasks, background)
-            taken = ready[: room - len(wanted)]
-            if taken:
+            chosen_tasks = ready[: free_capacity - len(tasks_to_claim)]
+            if chosen_tasks:
                 host.fed = now
-                wanted += taken
+                tasks_to_claim += chosen_tasks
                 if host.quota is not None:
-                    host.quota = max(0, host.quota - len(taken))
-            is_full = len(found[host.name]) == asked[host.name]  # the ledger may have more
-            if is_full or len(taken) < len(ready):
+                    host.quota = max(0, host.quota - len(chosen_tasks))
+            is_full = len(tasks_by_host[host.name]) == sizes[host.name]  # the ledger may have more
+            if is_full or len(chosen_tasks) < len(ready):
                 host.poll()
-        await self._claim(wanted)
+        await self._claim(tasks_to_claim)
         return True
 
     def _ready(
@@ -399,26 +399,26 @@ class Coordinator:
         if not ready:
             return tasks
         # Prefer a task whose origin does not fail.
-        first = min(ready, key=lambda task: host.origin(task).failures > 0)
-        if self._opening.open(host, first.url, background):
+        opening_task = min(ready, key=lambda task: host.origin(task).failures > 0)
+        if self._opening.open(host, opening_task.url, background):
             return tasks
         return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
 
-    async def _claim(self, wanted: list[Task]) -> None:
+    async def _claim(self, tasks: list[Task]) -> None:
         # Check the time now, because the page may have waited for the ledger. After a short outage
         # no lease has expired, so claims need not wait.
         now = self._ledger.now()
-        since = self._session.retry.grace_since(now)
-        if since is not None and now - since >= self._settings.lease / 2:
-            self.frontier.poll(*(task.host for task in wanted))
+        outage_start = self._session.retry.grace_since(now)
+        if outage_start is not None and now - outage_start >= self._settings.lease / 2:
+            self.frontier.poll(*(task.host for task in tasks))
             await anyio.sleep(_GRACE_PAUSE)
             return
         # Claims take time: let fetchers start with the first batch.
-        at_once, stats = self._ledger.leases.at_once, self._stats
-        for start in range(0, len(wanted), at_once):
-            some = wanted[start : start + at_once]
+        batch_size, stats = self._ledger.leases.at_once, self._stats
+        for start in range(0, len(tasks), batch_size):
+            batch = tasks[start : start + batch_size]
             claimed = await self._ledger.leases.claim(
-                some,
+                batch,
                 worker=self._session.worker,
                 lease=self._settings.lease,
                 max_lost=self._settings.max_lost,
@@ -426,24 +426,24 @@ class Coordinator:
             self._held.add(claimed.leases)
             # Refresh after the claim: a page's state change was written before its links.
             await self._state.refresh()
-            stats.claims += len(some)
+            stats.claims += len(batch)
             stats.claims_missed += claimed.missed
             stats.given_up += claimed.abandoned
             if claimed.put_off or claimed.abandoned:
                 stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
-                self._tell_of_crashes(some)
+                self._tell_of_crashes(batch)
             for lease in claimed.leases:
                 self._place(lease)
             self.dispatch()
 
     def _tell_of_crashes(self, tasks: list[Task]) -> None:
-        most = self._settings.max_lost
+        max_lost = self._settings.max_lost
         for task in tasks:
-            if (lost := losses(task)) != task.lost:
-                event = "give up" if lost >= most else "quarantined"
+            if (lost_count := losses(task)) != task.lost:
+                event = "give up" if lost_count >= max_lost else "quarantined"
                 logger.warning(
                     "%s: %s was lost while it worked on nothing else (%d of %d)",
-                    *(printable(task.url), printable(task.lock or ""), lost, most),
+                    *(printable(task.url), printable(task.lock or ""), lost_count, max_lost),
                     extra={"event": event, "url": task.url, "reason": Reason.CRASHED_WORKER},
                 )
 
@@ -470,19 +470,19 @@ class Coordinator:
         if horizon is None and self.frontier.seeded and not works:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
-        now, idle, until = self._ledger.now(), self._idle, horizon
+        now, idle, wakes_at = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
         lacks_hosts = lacks_hosts and self.frontier.borrowed is None
         self._session.set_idle(others_work and lacks_hosts and idle >= _IDLE_FROM)
         if idle >= _SWEEP_FROM:
             if others_work:
                 # Another process leases the ready hosts, or we have as many as allowed.
-                until = await self._ledger.hosts.next_ready()
+                wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             waits = not (works or self.frontier.leased)
-            self._waits_for = await self._waiting(horizon, until) if waits else None
-        if until is not None and until > now:
-            idle = (until - now).total_seconds()
+            self._waits_for = await self._waiting(horizon, wakes_at) if waits else None
+        if wakes_at is not None and wakes_at > now:
+            idle = (wakes_at - now).total_seconds()
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process may finish, or find more work, at any time.
             idle = min(idle, _IDLE_BESIDE_OTHERS)
@@ -496,16 +496,16 @@ class Coordinator:
         self.host_leaser.lease_at = self._poll_at
         self._idle = min(self._idle * 2, _LONGEST_IDLE)
 
-    async def _waiting(self, horizon: datetime | None, until: datetime | None) -> Standstill:
-        """Return the reason to wait, if this process has nothing to do *until* then."""
+    async def _waiting(self, horizon: datetime | None, wakes_at: datetime | None) -> Standstill:
+        """Return the reason to wait, if this process has nothing to do until *wakes_at*."""
         now = self._ledger.now()
         if horizon is None:
             return Standstill(start=True)
         workers, _ = await self._session.neighbours()
         # By then the other workers' leases end or are renewed.
-        if workers > 1 and (until is None or until <= now + self._settings.lease):
+        if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return Standstill(others=True)
-        return Standstill(until=until)
+        return Standstill(until=wakes_at)
 
     def _next_poll(self) -> float:
         """Return the seconds until the next poll, if nothing changes before."""
@@ -513,10 +513,10 @@ class Coordinator:
         self._leases_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, wait: the next free fetcher wakes us. Releasing hosts now could
         # release one whose turn has just come.
-        until = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
+        next_poll_at = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
         if self._is_low():
-            until = min(until, self._poll_at, self.frontier.wanted()[1])
-        return until - time.monotonic()
+            next_poll_at = min(next_poll_at, self._poll_at, self.frontier.wanted()[1])
+        return next_poll_at - time.monotonic()
 
 
 def _feeding_order(host: HeldHost) -> tuple[bool, float]:

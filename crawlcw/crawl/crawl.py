@@ -70,8 +70,8 @@ class Ending:
 
     def stop(self) -> None:
         """End soon because the user asked for it; pages in progress have the grace."""
-        grace, told = format_duration(self._grace), {"event": "stopping"}
-        logger.debug("stopping: up to %s for requests under way", grace, extra=told)
+        grace, log_fields = format_duration(self._grace), {"event": "stopping"}
+        logger.debug("stopping: up to %s for requests under way", grace, extra=log_fields)
         self._begin()
 
     def stop_now(self) -> None:
@@ -122,8 +122,8 @@ class Ending:
 
         It has a moment even if the pages in progress have used up the grace.
         """
-        least = anyio.current_time() + LAST_WORDS.total_seconds()
-        ends_at = max(self._ends_within_grace(), least)
+        earliest_end = anyio.current_time() + LAST_WORDS.total_seconds()
+        ends_at = max(self._ends_within_grace(), earliest_end)
         self._closing = anyio.CancelScope(deadline=ends_at)
         with self._closing:
             yield
@@ -269,15 +269,15 @@ class Crawl:
         return report
 
     def _report(self, counts: Counts | None, reasons: Mapping[str, int] | None) -> Report:
-        why = self._ending.why(self._reason)
+        finish = self._ending.why(self._reason)
         return Report.of(
             self.stats.counted(),
             spider=self.spider.name,
-            finish_reason=why.reason,
+            finish_reason=finish.reason,
             elapsed=self.stats.elapsed,
             released=self._released,
             counts=counts,
-            detail=why.detail,
+            detail=finish.detail,
             failed_before=failed_pages(reasons or {}),
         )
 
@@ -303,26 +303,26 @@ class Crawl:
         await parts.steering.look()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
         # From the fetchers to the committer: fetchers wait if it is full.
-        done: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
+        results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
         # Two groups: after the fetchers have ended, the committer must still write their results,
         # and until then the renewer must renew their leases.
         async with anyio.create_task_group() as background:
-            renewing = partial(
+            renew_leases = partial(
                 self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce
             )
-            background.start_soon(renewing)
-            background.start_soon(parts.committer.run, done, pool.has_idle_workers)
-            for each in parts.background:
-                background.start_soon(each)
+            background.start_soon(renew_leases)
+            background.start_soon(parts.committer.run, results, pool.has_idle_workers)
+            for work in parts.background:
+                background.start_soon(work)
             background.start_soon(partial(parts.seeder.run, state, seeded=seeded))
             reason = await pool.run(
-                partial(parts.fetcher.run, done),
+                partial(parts.fetcher.run, results),
                 coordinator.run,
                 give_back=self._give_back,
                 grace=self._ending.grace,
             )
             # Write the fetchers' results before the end.
-            await done.join()
+            await results.join()
             await parts.sessions.keep()
             await parts.state.close()
             background.cancel_scope.cancel()
@@ -341,11 +341,11 @@ class Crawl:
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
-                held = self._session.held.all()
+                leases = self._session.held.all()
                 self._released += await self._session.release_all()
                 # Wake the hosts of other processes, which would otherwise wait until the leases
                 # expire.
-                await coordinator.announce(lease.task for lease in held)
+                await coordinator.announce(lease.task for lease in leases)
                 await self._session.leave()
             except LedgerUnavailableError as error:
                 logger.warning(

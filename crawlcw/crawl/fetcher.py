@@ -56,19 +56,19 @@ class Fetcher:
     moved: MovedPages
 
     def __post_init__(self) -> None:
-        held = self.session.held
-        self._run_alone = RunAlone(self.session.ledger, held, patience=_PATIENCE)
+        held_leases = self.session.held
+        self._run_alone = RunAlone(self.session.ledger, held_leases, patience=_PATIENCE)
         self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
         """Work on one task after another until cancelled."""
-        held, alone = self.session.held, self._run_alone
+        held_leases, run_alone = self.session.held, self._run_alone
         while True:
             # One scope serves many pages, until a lease is lost.
-            with anyio.CancelScope() as lost:
-                while not lost.cancel_called:
+            with anyio.CancelScope() as lease_scope:
+                while not lease_scope.cancel_called:
                     lease = await self.coordinator.pool.get()
-                    held.scopes[lease.task.id] = lost
+                    held_leases.scopes[lease.task.id] = lease_scope
                     result = None
                     try:
                         try:
@@ -80,21 +80,21 @@ class Fetcher:
                                 self.session.stats.waiting(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
-                            leases = [each.lease for each in settlements]
+                            leases = [entry.lease for entry in settlements]
                             # Without this the lease of this page would be renewed for ever.
-                            held.orphans += filter(held.holds, leases)
-                            for each in (lease, *leases):
-                                self.outcomes.state.undo(each)
+                            held_leases.orphans += filter(held_leases.holds, leases)
+                            for entry in (lease, *leases):
+                                self.outcomes.state.undo(entry)
                             raise
                         finally:
-                            held.scopes.pop(lease.task.id, None)
+                            held_leases.scopes.pop(lease.task.id, None)
                             self.coordinator.done(lease)
                         # The committer owns the outcome and the state changes from here on.
-                        if alone.alone is lease:
+                        if run_alone.alone is lease:
                             # Until the commit a crash would count against this page.
-                            await held.ended(lease)
+                            await held_leases.ended(lease)
                     finally:
-                        alone.leave(lease)
+                        run_alone.leave(lease)
             self.session.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
@@ -156,11 +156,11 @@ class Fetcher:
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
         self.outcomes.state.undo(lease)
-        until, to_ledger = deferred.until, self._run_alone.alone is lease
-        if isinstance(until, timedelta):
-            until = self.outcomes.now() + until
-        if until is not None:
-            lease = put_off(lease, until=until)
+        retry_at, to_ledger = deferred.until, self._run_alone.alone is lease
+        if isinstance(retry_at, timedelta):
+            retry_at = self.outcomes.now() + retry_at
+        if retry_at is not None:
+            lease = put_off(lease, until=retry_at)
         self.coordinator.requeue(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
@@ -168,45 +168,47 @@ class Fetcher:
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
         # Measure before parsing, because a stall during it does not belong to the host.
-        stood = outcomes.watchdog.stalled(attempt.began)
-        own = attempt.redirects[0] if attempt.redirects else response
-        attempt.latency = own.elapsed.total_seconds() - stood
+        stalled_s = outcomes.watchdog.stalled(attempt.began)
+        first_response = attempt.redirects[0] if attempt.redirects else response
+        attempt.latency = first_response.elapsed.total_seconds() - stalled_s
         outcomes.causes.answered()
         if attempt.denied is not None:
             return await outcomes.denied(attempt, response)
-        same = attempt.is_conditional and response.status == NOT_MODIFIED and not attempt.redirects
-        wanted = same or is_page(response, request, self.outcomes.settings)
-        moved = response.status in REDIRECTS and not wanted
-        if not (moved or wanted):
+        is_unchanged = (
+            attempt.is_conditional and response.status == NOT_MODIFIED and not attempt.redirects
+        )
+        has_page = is_unchanged or is_page(response, request, self.outcomes.settings)
+        is_redirect = response.status in REDIRECTS and not has_page
+        if not (is_redirect or has_page):
             return await outcomes.no_page(attempt, response)
         outcomes.answered(attempt, response)
         # A page that stays open in a browser keeps its slot, because it sends more requests.
         if response.page is None:
             attempt.free()
-        if moved:
+        if is_redirect:
             return await self.moved.redirected(attempt, response)
-        if same:
+        if is_unchanged:
             return await outcomes.unchanged(attempt, response)
         if (refresh := response.refresh) is not None:
-            handed_on = await self.moved.refreshed(attempt, response, refresh)
-            if handed_on is not None:
-                return handed_on
+            redirect_result = await self.moved.refreshed(attempt, response, refresh)
+            if redirect_result is not None:
+                return redirect_result
         if response.url != request.url:
             return await self.moved.parsed(attempt, response)
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
         """Request a page if robots.txt allows it; `opening.Admission` checks its further hops."""
-        task, asked, stats = attempt.lease.task, attempt.request, self.session.stats
+        task, request, stats = attempt.lease.task, attempt.request, self.session.stats
         frontier, session = self.coordinator.frontier, attempt.session
-        if (rules := self.robots.known(asked.url)) is None:
-            await self.robots.rules(asked.url)
+        if (rules := self.robots.known(request.url)) is None:
+            await self.robots.rules(request.url)
             raise Defer("the robots.txt of its origin has had its turn")
-        rules.check(asked.url)
+        rules.check(request.url)
         if session is None:
             # With a session all redirects are followed in place.
             attempt.follows = partial(self.moved.follows, attempt)
-        ask, is_rendered = self.ways[Purpose.PAGE], asked.options.browser
+        ask, is_rendered = self.ways[Purpose.PAGE], request.options.browser
         if self.outcomes.settings.browser if is_rendered is None else is_rendered:
             ask = self.ways[RENDERED]
         elif (
@@ -215,25 +217,25 @@ class Fetcher:
             and (task.stored is not None or not self._keeps_pages)
         ):
             # Not for a rendered page, and not if the body must be stored: a 304 has no body.
-            asked = conditional(asked, visit)
-            attempt.is_conditional = asked is not attempt.request
+            request = conditional(request, visit)
+            attempt.is_conditional = request is not attempt.request
         # The loop may have been busy since the turn came, so the delay counts from `began`.
         frontier.sent(task.host, at=attempt.began)
-        watched = self.outcomes.instruments
+        instruments = self.outcomes.instruments
         try:
-            with UNSEEN if watched is None else watched.fetch(attempt.lease) as seen:
+            with UNSEEN if instruments is None else instruments.fetch(attempt.lease) as observation:
                 try:
-                    response = await ask(attempt, asked)
-                except LoggedOutError as refused:
-                    response, attempt.denied = refused.response, Reason.LOGGED_OUT
-                if seen is not None:
-                    seen.answered(status=response.status, size=response.size)
+                    response = await ask(attempt, request)
+                except LoggedOutError as login_error:
+                    response, attempt.denied = login_error.response, Reason.LOGGED_OUT
+                if observation is not None:
+                    observation.answered(status=response.status, size=response.size)
         except FetchError:
             # The time of the last request is unknown, so the delay counts from now.
             frontier.sent(task.host, at=time.monotonic())
             raise
         # If connecting took long, the request was sent later.
-        hops = response.url != asked.url
+        hops = response.url != request.url
         elapsed = 0.0 if hops else response.elapsed.total_seconds()
         frontier.sent(task.host, at=time.monotonic() - elapsed)
         stats.fetched += 1
@@ -252,9 +254,9 @@ def conditional(request: Request, visit: Visit) -> Request:
     """Return *request*, with conditions if it can get a 304 for a page unchanged since *visit*."""
     if request.method != "GET" or request.body is not None:
         return request
-    asked = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}
-    added = tuple((name, value) for name, value in asked.items() if value is not None)
-    own = {name.lower() for name, _ in request.headers}
-    if not added or own & _PRECONDITIONS:
+    conditions = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}
+    added = tuple((name, value) for name, value in conditions.items() if value is not None)
+    header_names = {name.lower() for name, _ in request.headers}
+    if not added or header_names & _PRECONDITIONS:
         return request
     return request.elsewhere(request.url, headers=(*request.headers, *added))

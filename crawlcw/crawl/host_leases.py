@@ -106,13 +106,13 @@ class HostLeaser:
         often, because other workers wait.
         """
         now = time.monotonic()
-        room = self._capacity - len(self._frontier.leased)
-        often = room >= self._capacity // 2 or idle
-        if room <= 0 or now < self._next_lease(often=often):
+        free_capacity = self._capacity - len(self._frontier.leased)
+        is_frequent = free_capacity >= self._capacity // 2 or idle
+        if free_capacity <= 0 or now < self._next_lease(often=is_frequent):
             return False
         self.lease_at = now + _LEASE_PAUSE
         leases = await self._ledger.host_leases.lease(
-            worker=self._session.worker, limit=room, lease=self._lease
+            worker=self._session.worker, limit=free_capacity, lease=self._lease
         )
         # An owner that died may have lent slots, which are still in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
@@ -123,9 +123,9 @@ class HostLeaser:
         }
         for lease in leases:
             # If the request was repeated, the lease may be older and began at the first request.
-            left = lease.expires - self._ledger.now()
-            past = max(0.0, (self._lease - left).total_seconds())
-            host = self._frontier.begin(lease, asked=time.monotonic() - past)
+            remaining = lease.expires - self._ledger.now()
+            elapsed_s = max(0.0, (self._lease - remaining).total_seconds())
+            host = self._frontier.begin(lease, asked=time.monotonic() - elapsed_s)
             for borrower, loan in loans.items():
                 if loan is not None and loan.host == host.name:
                     host.loans[borrower] = loan
@@ -144,13 +144,13 @@ class HostLeaser:
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         # Do not retry this while the ledger is away: later the process has other leases.
-        lost = await self._session.raw_ledger.host_leases.renew(leases, lease=self._lease)
+        lost_names = await self._session.raw_ledger.host_leases.renew(leases, lease=self._lease)
         for lease in leases:
             host = self._frontier.leased.get(lease.host.name)
-            if host is not None and host.name not in lost:
-                host.renewed(asked=asked)
+            if host is not None and host.name not in lost_names:
+                host.renewed(asked=sent_at)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
         # An idle coordinator does this more often.
@@ -171,35 +171,35 @@ class HostLeaser:
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
             return
-        lost = await self._ledger.host_leases.save(states)
+        lost_names = await self._ledger.host_leases.save(states)
         for lease, state in states:
             name = lease.host.name
-            held = self._frontier.leased.get(name)
-            if held is None or not _is_same(held.lease, lease):
+            leased_host = self._frontier.leased.get(name)
+            if leased_host is None or not _is_same(leased_host.lease, lease):
                 continue
-            if name in lost:
+            if name in lost_names:
                 self._lose(name)
             else:
-                held.lease = replace(lease, host=state)
+                leased_host.lease = replace(lease, host=state)
 
     async def _give_back(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, in batches."""
         now = time.monotonic()
-        going: list[HeldHost] = []
+        idle_hosts: list[HeldHost] = []
         for host in self._frontier.idle():
             if host.lease is None:
                 self._frontier.forget(host)
             elif host.state.given_up is not None:
                 host.work(background, partial(self._give_up, host))
             else:
-                going.append(host)
-        if not going:
+                idle_hosts.append(host)
+        if not idle_hosts:
             self._idle_since = None
             return
-        since = self._idle_since = self._idle_since or now
-        if now - since >= _LINGER or len(going) >= _MANY_IDLE:
+        idle_since = self._idle_since = self._idle_since or now
+        if now - idle_since >= _LINGER or len(idle_hosts) >= _MANY_IDLE:
             self._idle_since = None
-            await self._release(going)
+            await self._release(idle_hosts)
 
     async def leave(self) -> None:
         """Release all hosts; their tasks are already written or released."""
@@ -241,25 +241,27 @@ class HostLeaser:
 
     async def _make_way(self) -> None:
         """Release hosts if ready hosts find no place here, or if other workers have none."""
-        now, owned = time.monotonic(), self._staying()
+        now, owned_hosts = time.monotonic(), self._staying()
         self._others_at = now + _OTHERS_PAUSE
         if len(self._frontier.leased) < 2:
             return
-        if len(owned) >= self._capacity:
-            over = [
+        if len(owned_hosts) >= self._capacity:
+            served_hosts = [
                 host
-                for host in owned
+                for host in owned_hosts
                 if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
             ]
-            ready = await self._ledger.hosts.next_ready() if over else None
+            ready = await self._ledger.hosts.next_ready() if served_hosts else None
             if ready is not None and ready <= self._ledger.now():
-                self._hand_on(over[: self._capacity // _HOSTS_A_FETCHER], at=now)
+                self._hand_on(served_hosts[: self._capacity // _HOSTS_A_FETCHER], at=now)
         # Keep new hosts for a while: otherwise they would pass from process to process unused.
-        settled = [host for host in owned if now - host.since >= _OTHERS_PAUSE and not host.loans]
+        settled = [
+            host for host in owned_hosts if now - host.since >= _OTHERS_PAUSE and not host.loans
+        ]
         if not settled:
             return
         workers, idle = await self._session.neighbours()
-        if share := len(owned) * idle // max(workers, 1):
+        if share := len(owned_hosts) * idle // max(workers, 1):
             settled.sort(key=lambda host: self._session.held.of_host[host.name])
             self._hand_on(settled[:share], at=now)
             # Otherwise we would lease them again before the others have seen them.
@@ -276,12 +278,12 @@ class HostLeaser:
 
     def _take_back(self) -> None:
         """If pages of a host take long, serve a left host again and give a new host more slots."""
-        now, held = time.monotonic(), self._session.held.of_host
+        now, leases_by_host = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             host.widen()
             rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
             waits = now - host.left_at < SLICE_SECONDS or host.is_busy
-            if host.phase is Phase.LEAVING and held[host.name] and not (rests or waits):
+            if host.phase is Phase.LEAVING and leases_by_host[host.name] and not (rests or waits):
                 host.enter(Phase.OPENING)
                 # They are not released again before the end of a whole time slice.
                 host.answered, host.since = 0, now + SLICE_SECONDS
@@ -290,10 +292,10 @@ class HostLeaser:
         """Wake the next few hosts with due tasks whose wake-up was lost with a dead process."""
         names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
-        found = await self._ledger.hosts.get(names)
+        hosts_by_name = await self._ledger.hosts.get(names)
         dues: dict[str, datetime] = {}
         for name in names:
-            host = found.get(name)
+            host = hosts_by_name.get(name)
             if host is None or host.ready_at is None:
                 due = await self._ledger.hosts.earliest_due(name)
                 if due is not None:
@@ -303,6 +305,6 @@ class HostLeaser:
             await self._ledger.hosts.wake(dues)
 
 
-def _is_same(held: HostLease | None, lease: HostLease) -> bool:
+def _is_same(current: HostLease | None, lease: HostLease) -> bool:
     # Another write may have changed the host's state in the lease.
-    return held is not None and (held.token, held.epoch) == (lease.token, lease.epoch)
+    return current is not None and (current.token, current.epoch) == (lease.token, lease.epoch)

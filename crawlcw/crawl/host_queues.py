@@ -73,26 +73,26 @@ class HostQueues:
     def begin(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
         """Make a queue for a host; it is closed until `open` and has no delay until `pace`."""
         queue = HostQueue(host, limit, limit, 0.0, next_start, deadline, rests_until=next_start)
-        if (before := self.elsewhere.pop(host, None)) is not None:
+        if (old_queue := self.elsewhere.pop(host, None)) is not None:
             # Keep the object, because waiting hops refer to it.
-            before.limit = before.allowed = limit
-            before.delay, before.deadline = 0.0, deadline
-            before.next_start = before.rests_until = max(before.next_start, next_start)
-            queue = before
+            old_queue.limit = old_queue.allowed = limit
+            old_queue.delay, old_queue.deadline = 0.0, deadline
+            old_queue.next_start = old_queue.rests_until = max(old_queue.next_start, next_start)
+            queue = old_queue
         self._measure(queue)
         self.by_host[host] = queue
         return queue
 
     def end(self, host: str) -> list[Lease]:
         """Forget a host; return the leases that waited for it."""
-        waiting = self.withdraw(host=host)
+        leases = self.withdraw(host=host)
         queue = self.by_host.pop(host)
         if queue.active or queue.hops or queue.hops_rest_until > queue.next_start:
             queue.opened, queue.deadline = False, float("inf")
             queue.limit = queue.allowed = 1
             self.elsewhere[host] = queue
             self._give_turn(queue, queue.next_start)
-        return waiting
+        return leases
 
     def of_hops(self, host: str, *, now: float) -> HostQueue:
         """Return the queue for hops to a host; one request at a time if its lease is not ours."""
@@ -221,10 +221,10 @@ class HostQueues:
 
     def _measure(self, queue: HostQueue) -> None:
         """Limit the leases to a few turns; with a delay, to a few seconds within half a lease."""
-        most = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
+        max_leases = min(4 * queue.limit or 1 << 30, 8 * queue.allowed or 1 << 30)
         if queue.delay:
-            most = min(most, max(1, int(self._ahead / queue.delay)))
-        queue.most = most
+            max_leases = min(max_leases, max(1, int(self._ahead / queue.delay)))
+        queue.most = max_leases
 
     def take(self, *, now: float) -> Lease | None:
         """Return the next lease whose host's turn has come, or None; the longest wait comes first.
@@ -239,10 +239,10 @@ class HostQueues:
             self.changed.add(lease.task.host)
             return lease
         while self._turns and self._turns[0][0] <= now:
-            turn, order, queue = heapq.heappop(self._turns)
+            turn_at, order, queue = heapq.heappop(self._turns)
             if self._may_start(queue, now):
                 earlier = bonus(-queue.waiting[0][0]) + min(queue.delay, AHEAD)
-                heapq.heappush(self._urgent, (turn - earlier, order, queue))
+                heapq.heappush(self._urgent, (turn_at - earlier, order, queue))
         while self._urgent:
             queue = heapq.heappop(self._urgent)[2]
             if not self._may_start(queue, now):
@@ -282,11 +282,11 @@ class HostQueues:
         return self._turns[0][0] if self._turns else None
 
     def _count(self, queue: HostQueue) -> None:
-        waiting, before = len(queue.waiting), queue.counted
-        soon = 0 if queue.delay else min(waiting, queue.allowed or waiting)
-        queue.counted = (waiting, soon)
-        self.waiting += waiting - before[0]
-        self.soon += soon - before[1]
+        waiting_count, old_counts = len(queue.waiting), queue.counted
+        soon_count = 0 if queue.delay else min(waiting_count, queue.allowed or waiting_count)
+        queue.counted = (waiting_count, soon_count)
+        self.waiting += waiting_count - old_counts[0]
+        self.soon += soon_count - old_counts[1]
         self.changed.add(queue.host)
 
     def _give_turn(self, queue: HostQueue, now: float) -> None:

@@ -118,20 +118,20 @@ class KeptState:
         async with self._writing:
             # An earlier write, which this one waited for, may have included everything.
             while (pages := history.unwritten(page)) or is_last:
-                after = history.next(pages)
-                if not pages and after.pending == history.stored.pending:
+                new_state = history.next(pages)
+                if not pages and new_state.pending == history.stored.pending:
                     return
-                if await self._ledger.spider_state.change(history.stored, after):
-                    history.wrote(after)
+                if await self._ledger.spider_state.change(history.stored, new_state):
+                    history.wrote(new_state)
                     return
                 # Another process has written meanwhile.
                 await self._read()
 
     async def _read(self) -> None:
         assert self._ledger is not None
-        known = self._history.stored.revision
-        if (found := await self._ledger.spider_state.read(known=known)) is not None:
-            self._history.load(found)
+        revision = self._history.stored.revision
+        if (stored_state := await self._ledger.spider_state.read(known=revision)) is not None:
+            self._history.load(stored_state)
 
     async def _settle_others(self) -> None:
         """Settle the changes that other processes left pending, by how their pages ended."""
@@ -139,8 +139,8 @@ class KeptState:
         if not runs:
             return
         assert self._ledger is not None
-        found = await self._ledger.queries.find(TaskFilter(ids=runs.keys()), limit=len(runs))
-        tasks = {record.task.id: record.task for record in found}
+        records = await self._ledger.queries.find(TaskFilter(ids=runs.keys()), limit=len(runs))
+        tasks = {record.task.id: record.task for record in records}
         for run in runs.items():
             task = tasks.get(run[0])
             if task is None or (task.status in DONE and task.settled != run[1]):
@@ -171,8 +171,10 @@ def _names_state(kind: type[Spider]) -> bool:
 
     If it does, the state is read early: another process may change it before its first use here.
     """
-    own = kind.__mro__[: kind.__mro__.index(Spider)]
-    codes = [getattr(each, "__code__", None) for base in own for each in vars(base).values()]
+    classes = kind.__mro__[: kind.__mro__.index(Spider)]
+    codes = [
+        getattr(member, "__code__", None) for base in classes for member in vars(base).values()
+    ]
     for code in codes:
         if isinstance(code, CodeType):
             if "state" in code.co_names:

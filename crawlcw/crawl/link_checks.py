@@ -41,10 +41,10 @@ class LinkChecks:
     def refusal(self, url: str) -> Refusal | None:
         """Return why no crawl of the spider follows a link to *url*; None if one does."""
         try:
-            followed = self._scope
+            followed_scope = self._scope
             if self._is_anywhere:
-                followed = replace(followed, hosts={urls.locate(url).host})
-            followed.admit_url(url)
+                followed_scope = replace(followed_scope, hosts={urls.locate(url).host})
+            followed_scope.admit_url(url)
         except FetchError as error:
             return Refusal(reason=error.reason, why=error.message)
         return None

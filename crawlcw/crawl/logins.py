@@ -58,25 +58,25 @@ class Login:
 
     async def run(self) -> Identity | None:
         """Return the session after its login; None if another process took it over."""
-        ended: Identity | None = None
+        final_identity: Identity | None = None
         try:
-            ended = await self._outcome()
+            final_identity = await self._outcome()
         finally:
-            if ended is None:
+            if final_identity is None:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     now = self.process.ledger.now()
                     await self._write(identities.login_put_off(self.identity, until=now))
-        return ended if await self._write(ended) else None
+        return final_identity if await self._write(final_identity) else None
 
     async def _outcome(self) -> Identity:
         """Return the session after the spider's login."""
         name, data = self.identity.name, self.identity.data
         session = LoginSession(name, send=self._send, add_cookie=self._add_cookie, data=data)
-        why = await self._failure(session)
+        message = await self._failure(session)
         now = self.process.ledger.now()
         if self._innocent:
             return identities.login_put_off(self.identity, until=now + _LATER)
-        if why is None:
+        if message is None:
             logger.info("session %s is logged in", name, extra={"event": "logged_in"})
             return identities.logged_in(
                 self.identity,
@@ -85,11 +85,11 @@ class Login:
                 origins=tuple(dict.fromkeys([*self._origins, *session.origins])),
                 data=frozen(values.clean(session.data)),
             )
-        why = printable(why, limit=_LONGEST_REASON)
+        message = printable(message, limit=_LONGEST_REASON)
         logger.warning(
-            "the login of session %s failed: %s", name, why, extra={"event": "login_failed"}
+            "the login of session %s failed: %s", name, message, extra={"event": "login_failed"}
         )
-        failed, policy = f"login() failed: {why}", self.settings.login_policy
+        failed, policy = f"login() failed: {message}", self.settings.login_policy
         return identities.login_failed(self.identity, failed, now=now, policy=policy)
 
     @calls_user_code
@@ -99,14 +99,14 @@ class Login:
         # The watchdog reads `called` from this frame.
         called = Called(name="login", subject=session.name)
         try:
-            within = self.settings.login_timeout.total_seconds()
-            async with time_limit(called, within, stalled=self.process.watchdog.stalled):
+            limit_s = self.settings.login_timeout.total_seconds()
+            async with time_limit(called, limit_s, stalled=self.process.watchdog.stalled):
                 await self.spider.login(session)
             await cancellation.strike()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))
-        except StopCrawl as told:
-            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(told)))
-            return f"the spider stopped the crawl: {text_of(told)}"
+        except StopCrawl as stop_request:
+            self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(stop_request)))
+            return f"the spider stopped the crawl: {text_of(stop_request)}"
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
                 raise
@@ -119,9 +119,9 @@ class Login:
         location, _ = request.identity()
         url, admission = location.url, self.admission
         self._origins[urls.origin_of(url)] = None
-        asked_as = Session(identity=Identity(name=""), jar=self._jar, proxy=self.proxy)
+        login_session = Session(identity=Identity(name=""), jar=self._jar, proxy=self.proxy)
         async with Attempt(
-            request=request, purpose=Purpose.LOGIN, session=asked_as, may_wait=False
+            request=request, purpose=Purpose.LOGIN, session=login_session, may_wait=False
         ) as attempt:
             try:
                 await admission.admit(attempt, url)
@@ -129,11 +129,11 @@ class Login:
                 # The login is deferred, and not counted.
                 self._innocent = True
                 raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
                 return await self.ask(attempt, request)
             except FetchError as error:
-                self._innocent |= await admission.is_innocent(url, error, began=began)
+                self._innocent |= await admission.is_innocent(url, error, began=started_at)
                 raise
             finally:
                 admission.asked(url)
@@ -142,11 +142,11 @@ class Login:
         """Add a cookie that the spider sets; raises `ValueError`."""
         self._jar.add(name, value, url=urls.parse(url))
 
-    async def _write(self, ended: Identity) -> bool:
+    async def _write(self, final_identity: Identity) -> bool:
         """Write how the login ended; return whether it was still ours."""
         # A write in progress must not be cancelled halfway.
         with anyio.CancelScope(shield=True):
-            if await self.process.ledger.sessions.change(self.identity, ended):
+            if await self.process.ledger.sessions.change(self.identity, final_identity):
                 return True
         name = self.identity.name
         logger.info(

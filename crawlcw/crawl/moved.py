@@ -64,8 +64,8 @@ class MovedPages:
         lease = attempt.lease
         await self.outcomes.keep(attempt)
         try:
-            target, known = await self._target(lease, onward(attempt.request, response))
-            if await self._leads_back(lease.task, known):
+            target, record = await self._target(lease, onward(attempt.request, response))
+            if await self._leads_back(lease.task, record):
                 raise FetchError(Reason.REDIRECT_LOOP, loop_message(lease.task.url))
         except FetchError as error:
             error.response = response
@@ -85,11 +85,11 @@ class MovedPages:
         try:
             self._check_robots(refresh.url)
             home = onward(attempt.request, response, target=refresh.url)
-            target, known = await self._target(lease, home)
+            target, record = await self._target(lease, home)
         except FetchError:
             return None
         # If the target is its own child, an earlier attempt added it and died before it ended.
-        if known is not None and known.task.parent != lease.task.id:
+        if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
         return self._moved(lease, response, target)
@@ -102,12 +102,14 @@ class MovedPages:
         finished.
         """
         lease = attempt.lease
-        there = onward(attempt.request, response, target=response.url)
+        target_request = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
             # If one hop dropped a header, no later hop sent it.
-            passed = onward(attempt.request, redirect, target=response.url).headers
-            there.headers = tuple(pair for pair in there.headers if pair in passed)
-        target = self._at(lease.task, there, hops=0)
+            kept_headers = onward(attempt.request, redirect, target=response.url).headers
+            target_request.headers = tuple(
+                pair for pair in target_request.headers if pair in kept_headers
+            )
+        target = self._at(lease.task, target_request, hops=0)
         if target.id == lease.task.id or not _is_plain(attempt):
             # Another spelling of the same resource, or a `dont_filter` request.
             return await self.outcomes.parsed(attempt, response)
@@ -127,8 +129,8 @@ class MovedPages:
             self.outcomes.state.undo(home)
             self.session.held.orphans.append(home)
             raise
-        moved = self._moved(lease, response)
-        return replace(page, settlements=(*page.settlements, *moved.settlements))
+        alias_result = self._moved(lease, response)
+        return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
         """Add the task of a fetched page and lease it, if it waits for a response like this one."""
@@ -164,17 +166,17 @@ class MovedPages:
             # The owner of another host reads its rules: the outcome of a page must
             # not depend on which process asked for it.
             self._check_robots(home.url)
-        deepest = lease.task.options.max_depth
-        if deepest is None:
-            deepest = settings.max_depth
-        if deepest is not None and target.depth > max(deepest, lease.task.depth):
+        max_depth = lease.task.options.max_depth
+        if max_depth is None:
+            max_depth = settings.max_depth
+        if max_depth is not None and target.depth > max(max_depth, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
-        known, most = await self.session.ledger.tasks.get(target.id), settings.max_redirects
+        record, limit = await self.session.ledger.tasks.get(target.id), settings.max_redirects
         # Only this limit ends a chain of pages that redirect for ever.
-        if known is None and target.hops > most:
-            message = f"more than {most} redirects, the last one to {target.url}"
+        if record is None and target.hops > limit:
+            message = f"more than {limit} redirects, the last one to {target.url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
-        return target, known
+        return target, record
 
     def _check_robots(self, url: str) -> None:
         """Raise `FetchError` for a URL that the rules disallow, if this process knows them."""
@@ -196,18 +198,20 @@ class MovedPages:
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
         """Return whether the task that *task* leads to has ended, and leads to *task* again."""
         # If this task was reopened, tasks that ended before that are of an earlier visit.
-        since = task.update_time if task.settled and not task.retry else None
+        reopened_at = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
-            if record is None or (since is not None and record.task.update_time < since):
+            if record is None or (
+                reopened_at is not None and record.task.update_time < reopened_at
+            ):
                 return False
             is_origin = task.hops > 0 and record.task.id == task.parent
             if is_origin and record.task.status is Status.PROCESSING:
                 return True  # its redirect has just added *task*, and is being recorded
-            following = record.leads_to
-            if following is None or following == task.id:
-                return following is not None
-            record = await self.session.ledger.tasks.get(following)
+            next_id = record.leads_to
+            if next_id is None or next_id == task.id:
+                return next_id is not None
+            record = await self.session.ledger.tasks.get(next_id)
         return False
 
     def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
@@ -224,9 +228,15 @@ class MovedPages:
 
 def _exchange(task: Task) -> tuple[object, ...]:
     """Return the parts of a task's request that change its response, besides its URL."""
-    own = task.options
-    how = own.browser, own.save_to, own.truncate, own.accept_statuses, own.max_body
-    return *how, own.session, own.proxy, own.cookies, task.headers
+    options = task.options
+    fetch_options = (
+        options.browser,
+        options.save_to,
+        options.truncate,
+        options.accept_statuses,
+        options.max_body,
+    )
+    return *fetch_options, options.session, options.proxy, options.cookies, task.headers
 
 
 def _is_plain(attempt: PageAttempt) -> bool:

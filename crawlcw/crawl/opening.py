@@ -108,20 +108,20 @@ class Opening:
                     await self.turn(queue, check, takes_slot=True, is_paced=False)
                 except Defer:
                     return
-                sent, began = frontier.ledger_now(), frontier.clock()
+                sent, started_at = frontier.ledger_now(), frontier.clock()
                 try:
                     await ask(host, url)
                 except StopCrawl as stop:
                     causes.stop(printable(text_of(stop)))
                 except FetchError as error:
                     says_nothing_of_host = (
-                        self.watchdog.explains(error, began)
+                        self.watchdog.explains(error, started_at)
                         or causes.proxies.may_be_to_blame(error, url, is_fixed=False)
                         # The request has waited for a proxy, and will wait again.
                         or isinstance(error, ProxiesAwayError)
                     )
                     if not says_nothing_of_host:
-                        await causes.unanswered(host.name, url, error, sent=sent, began=began)
+                        await causes.unanswered(host.name, url, error, sent=sent, began=started_at)
                 finally:
                     frontier.queues.leave(queue, now=frontier.clock(), frees_slot=True)
 
@@ -161,7 +161,7 @@ class Opening:
 
     async def _probe(self, host: HeldHost, url: str) -> None:
         """Ask a probe page; the host is opened if it answers."""
-        causes, sent, began = self.causes, self.frontier.ledger_now(), self.frontier.clock()
+        causes, sent, started_at = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = host.state.origins[urls.scheme_of(url)]
         try:
             response = await causes.ask(url)
@@ -175,11 +175,11 @@ class Opening:
                 origin.probes[url] = origin.probes.get(url, 0) + 1
             raise
         finally:
-            self.frontier.sent(host.name, at=began)
+            self.frontier.sent(host.name, at=started_at)
         causes.proxies.got(url, response.proxy)
         causes.answered()
         origin.probes[url] = origin.probes.get(url, 0) + 1
-        latency = response.elapsed.total_seconds() - self.watchdog.stalled(began)
+        latency = response.elapsed.total_seconds() - self.watchdog.stalled(started_at)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 
     async def _ask_robots(self, host: HeldHost, url: str) -> None:
@@ -211,9 +211,9 @@ class Opening:
 
 def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
     """Raise `Defer` if a host rests for long or its slots have been in use for long."""
-    rest = max(queue.rests_until, queue.hops_rest_until) - now
-    if rest > _LONGEST_REST:
-        raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest))
+    rest_s = max(queue.rests_until, queue.hops_rest_until) - now
+    if rest_s > _LONGEST_REST:
+        raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest_s))
     if not queue.delay and now - since > _LONGEST_WAIT:
         raise Defer(f"no slot of {queue.host} is free")
 
@@ -281,8 +281,8 @@ class Admission:
         """Return whether no slot of a host is free; the user's limit counts if it is not ours."""
         assert self.opening is not None
         frontier = self.opening.frontier
-        if (held := frontier.hosts.get(host)) is not None:
-            return 0 < held.queue.allowed <= held.queue.active
+        if (frontier_host := frontier.hosts.get(host)) is not None:
+            return 0 < frontier_host.queue.allowed <= frontier_host.queue.active
         queue = frontier.queues.elsewhere.get(host)
         return queue is not None and 0 < frontier.limit(host).concurrency <= queue.active
 
@@ -330,17 +330,17 @@ class Admission:
         """Wait until a request of an attempt may be sent to a host; return the host's queue."""
         assert self.opening is not None
         frontier = self.opening.frontier
-        since = frontier.clock()
-        queue = frontier.queues.of_hops(host, now=since)
+        started_at = frontier.clock()
+        queue = frontier.queues.of_hops(host, now=started_at)
 
         async def check() -> None:
-            if (held := frontier.hosts.get(host)) is None:
+            if (frontier_host := frontier.hosts.get(host)) is None:
                 await self._read(queue)
-            elif not held.opened:
-                held.crawl_delay = self.robots.crawl_delay(host)
-                held.pace()
+            elif not frontier_host.opened:
+                frontier_host.crawl_delay = self.robots.crawl_delay(host)
+                frontier_host.pace()
             if attempt.purpose is not Purpose.PROBE:
-                _check_wait(queue, now=frontier.clock(), since=since)
+                _check_wait(queue, now=frontier.clock(), since=started_at)
 
         try:
             await self.opening.turn(queue, check, takes_slot=takes_slot)
@@ -363,8 +363,8 @@ class Admission:
             return  # it has been leased meanwhile
         queue.delay = max(frontier.limit(host).delay, self.robots.crawl_delay(host), state.delay)
         if state.not_before is not None:
-            rest = (state.not_before - frontier.ledger_now()).total_seconds()
-            queue.rests_until = max(queue.rests_until, now + rest)
+            rest_s = (state.not_before - frontier.ledger_now()).total_seconds()
+            queue.rests_until = max(queue.rests_until, now + rest_s)
             queue.next_start = max(queue.next_start, queue.rests_until)
         if state.owner is None and queue.active:
             await ledger.hosts.wake({host: frontier.ledger_now()})
@@ -376,9 +376,9 @@ class Admission:
             frontier = self.opening.frontier
             host, now = urls.locate(response.url).host, frontier.clock()
             queue = frontier.queues.of_hops(host, now=now)
-            asked = status_error(response, now=frontier.ledger_now()).retry_after
-            rest = frontier.policy.rest(1, retry_after=asked)
-            queue.hops_rest_until = max(queue.hops_rest_until, now + rest)
+            retry_after = status_error(response, now=frontier.ledger_now()).retry_after
+            rest_s = frontier.policy.rest(1, retry_after=retry_after)
+            queue.hops_rest_until = max(queue.hops_rest_until, now + rest_s)
 
     def asked(self, url: str) -> None:
         """Note that *url* was requested just now."""

@@ -139,11 +139,11 @@ class Outcomes:
             return await self.unchanged(attempt, response)
         # Store the page before the callback, because the callback may fail.
         stored = await self.keep(attempt) if attempt.exchanges else None
-        watched = self.instruments
-        with UNSEEN if watched is None else watched.parse(lease, callback) as seen:
+        instruments = self.instruments
+        with UNSEEN if instruments is None else instruments.parse(lease, callback) as observation:
             produced = await self.runner.run(callback, response, task=task)
-            if seen is not None and isinstance(produced, Failed):
-                seen.failed(produced.reason)
+            if observation is not None and isinstance(produced, Failed):
+                observation.failed(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):
@@ -193,16 +193,16 @@ class Outcomes:
         plain = plain and response.status < 300 and response.elapsed < self._patience
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
-    async def _retired(self, attempt: PageAttempt, why: str) -> Failed:
+    async def _retired(self, attempt: PageAttempt, reason: str) -> Failed:
         """Return the failure of a page whose callback retired its session, or raise `Defer`."""
         attempt.free()
         session = attempt.session
         if session is None:
             # The page has no session, so the callback has retired nothing.
-            return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {why}")
-        if not await self.sessions.logged_out(session, attempt.lease.task, why, told=True):
+            return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {reason}")
+        if not await self.sessions.logged_out(session, attempt.lease.task, reason, told=True):
             raise Defer("its session is retired")
-        return Failed(reason=Reason.LOGGED_OUT, message=why)
+        return Failed(reason=Reason.LOGGED_OUT, message=reason)
 
     # Attempts without a page: the cause decides whether the page fails or is deferred.
 
@@ -221,21 +221,21 @@ class Outcomes:
         attempt.free()  # a login probe takes its own slot
         task, reason, session = attempt.lease.task, attempt.denied, attempt.session
         assert reason is not None
-        why = f"HTTP {response.status} for {response.url}"
+        detail = f"HTTP {response.status} for {response.url}"
         if reason is Reason.BANNED:
-            whose = "whichever proxy or session asks"
-            own = self.causes.banned(task, response.proxy if session is None else None)
+            asker = "whichever proxy or session asks"
+            is_final = self.causes.banned(task, response.proxy if session is None else None)
             if session is not None:
-                await self.sessions.banned(session, f"banned: {why}")
+                await self.sessions.banned(session, f"banned: {detail}")
         else:
             assert session is not None
-            whose = "with a session that is logged in"
-            own = await self.sessions.logged_out(session, task, why, told=False)
-        if not own:
+            asker = "with a session that is logged in"
+            is_final = await self.sessions.logged_out(session, task, detail, told=False)
+        if not is_final:
             raise Defer(f"{reason}: it is asked for with another session or proxy")
         error = status_error(response, now=self.now())
         if response.status < 400:
-            error = FetchError(reason, f"{why}, {whose}", status=response.status)
+            error = FetchError(reason, f"{detail}, {asker}", status=response.status)
             error.response = response
         return await self._own_failure(attempt, error)
 
@@ -283,11 +283,11 @@ class Outcomes:
 
     async def _own_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure that the page itself caused, and free its host's slot."""
-        task, answer, status = attempt.lease.task, error.response, error.status
+        task, response, status = attempt.lease.task, error.response, error.status
         # If only this page is throttled, that is a sign neither of load nor of health.
-        if not (isinstance(answer, Response) and self._throttles(answer)):
-            behind = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
-            if behind or (status is not None and status < 500):
+        if not (isinstance(response, Response) and self._throttles(response)):
+            has_answered = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
+            if has_answered or (status is not None and status < 500):
                 # The latency is 0 if the response was cut off, because it says nothing then.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
@@ -306,12 +306,12 @@ class Outcomes:
         if failed is None:
             # A page never waits longer than a host may.
             longest = self.settings.host_backoff_max.total_seconds()
-            asked = error.retry_after
+            retry_after = error.retry_after
             failed = Failed(
                 reason=error.reason,
                 message=error.message,
                 status=error.status,
-                retry_after=None if asked is None else min(asked, longest),
+                retry_after=None if retry_after is None else min(retry_after, longest),
             )
         if isinstance(error.response, Response):
             failed = replace(failed, response=info_of(error.response))
@@ -363,21 +363,21 @@ class Revisits:
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
         """Return the visit, and the next date, of a task whose page belongs to another task."""
-        last = task.visit
-        visit = Visit(time=now, changed=now if last is None else last.changed)
+        last_visit = task.visit
+        visit = Visit(time=now, changed=now if last_visit is None else last_visit.changed)
         return self._dated(task, visit, changed=False)
 
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
         """Return the visit, and the next date, of an unchanged page or of a failed one (None)."""
-        last = task.visit
-        assert last is not None
-        visit = replace(last, time=now)
+        last_visit = task.visit
+        assert last_visit is not None
+        visit = replace(last_visit, time=now)
         if response is not None:
             # A 304 may omit unchanged headers.
-            etag = _validator(task, response, "etag") or last.etag
-            modified = _validator(task, response, "last-modified") or last.last_modified
+            etag = _validator(task, response, "etag") or last_visit.etag
+            modified = _validator(task, response, "last-modified") or last_visit.last_modified
             visit = replace(visit, etag=etag, last_modified=modified)
         return self._dated(task, visit, changed=False)
 
@@ -424,23 +424,27 @@ def info_of(response: Response) -> ResponseInfo:
 def _log(lease: Lease, settlement: Settlement) -> None:
     """Log the outcome of a task, at debug level with its response."""
     change, url, callback = settlement.change, lease.task.url, lease.task.callback
-    words, told = printable(callback), dict[str, int | str]()
+    summary, log_fields = printable(callback), dict[str, int | str]()
     if (response := change.response) is not None:
         milliseconds = round(1000 * response.elapsed)
-        words = f"{response.status}, {response.bytes:,} bytes, {milliseconds:,} ms, {words}"
-        told = {"status": response.status, "bytes": response.bytes, "milliseconds": milliseconds}
-    event, why = "finished", ""
+        summary = f"{response.status}, {response.bytes:,} bytes, {milliseconds:,} ms, {summary}"
+        log_fields = {
+            "status": response.status,
+            "bytes": response.bytes,
+            "milliseconds": milliseconds,
+        }
+    event, suffix = "finished", ""
     if (error := change.error) is not None:
-        event, why = str(change.event), f": {error.kind} {error.message}".rstrip()
-        told["reason"] = error.kind
+        event, suffix = str(change.event), f": {error.kind} {error.message}".rstrip()
+        log_fields["reason"] = error.kind
     logger.log(
         logging.INFO if change.status is Status.IGNORED else logging.DEBUG,
         "%s %s%s%s",
         change.event,
         printable(url),
-        why,
-        f" ({words})" if logger.isEnabledFor(logging.DEBUG) else "",
-        extra={"event": event, "url": url, "callback": callback, **told},
+        suffix,
+        f" ({summary})" if logger.isEnabledFor(logging.DEBUG) else "",
+        extra={"event": event, "url": url, "callback": callback, **log_fields},
     )
 
 
@@ -468,11 +472,11 @@ class CallbackErrors:
             try:
                 callback_named(self._spider, callback)
             except SpiderError as error:
-                why = (
+                message = (
                     f"{error}, which a page in the ledger names: if you renamed it, keep the old "
                     f"name in the class, as `{callback} = parse_new`"
                 )
-                self._end(FinishReason.CALLBACK_BROKEN, printable(why, limit=400))
+                self._end(FinishReason.CALLBACK_BROKEN, printable(message, limit=400))
                 raise Defer(str(error)) from error
             self.callbacks.add(callback)
 
@@ -483,38 +487,38 @@ class CallbackErrors:
         # The method may have broken while this page waited: keep the page for its repair.
         if self._is_broken(method):
             raise Defer(f"{method} is broken")
-        words = self.tell(method, failed, url=url)
+        error_text = self.tell(method, failed, url=url)
         self._pages[method] += 1
         if self._is_broken(method):
             number = self._pages[method]
-            why = (
+            message = (
                 f"a callback is broken: {method} raised on each of its first {number} pages, "
-                f"the last time {words}"
+                f"the last time {error_text}"
             )
-            self._end(FinishReason.CALLBACK_BROKEN, printable(why))
+            self._end(FinishReason.CALLBACK_BROKEN, printable(message))
 
     def _is_broken(self, method: str) -> bool:
         return self._pages[method] >= BROKEN_FROM and method not in self.good
 
     def tell(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method once, with its traceback; return it in words."""
-        words = failed.message or str(failed.reason)
+        error_text = failed.message or str(failed.reason)
         kind, where = failed.message, ""
         if isinstance(failed, Raised):
             kind, where = failed.error, failed.where
         if where:
-            words += f" at {where}"
+            error_text += f" at {where}"
         key = (method, kind, where)
         if key not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(key)
             logger.warning(
                 "%s raised %s on %s",
                 printable(method),
-                printable(words),
+                printable(error_text),
                 printable(url),
                 extra={"event": "callback_failed", "url": url, "traceback": failed.traceback or ""},
             )
-        return words
+        return error_text
 
 
 #: The crawl ends if each remaining page has met this number of internal errors here.
@@ -543,19 +547,21 @@ class InternalErrors:
         self._stats.internal_errors += 1
         self._times[lease.task.id] += 1
         wait = backoff(self._times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
-        places = [
+        locations = [
             f"{frame.f_globals.get('__name__')}:{line}"
             for frame, line in traceback.walk_tb(error.__traceback__)
         ]
-        place = next(each for each in reversed(places) if each.startswith(f"{_PACKAGE}."))
-        self._last = printable(f"{describe_error(error)} at {place}")
+        location = next(
+            candidate for candidate in reversed(locations) if candidate.startswith(f"{_PACKAGE}.")
+        )
+        self._last = printable(f"{describe_error(error)} at {location}")
         logger.error(
             "an error of crawlcw itself on %s: %s; the page is tried again in %s",
             printable(lease.task.url),
             self._last,
             format_duration(wait),
             exc_info=error,
-            extra={"event": "internal", "url": lease.task.url, "reason": place},
+            extra={"event": "internal", "url": lease.task.url, "reason": location},
         )
         return Defer(self._last, until=wait)
 
@@ -564,9 +570,9 @@ class InternalErrors:
         if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))
-        left = await self._ledger.queries.find(unfinished, limit=len(self._times) + 1)
-        if left and all(self._times[record.task.id] >= _ENOUGH for record in left):
-            pages = "1 page" if len(left) == 1 else f"{len(left):,} pages"
+        records = await self._ledger.queries.find(unfinished, limit=len(self._times) + 1)
+        if records and all(self._times[record.task.id] >= _ENOUGH for record in records):
+            pages = "1 page" if len(records) == 1 else f"{len(records):,} pages"
             self._end(
                 FinishReason.INTERNAL_ERROR,
                 f"an error of crawlcw itself keeps {pages} from being done: {self._last}",

@@ -54,14 +54,18 @@ def main(kind: str, room: int, seconds: float) -> None:
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parse, body = _parser(kind), sys.stdin.buffer.read()
-    before, (_, most) = _addresses(), resource.getrlimit(resource.RLIMIT_AS)
-    if before:
-        limit = before + room if most == resource.RLIM_INFINITY else min(before + room, most)
-        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    used_bytes, (_, hard_limit) = _addresses(), resource.getrlimit(resource.RLIMIT_AS)
+    if used_bytes:
+        limit = (
+            used_bytes + room
+            if hard_limit == resource.RLIM_INFINITY
+            else min(used_bytes + room, hard_limit)
+        )
+        resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         tree = parse(body)
-        size = _addresses() - before if before else room
+        size = _addresses() - used_bytes if used_bytes else room
         del tree  # not before the size is known
     except Exception:  # out of memory: any bytes can be parsed as a page
         os._exit(TOO_LARGE)  # `sys.exit` needs memory as well

@@ -108,18 +108,18 @@ class Parsing:
     async def _parse_screened(self, response: Response) -> tuple[Share, Trees]:
         """Return the trees and their memory; raises `ParseRefusedError`."""
         # During parsing there are two more copies of the body: as text or UTF-8, and in transit.
-        beside = _COPIES * response.size
-        most = self.memory.limit - beside
-        estimated = markup.tree_size(response.body) * (2 if self._selecting else 1)
-        expected = min(_PARSER + int(_GROWS * estimated), most)
-        rooms = dict.fromkeys((expected, most)) if most >= _PARSER else ()
+        copies_size = _COPIES * response.size
+        max_room = self.memory.limit - copies_size
+        tree_size = markup.tree_size(response.body) * (2 if self._selecting else 1)
+        expected = min(_PARSER + int(_GROWS * tree_size), max_room)
+        rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
             for room in rooms:
                 # If it needs more, release this memory first, because others may wait for the same.
-                share = await self.memory.take(room + beside)
+                share = await self.memory.take(room + copies_size)
                 trees: Trees | None = None
                 try:
-                    trees = await self._made(response, room, most=most)
+                    trees = await self._made(response, room, most=max_room)
                 finally:
                     share.shrink(0 if trees is None else room)
                 if trees is not None:
@@ -144,8 +144,8 @@ class Parsing:
             kind = response.selector_kind
             try:
                 markup.screen(source, kind)
-                read = markup.whole(source, kind)
-                if await self._measured(read, room=room - size, by=kind) is None:
+                parser_source = markup.whole(source, kind)
+                if await self._measured(parser_source, room=room - size, by=kind) is None:
                     if room < most:
                         return None
                     raise ParseRefusedError(_NO_ROOM)
@@ -162,28 +162,28 @@ class Parsing:
         Raises `ParseRefusedError` for a page that does not end or that two processes died of, and
         `OSError` if no process can be started.
         """
-        code = 0
+        exit_code = 0
         for _ in range(_DEATHS):
             try:
                 with anyio.fail_after(_LONGER * self._seconds):
-                    code, said = await self._child(source, by, str(room), str(self._seconds))
+                    exit_code, output = await self._child(source, by, str(room), str(self._seconds))
             except TimeoutError:
-                code = -parser_child.TIME_IS_OVER
-            if code == 0:
-                return int(said)
-            if code == parser_child.TOO_LARGE:
+                exit_code = -parser_child.TIME_IS_OVER
+            if exit_code == 0:
+                return int(output)
+            if exit_code == parser_child.TOO_LARGE:
                 return None
-            if code > 0:
-                raise ChildProcessError(f"exit code {code}")
-            if code == -parser_child.TIME_IS_OVER:
+            if exit_code > 0:
+                raise ChildProcessError(f"exit code {exit_code}")
+            if exit_code == -parser_child.TIME_IS_OVER:
                 message = f"the parser did not end within {self._seconds:g} s"
                 raise ParseRefusedError(message)
             logger.info(
                 "a process died while it parsed a page: %s",
-                _how(code),
+                _how(exit_code),
                 extra={"event": "parser_died"},
             )
-        raise ParseRefusedError(f"{_DEATHS} processes died while they parsed it: {_how(code)}")
+        raise ParseRefusedError(f"{_DEATHS} processes died while they parsed it: {_how(exit_code)}")
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, negative for a signal, and its output."""
@@ -199,15 +199,15 @@ class Parsing:
             start_new_session=True,
         )
         # The thread closes the pipes even if the caller is cancelled.
-        told = asyncio.get_running_loop().run_in_executor(None, child.communicate, source)
+        communication = asyncio.get_running_loop().run_in_executor(None, child.communicate, source)
         try:
-            said, _ = await asyncio.shield(told)
+            output, _ = await asyncio.shield(communication)
         finally:
             child.kill()
             # A caller that is cancelled meanwhile must leave no zombie.
             with anyio.CancelScope(shield=True):
-                await told
-        return child.returncode, said
+                await communication
+        return child.returncode, output
 
 
 def _how(code: int) -> str:

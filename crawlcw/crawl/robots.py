@@ -205,14 +205,14 @@ def parse(body: bytes, *, agent: str) -> Rules:
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
     # Each invalid byte has become three bytes, and the ledger stores the text: cut it again.
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
-    parsed = Protego.parse(_without_others(text, agent=agent))
-    delay = parsed.crawl_delay(agent) or 0.0
+    protego_rules = Protego.parse(_without_others(text, agent=agent))
+    delay = protego_rules.crawl_delay(agent) or 0.0
     # `nan` compares false with everything.
     delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
-    sitemaps = tuple(parsed.sitemaps)
+    sitemaps = tuple(protego_rules.sitemaps)
     if not _DISALLOW.search(text):
         return Rules(crawl_delay=delay, sitemaps=sitemaps, body=text)
-    return Rules(parsed, agent, delay, sitemaps, text)
+    return Rules(protego_rules, agent, delay, sitemaps, text)
 
 
 def _no_slot() -> None:
@@ -228,15 +228,15 @@ def _without_others(text: str, *, agent: str) -> str:
     names: list[str] = []
     delay, is_named = "", False
     for line in text.splitlines():
-        if found := _USER_AGENT.match(line):
-            agents = [name.strip() for name in found[1].partition("#")[0].split(",")]
+        if match := _USER_AGENT.match(line):
+            agents = [name.strip() for name in match[1].partition("#")[0].split(",")]
             # Compare the whole product token, whatever its version (RFC 9309, section 2.2.1).
             # protego would also match `crawl` with `crawler`, and `goo*gle` with `google`.
             tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
-            ours = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
+            group = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
             if not is_named:
                 names, delay, is_named = [], "", True
-            names.append(f"User-agent: {ours}")
+            names.append(f"User-agent: {group}")
             lines += [names[-1], delay]
         elif _CRAWL_DELAY.match(line):
             lines.append(line)
@@ -264,8 +264,8 @@ def _with_slashes(text: str) -> str:
 
 def _spellings(rule: str) -> list[str]:
     """Return the spellings of a rule that match addresses with unescaped slashes in the query."""
-    before, star, behind = rule.partition("*")
-    if star and "?" not in rule and _SLASH.search(behind):
+    prefix, star, suffix = rule.partition("*")
+    if star and "?" not in rule and _SLASH.search(suffix):
         # The wildcard may match a part of the path, or all of it.
-        return [rule, f"{before}*{_SLASH.sub('/', behind)}"]
+        return [rule, f"{prefix}*{_SLASH.sub('/', suffix)}"]
     return [_with_slashes(rule)]

@@ -62,34 +62,36 @@ class RunStart:
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
         """Join the run in the ledger's *state*, or begin a run; return when it began."""
-        noted = state.get("run") or {}
-        self.number = noted.get("number", 0)
-        if noted:
-            began = self._began = datetime.fromtimestamp(noted["began"] / 1000, UTC)
-            if "over" not in noted and await self._ledger.queries.has(_LEFT):
-                return began
-            over = datetime.fromtimestamp(noted.get("over", noted["began"]) / 1000, UTC)
+        run = state.get("run") or {}
+        self.number = run.get("number", 0)
+        if run:
+            started_at = self._began = datetime.fromtimestamp(run["began"] / 1000, UTC)
+            if "over" not in run and await self._ledger.queries.has(_LEFT):
+                return started_at
+            ended_at = datetime.fromtimestamp(run.get("over", run["began"]) / 1000, UTC)
             # If several processes start together, the first may already have ended the run.
-            if over >= await self._first_started():
-                return began
-        began = self._began = self._ledger.now()
+            if ended_at >= await self._first_started():
+                return started_at
+        started_at = self._began = self._ledger.now()
         self.number += 1
-        await self._note(began)
-        return began
+        await self._note(started_at)
+        return started_at
 
     async def end(self) -> None:
         """Note that the ledger is drained, so that the next crawl begins another run."""
         await self._note(self._began, over=self._ledger.now())
 
-    async def _note(self, began: datetime, **more: datetime) -> None:
-        moments = {"began": began, **more}
-        run = {name: round(each.timestamp() * 1000) for name, each in moments.items()}
+    async def _note(self, started_at: datetime, **more: datetime) -> None:
+        moments = {"began": started_at, **more}
+        run = {name: round(moment.timestamp() * 1000) for name, moment in moments.items()}
         await self._ledger.notes.set_state({"run": {**run, "number": self.number}})
 
     async def _first_started(self) -> datetime:
         now, workers = self._ledger.now(), await self._ledger.workers.all()
-        alive = [each for each in workers if now - each.heartbeat < self._silence]
-        return min([now if self.since is None else self.since, *(each.started for each in alive)])
+        alive = [worker for worker in workers if now - worker.heartbeat < self._silence]
+        return min(
+            [now if self.since is None else self.since, *(worker.started for worker in alive)]
+        )
 
 
 @dataclass
@@ -125,10 +127,10 @@ class Seeder:
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
                 self._fingerprint = fingerprint(self.spider)
-        known = state.get("start_origins") or {}
-        if self._fingerprint is not None and known.get("fingerprint") == self._fingerprint:
+        noted_origins = state.get("start_origins") or {}
+        if self._fingerprint is not None and noted_origins.get("fingerprint") == self._fingerprint:
             # Pages of an earlier start may be asked for before `start` yields their URLs.
-            self.credentials.trust(known["origins"])
+            self.credentials.trust(noted_origins["origins"])
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
@@ -155,14 +157,14 @@ class Seeder:
             await self._seed()
         self.coordinator.seeded()
 
-    async def _go_deeper(self, last: Mapping[str, Any] | None) -> None:
-        """Follow the links that only the *last* crawl's limit excluded; note the new limit."""
+    async def _go_deeper(self, last_depth: Mapping[str, Any] | None) -> None:
+        """Follow the links that only the limit in *last_depth* excluded; note the new limit."""
         limit = self.adder.max_depth
-        before = None if last is None else last["limit"]
-        if last is not None and before == limit:
+        old_limit = None if last_depth is None else last_depth["limit"]
+        if last_depth is not None and old_limit == limit:
             # Write nothing: `start` must set its passwords before the first page is requested.
             return
-        if before is not None and (limit is None or limit > before):
+        if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
             logger.info(
                 "%d links that lay too deep before are followed now",
@@ -245,8 +247,8 @@ class Seeder:
         origins = self.credentials.origins
         if self._origins < origins and len(origins) <= MOST_HOSTS:
             self._origins = origins
-            known = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
-            await self._ledger.notes.set_state({"start_origins": known})
+            note = {"fingerprint": self._fingerprint, "origins": sorted(origins)}
+            await self._ledger.notes.set_state({"start_origins": note})
         if self._notes_hosts:
             await self._note_hosts({task.host for task in batch})
         await self.adder.add(batch)
@@ -254,17 +256,17 @@ class Seeder:
     async def _note_hosts(self, hosts: set[str]) -> None:
         """Note hosts for the guards of all processes, within the two limits."""
         addresses = {host for host in hosts if is_address(host)}
-        new = set[str]()
+        new_hosts = set[str]()
         for of_kind, noted, limit in (
             (addresses, self._noted_addresses, MOST_START_ADDRESSES),
             (hosts - addresses, self._noted_names, MOST_START_NAMES),
         ):
-            some = [*(of_kind - noted)][: limit - len(noted)]
-            noted.update(some)
-            new.update(some)
-        if new:
+            batch = [*(of_kind - noted)][: limit - len(noted)]
+            noted.update(batch)
+            new_hosts.update(batch)
+        if new_hosts:
             # Before their tasks, because any process may ask for these next.
-            await self._ledger.notes.set_state({f"{START}{host}": True for host in new})
+            await self._ledger.notes.set_state({f"{START}{host}": True for host in new_hosts})
 
 
 def fingerprint(spider: Spider) -> str | None:
@@ -274,17 +276,17 @@ def fingerprint(spider: Spider) -> str | None:
     """
     kinds = type(spider).__mro__
     try:
-        told = [_plain(arguments_of(spider))]
+        parts = [_plain(arguments_of(spider))]
         for kind in kinds[: kinds.index(Spider)]:
             module = sys.modules[kind.__module__]
-            told += [kind.__qualname__, _plain(Path(str(module.__file__)).read_bytes())]
-            told += [_named(vars(module)), _named(vars(kind))]
+            parts += [kind.__qualname__, _plain(Path(str(module.__file__)).read_bytes())]
+            parts += [_named(vars(module)), _named(vars(kind))]
     except (TypeError, AttributeError, KeyError, OSError):
         return None
-    told.append(_named(vars(spider)))
+    parts.append(_named(vars(spider)))
     # It may be an iterable of another kind, such as the lines of a file.
-    told.append(_named({"start_urls": list(spider.start_urls)}))
-    return blake2b(repr(told).encode(), digest_size=16).hexdigest()
+    parts.append(_named({"start_urls": list(spider.start_urls)}))
+    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> object:
@@ -294,14 +296,14 @@ def _plain(value: object) -> object:
     """
     match value:
         case Mapping():
-            return "mapping", [(_plain(key), _plain(each)) for key, each in value.items()]
+            return "mapping", [(_plain(key), _plain(element)) for key, element in value.items()]
         case list() | tuple():
-            return [_plain(each) for each in value]
+            return [_plain(element) for element in value]
         case bytes():
             return "bytes", blake2b(value).digest()  # there may be megabytes
         case set() | frozenset():
             # Their order depends on this process's string hashes.
-            return "set", sorted(repr(_plain(each)) for each in value)
+            return "set", sorted(repr(_plain(element)) for element in value)
         case _ if isinstance(value, _PLAIN):
             return value
     raise TypeError(type(value))
@@ -309,11 +311,11 @@ def _plain(value: object) -> object:
 
 def _named(named: Mapping[str, object]) -> list[object]:
     """Return the values with a public name, or the type of a value that is not plain."""
-    told: list[object] = []
+    parts: list[object] = []
     for name, value in sorted(named.items()):
         if not name.startswith("__"):
             try:
-                told += [name, _plain(value)]
+                parts += [name, _plain(value)]
             except TypeError:
-                told += [name, type(value).__name__]
-    return told
+                parts += [name, type(value).__name__]
+    return parts

@@ -125,67 +125,69 @@ class Sessions:
         name = task.options.session or self._of_pool(task) or self._default
         if name is None:
             return None
-        held = self._known(name)
-        held.used_at = time.monotonic()
-        held.users.add(task.id)
-        if held.proxy is not None and self.proxies.health(held.proxy).is_dead:
-            held.ready = False
-        if not held.ready:
-            await self._make_ready(held, free)
-            held.used_at = time.monotonic()
-        return Session(identity=held.identity, jar=held.jar, proxy=held.proxy)
+        entry = self._known(name)
+        entry.used_at = time.monotonic()
+        entry.users.add(task.id)
+        if entry.proxy is not None and self.proxies.health(entry.proxy).is_dead:
+            entry.ready = False
+        if not entry.ready:
+            await self._make_ready(entry, free)
+            entry.used_at = time.monotonic()
+        return Session(identity=entry.identity, jar=entry.jar, proxy=entry.proxy)
 
     def _of_pool(self, task: Task) -> str | None:
         """Return the next session of the pool that need not wait.
 
         A session comes last if the page has failed through its proxy.
         """
-        now, tried, last = self._ledger.now(), self.proxies.tried(task.url), None
+        now, tried_proxies, fallback_name = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool):
             self._turn = self._turn % self._pool + 1
             name = f"{POOLED}{self._turn}"
-            held = self._held.get(name)
-            waits = held is not None and held.not_before is not None and held.not_before > now
-            if held is None or held.ready or not waits:
-                if held is None or held.proxy not in tried:
+            entry = self._held.get(name)
+            waits = entry is not None and entry.not_before is not None and entry.not_before > now
+            if entry is None or entry.ready or not waits:
+                if entry is None or entry.proxy not in tried_proxies:
                     return name
-                last = name
-        return last or (f"{POOLED}{self._turn}" if self._pool else None)
+                fallback_name = name
+        return fallback_name or (f"{POOLED}{self._turn}" if self._pool else None)
 
     async def banned(self, used: Session, why: str) -> None:
         """Replace a banned session by a new one with another proxy."""
-        held = self._known(used.identity.name)
-        async with held.waiting:
-            if await self._is_current(held, used):
-                await self._replace(held, why)
+        entry = self._known(used.identity.name)
+        async with entry.waiting:
+            if await self._is_current(entry, used):
+                await self._replace(entry, why)
 
-    async def _replace(self, held: _Held, why: str) -> None:
+    async def _replace(self, entry: _Held, reason: str) -> None:
         """Replace a session by a new one of the same name; the caller has the lock."""
-        used = held.identity
-        proxy = self.proxies.bound(used.proxy, is_renewed=True)
+        old_identity = entry.identity
+        proxy = self.proxies.bound(old_identity.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
-        new = identities.replaced(used, printable(why), proxy=key, logs_in=self._logs_in)
-        await self._change(held, new, "session_retired", "session %s is retired: %s")
+        new_identity = identities.replaced(
+            old_identity, printable(reason), proxy=key, logs_in=self._logs_in
+        )
+        await self._change(entry, new_identity, "session_retired", "session %s is retired: %s")
 
-    async def _change(self, held: _Held, new: Identity, event: str, message: str) -> None:
+    async def _change(self, entry: _Held, new_identity: Identity, event: str, message: str) -> None:
         """Stop using a session, unless the ledger has another state of it."""
-        held.ready = False
-        if await self._ledger.sessions.change(held.identity, new):
-            held.identity = new
-            logger.info(message, new.name, new.reason, extra={"event": event})
-            self._check_given_up(new)
+        entry.ready = False
+        if await self._ledger.sessions.change(entry.identity, new_identity):
+            entry.identity = new_identity
+            logger.info(message, new_identity.name, new_identity.reason, extra={"event": event})
+            self._check_given_up(new_identity)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
         """Note a good page; *probe* is its URL, if it may become a login probe."""
-        held = self._held.get(used.identity.name)
-        if held is None or held.identity.fence != used.identity.fence:
+        entry = self._held.get(used.identity.name)
+        if entry is None or entry.identity.fence != used.identity.fence:
             return
         if probe is not None:
-            if probe not in held.candidates:
-                held.candidates.append(probe)
+            if probe not in entry.candidates:
+                entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
                 # It was logged out before this login.
-                held.useful += 1
+                entry.useful += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
         """Note a response as to a logged-out visitor; return whether the page has failed by itself.
@@ -193,67 +195,69 @@ class Sessions:
         If not, the page must be tried again. *told* means that its callback has retired the
         session.
         """
-        held = self._known(used.identity.name)
-        async with held.waiting:
-            if not await self._is_current(held, used):
+        entry = self._known(used.identity.name)
+        async with entry.waiting:
+            if not await self._is_current(entry, used):
                 return False
             fences = self._refusals.get(task.id, frozenset()) | {used.identity.fence}
             remember(self._refusals, task.id, fences)
             if len(fences) >= (_MOST_RETIREMENTS if told else _MOST_REFUSALS):
                 return True
-            if not told and await self._is_alive(held, used, task):
+            if not told and await self._is_alive(entry, used, task):
                 return True
             if not self._logs_in:
-                await self._replace(held, why)
+                await self._replace(entry, why)
                 return False
-            useful = held.useful + held.identity.score + (len(held.candidates) if told else 0)
-            known = replace(held.identity, score=useful)
+            useful = entry.useful + entry.identity.score + (len(entry.candidates) if told else 0)
+            scored_identity = replace(entry.identity, score=useful)
             now, policy = self._ledger.now(), self.settings.login_policy
-            new = identities.retired(known, printable(why), now=now, policy=policy)
-            await self._change(held, new, "logged_out", "session %s is logged out: %s")
+            new_identity = identities.retired(
+                scored_identity, printable(why), now=now, policy=policy
+            )
+            await self._change(entry, new_identity, "logged_out", "session %s is logged out: %s")
         return False
 
-    async def _is_current(self, held: _Held, used: Session) -> bool:
+    async def _is_current(self, entry: _Held, used_session: Session) -> bool:
         """Return whether this session is still in use and not retired."""
-        same = held.ready and held.identity.fence == used.identity.fence
-        return same and await self._read(held)
+        is_same = entry.ready and entry.identity.fence == used_session.identity.fence
+        return is_same and await self._read(entry)
 
-    async def _is_alive(self, held: _Held, used: Session, task: Task) -> bool:
+    async def _is_alive(self, entry: _Held, used_session: Session, task: Task) -> bool:
         """Ask the login probe; return whether its response is good and needs a login."""
-        proven = held.identity.login_probe
-        if proven is not None and proven != task.url:
-            refused = await self._is_refused(proven, used)
-            if refused is False:
+        probe_url = entry.identity.login_probe
+        if probe_url is not None and probe_url != task.url:
+            is_refused = await self._is_refused(probe_url, used_session)
+            if is_refused is False:
                 return True
-            if held.useful or held.identity.score:
+            if entry.useful or entry.identity.score:
                 return False
-        return await self._has_probe(held, used, task)
+        return await self._has_probe(entry, used_session, task)
 
-    async def _has_probe(self, held: _Held, used: Session, task: Task) -> bool:
+    async def _has_probe(self, entry: _Held, used_session: Session, task: Task) -> bool:
         """Find a login probe among the good pages; return whether its response is still good."""
-        for url in reversed(list(held.candidates)):
+        for url in reversed(list(entry.candidates)):
             if url == task.url:
                 continue
-            refused = await self._is_refused(url, used)
-            if refused is None:
+            is_refused = await self._is_refused(url, used_session)
+            if is_refused is None:
                 continue
             # Good after this login, and not for a logged-out session: it is a login probe.
-            if refused or await self._is_refused(url, _LOGGED_OUT):
-                held.useful += 1
-                held.identity = replace(held.identity, login_probe=url)
-                return not refused
+            if is_refused or await self._is_refused(url, _LOGGED_OUT):
+                entry.useful += 1
+                entry.identity = replace(entry.identity, login_probe=url)
+                return not is_refused
             # It is good without a login, too.
-            if url in held.candidates:  # newer pages may have pushed it out
-                held.candidates.remove(url)
+            if url in entry.candidates:  # newer pages may have pushed it out
+                entry.candidates.remove(url)
         return False
 
     async def _is_refused(self, url: str, session: Session) -> bool | None:
         """Return whether a page's response shows a logged-out visitor; None without a response."""
-        request, way = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
+        request, purpose = Request(url), RENDERED if self.settings.browser else Purpose.PAGE
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:
                 await self.admission.enter(attempt, url)
-                await self.ways[way](attempt, request)
+                await self.ways[purpose](attempt, request)
             self.admission.asked(url)
         except LoggedOutError:
             return True
@@ -273,77 +277,79 @@ class Sessions:
             )
 
     def _known(self, name: str) -> _Held:
-        held = self._held.get(name)
-        if held is None:
-            held = self._held[name] = _Held(Identity(name=name), SiteCookies())
+        entry = self._held.get(name)
+        if entry is None:
+            entry = self._held[name] = _Held(Identity(name=name), SiteCookies())
             if self.keep not in self.first:
                 self.first.append(self.keep)
-        return held
+        return entry
 
-    async def _make_ready(self, held: _Held, wait: Callable[[], None]) -> None:
+    async def _make_ready(self, entry: _Held, free_slot: Callable[[], None]) -> None:
         """Wait until a session is ready, and log it in if no other page or process does.
 
-        Calls *wait* before it waits for a login.
+        Calls *free_slot* before it waits for a login.
         """
-        began = time.monotonic()
-        self._check_wait(held)
-        if held.waiting.locked():
-            wait()
+        started_at = time.monotonic()
+        self._check_wait(entry)
+        if entry.waiting.locked():
+            free_slot()
         # A login may take minutes, and pages of other sessions need the slots of the host.
-        with anyio.move_on_after(_PATIENCE) as waiting:
-            await held.waiting.acquire()
-        if waiting.cancelled_caught:
-            held.not_before = self._ledger.now() + timedelta(seconds=_PATIENCE)
-            self._check_wait(held)
+        with anyio.move_on_after(_PATIENCE) as wait_scope:
+            await entry.waiting.acquire()
+        if wait_scope.cancelled_caught:
+            entry.not_before = self._ledger.now() + timedelta(seconds=_PATIENCE)
+            self._check_wait(entry)
         try:
-            while not held.ready:
-                if time.monotonic() - began > _PATIENCE:
-                    held.not_before = self._ledger.now() + _LATER
-                self._check_wait(held)
-                await self._poll(held, wait)
+            while not entry.ready:
+                if time.monotonic() - started_at > _PATIENCE:
+                    entry.not_before = self._ledger.now() + _LATER
+                self._check_wait(entry)
+                await self._poll(entry, free_slot)
         finally:
-            held.waiting.release()
+            entry.waiting.release()
 
-    def _check_wait(self, held: _Held) -> None:
+    def _check_wait(self, entry: _Held) -> None:
         """Raise `Defer` if it is too early to poll a session."""
-        if held.not_before is not None and held.not_before > self._ledger.now():
-            why = f": {known.reason}" if (known := held.identity).reason else ""
-            raise Defer(f"session {known.name} is not ready{why}", until=held.not_before)
+        if entry.not_before is not None and entry.not_before > self._ledger.now():
+            reason_text = f": {identity.reason}" if (identity := entry.identity).reason else ""
+            raise Defer(
+                f"session {identity.name} is not ready{reason_text}", until=entry.not_before
+            )
 
-    async def _poll(self, held: _Held, wait: Callable[[], None]) -> None:
+    async def _poll(self, entry: _Held, free_slot: Callable[[], None]) -> None:
         """Read a session in the ledger, and take its next step."""
-        name = held.identity.name
-        found = await self._ledger.sessions.get(name)
-        known = found or Identity(name=name)
-        proxy = self.proxies.bound(known.proxy, place=_place(name))
+        name = entry.identity.name
+        stored_identity = await self._ledger.sessions.get(name)
+        identity = stored_identity or Identity(name=name)
+        proxy = self.proxies.bound(identity.proxy, place=_place(name))
         key = None if proxy is None else proxy.key
-        if known.is_ready:
-            moved = known if key == known.proxy else identities.moved(known, proxy=key)
-            if moved is known or await self._ledger.sessions.change(found, moved):
-                self._adopt(held, moved, proxy)
+        if identity.is_ready:
+            moved = identity if key == identity.proxy else identities.moved(identity, proxy=key)
+            if moved is identity or await self._ledger.sessions.change(stored_identity, moved):
+                self._adopt(entry, moved, proxy)
             return
         now = self._ledger.now()
-        begin = identities.login_from(known, now=now, since=self._since)
+        begin = identities.login_from(identity, now=now, since=self._since)
         if begin is None:
-            self._check_given_up(known)
-            held.not_before = now + _LATER
-        elif begin > now and known.owner is None:
-            held.not_before = begin
+            self._check_given_up(identity)
+            entry.not_before = now + _LATER
+        elif begin > now and identity.owner is None:
+            entry.not_before = begin
         elif begin > now:
-            wait()
+            free_slot()
             await anyio.sleep(min(_POLL_EVERY, (begin - now).total_seconds()))
         else:
-            begun = identities.login_begun(
-                known,
+            pending = identities.login_begun(
+                identity,
                 owner=self.process.worker,
                 now=now,
                 lease=self.settings.login_timeout,
                 proxy=key,
             )
-            if not await self._ledger.sessions.change(found, begun):
+            if not await self._ledger.sessions.change(stored_identity, pending):
                 return
             login = Login(
-                begun,
+                pending,
                 proxy,
                 spider=self.spider,
                 process=self.process,
@@ -352,81 +358,83 @@ class Sessions:
                 admission=self.admission,
                 end=self.end,
             )
-            wait()
-            ended = await login.run()
-            if ended is None:
+            free_slot()
+            final_identity = await login.run()
+            if final_identity is None:
                 return
-            held.identity = ended
-            if ended.is_ready:
-                self._adopt(held, ended, proxy)
+            entry.identity = final_identity
+            if final_identity.is_ready:
+                self._adopt(entry, final_identity, proxy)
             else:
-                self._check_given_up(ended)
+                self._check_given_up(final_identity)
 
-    def _adopt(self, held: _Held, known: Identity, proxy: Proxy | None) -> None:
+    def _adopt(self, entry: _Held, identity: Identity, proxy: Proxy | None) -> None:
         """Use a session in its state from the ledger."""
-        if known.fence != held.identity.fence or not held.ready:
+        if identity.fence != entry.identity.fence or not entry.ready:
             # Late responses to requests of an earlier login change the old jar.
-            held.jar = SiteCookies()
-            held.useful = 0
-            held.candidates.clear()
-        held.jar.restore(known.cookies)
-        held.identity, held.ready, held.not_before = known, True, None
-        held.proxy = proxy
-        held.read_at = time.monotonic()
+            entry.jar = SiteCookies()
+            entry.useful = 0
+            entry.candidates.clear()
+        entry.jar.restore(identity.cookies)
+        entry.identity, entry.ready, entry.not_before = identity, True, None
+        entry.proxy = proxy
+        entry.read_at = time.monotonic()
 
     async def run(self) -> None:
         """Write changes of pages without an outcome and read those of others, until cancelled."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
-            for held in list(self._held.values()):
-                await self._keep(held)
+            for entry in list(self._held.values()):
+                await self._keep(entry)
                 now = time.monotonic()
-                if held.ready and held.used_at > held.read_at < now - _READ_EVERY:
-                    await self._read(held)
+                if entry.ready and entry.used_at > entry.read_at < now - _READ_EVERY:
+                    await self._read(entry)
                 # Keep the session for a long page too, whose response may still set cookies.
-                held.users = {each for each in held.users if each in self.process.held}
-                is_used = bool(held.users) or held.waiting.locked()
-                if held.used_at < now - _KEPT_UNUSED and not is_used:
-                    self._held.pop(held.identity.name, None)
+                entry.users = {task_id for task_id in entry.users if task_id in self.process.held}
+                is_used = bool(entry.users) or entry.waiting.locked()
+                if entry.used_at < now - _KEPT_UNUSED and not is_used:
+                    self._held.pop(entry.identity.name, None)
 
     async def keep(self) -> None:
         """Write the changes of pages: one write for each session, all at the same time."""
         # Wait for a write in progress too, because it is not durable before its end.
-        news = [held for held in self._held.values() if held.has_news or held.keeping.locked()]
-        if len(news) == 1:
-            await self._keep(news[0])
-        elif news:
-            async with anyio.create_task_group() as writing:
-                for held in news:
-                    writing.start_soon(self._keep, held)
+        changed_sessions = [
+            entry for entry in self._held.values() if entry.has_news or entry.keeping.locked()
+        ]
+        if len(changed_sessions) == 1:
+            await self._keep(changed_sessions[0])
+        elif changed_sessions:
+            async with anyio.create_task_group() as writers:
+                for entry in changed_sessions:
+                    writers.start_soon(self._keep, entry)
 
-    async def _keep(self, held: _Held) -> None:
-        async with held.keeping:
-            if not held.has_news:
+    async def _keep(self, entry: _Held) -> None:
+        async with entry.keeping:
+            if not entry.has_news:
                 return
-            left = Left(
-                cookies=held.jar.take_changes(),
-                score=held.useful,
-                login_probe=held.identity.login_probe,
+            changes = Left(
+                cookies=entry.jar.take_changes(),
+                score=entry.useful,
+                login_probe=entry.identity.login_probe,
             )
-            name, fence = held.identity.name, held.identity.fence
-            held.useful = 0
-            if not await self._ledger.sessions.keep(name, fence, left):
-                held.ready = held.ready and held.identity.fence != fence
+            name, fence = entry.identity.name, entry.identity.fence
+            entry.useful = 0
+            if not await self._ledger.sessions.keep(name, fence, changes):
+                entry.ready = entry.ready and entry.identity.fence != fence
 
-    async def _read(self, held: _Held) -> bool:
+    async def _read(self, entry: _Held) -> bool:
         """Read the changes of other processes; return whether the session is still in use."""
-        async with held.keeping:
-            fence = held.identity.fence
-            known = await self._ledger.sessions.get(held.identity.name)
-            held.read_at = time.monotonic()
-            if not held.ready or held.identity.fence != fence:
+        async with entry.keeping:
+            fence = entry.identity.fence
+            identity = await self._ledger.sessions.get(entry.identity.name)
+            entry.read_at = time.monotonic()
+            if not entry.ready or entry.identity.fence != fence:
                 return False
-            if known is None or known.fence != fence or not known.is_ready:
-                held.ready = False
+            if identity is None or identity.fence != fence or not identity.is_ready:
+                entry.ready = False
                 return False
-            held.jar.restore(known.cookies)
-            held.identity = known
+            entry.jar.restore(identity.cookies)
+            entry.identity = identity
             return True
 
 
