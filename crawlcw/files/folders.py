@@ -40,9 +40,11 @@ class _LocalFolder:
         bucket.mkdir(exist_ok=True)
         # The lock prevents duplicates when two equal files complete at the same time.
         with exclusive(self.parts / "lock"):
-            known = next((each for each in bucket.iterdir() if each.name.startswith(sha256)), None)
-            target = known or bucket / name
-            is_kept = known is None or known.stat().st_size != part.size
+            existing = next(
+                (path for path in bucket.iterdir() if path.name.startswith(sha256)), None
+            )
+            target = existing or bucket / name
+            is_kept = existing is None or existing.stat().st_size != part.size
             if is_kept:
                 try:
                     part.move_to(target)
@@ -72,14 +74,16 @@ class _RemoteFolder:
         bucket = f"{self._path}/{sha256[:2]}"
         self._store.invalidate_cache(bucket)
         try:
-            listed = self._store.ls(bucket, detail=True)
+            entries = self._store.ls(bucket, detail=True)
         except FileNotFoundError:
-            listed = []
-        same = (each for each in listed if each["name"].rpartition("/")[2].startswith(sha256))
-        known = next(same, None)
-        target = f"{bucket}/{name}" if known is None else known["name"]
+            entries = []
+        matches = (
+            entry for entry in entries if entry["name"].rpartition("/")[2].startswith(sha256)
+        )
+        existing = next(matches, None)
+        target = f"{bucket}/{name}" if existing is None else existing["name"]
         # A smaller file is left from a crash, if the store publishes partial uploads.
-        if known is None or known["size"] != part.size:
+        if existing is None or existing["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)
         part.discard()

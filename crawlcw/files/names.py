@@ -61,32 +61,32 @@ def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -
     The extension is that of the name or, if unknown, that of *content_type*. No content
     of the arguments makes it raise.
     """
-    named = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
-    found = _EXTENSION.search(named)
-    extension = found[0].lower() if found else ""
+    file_name = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
+    match = _EXTENSION.search(file_name)
+    extension = match[0].lower() if match else ""
     if extension.rpartition(".")[2] not in _KNOWN:
         kind = content_type.partition(";")[0].strip().lower()
         # `+json`, `+xml` and `+zip` name the syntax of a type (RFC 6839).
         syntax = f"application/{kind.rpartition('+')[2]}"
         extension = _BY_TYPE.get(kind) or _BY_TYPE.get(syntax) or extension
-    stem = _harmless(named[: found.start()] if found else named)
+    stem = _harmless(file_name[: match.start()] if match else file_name)
     return f"{sha256}-{stem}{extension}" if stem else f"{sha256}{extension}"
 
 
 def _disposed(header: str) -> str:
     """Return the name in a Content-Disposition header, as browsers read it (RFC 6266)."""
-    found: dict[str, str] = {}
+    parameters: dict[str, str] = {}
     for name, quoted, token in _PARAMETER.findall(header[:_LONGEST_HEADER]):
         if not _WINDOWS_PATH.match(quoted):
             quoted = re.sub(r"\\(.)", r"\1", quoted)
-        found.setdefault(name.lower(), quoted or token.strip())
-    return _decoded(found.get("filename*", "")) or found.get("filename", "")
+        parameters.setdefault(name.lower(), quoted or token.strip())
+    return _decoded(parameters.get("filename*", "")) or parameters.get("filename", "")
 
 
 def _decoded(extended: str) -> str:
     """Return the text of an extended value (RFC 8187), or "" for an invalid one."""
-    charset, _, rest = extended.partition("'")
-    _, separator, encoded = rest.partition("'")
+    charset, _, tail = extended.partition("'")
+    _, separator, encoded = tail.partition("'")
     if not separator:
         return ""
     try:
@@ -110,11 +110,11 @@ def _last_part(path: str) -> str:
 def _harmless(stem: str) -> str:
     """Return *stem* with a hyphen for each run of characters that are not kept, and cut."""
     letters = "".join(
-        "-" if same == "-" else "".join(run)
-        for same, run in groupby(unicodedata.normalize("NFC", stem), key=_kept)
+        "-" if key == "-" else "".join(run)
+        for key, run in groupby(unicodedata.normalize("NFC", stem), key=_kept)
     )
-    cut = letters.strip("-").encode()[:_LONGEST_STEM]
-    return cut.decode(errors="ignore").strip("-")
+    stem_bytes = letters.strip("-").encode()[:_LONGEST_STEM]
+    return stem_bytes.decode(errors="ignore").strip("-")
 
 
 def _kept(character: str) -> str:

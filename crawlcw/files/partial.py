@@ -140,12 +140,12 @@ class PartialFile:
 
     def _reserve(self) -> None:
         """Raise `OSError` early if the disk has no room for the expected size."""
-        left = 0 if self.total is None else self.total - self.size
+        remaining = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
-        if left > disk.free:
+        if remaining > disk.free:
             # A file larger than the whole disk can never fit: its announced size must be wrong.
-            number = errno.ENOSPC if left <= disk.total else errno.EFBIG
-            raise OSError(number, f"{left:,} bytes are to come, and {disk.free:,} are free")
+            number = errno.ENOSPC if remaining <= disk.total else errno.EFBIG
+            raise OSError(number, f"{remaining:,} bytes are to come, and {disk.free:,} are free")
 
     def _sync(self) -> None:
         os.fsync(self._stream.fileno())
@@ -153,12 +153,12 @@ class PartialFile:
         if self.validator is None:
             return
         note = {"size": self.size, "validator": self.validator, "total": self.total}
-        new = self._note.with_suffix(".new")
-        with new.open("w", encoding="utf-8") as stream:
+        new_note = self._note.with_suffix(".new")
+        with new_note.open("w", encoding="utf-8") as stream:
             json.dump(note, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        new.replace(self._note)
+        new_note.replace(self._note)
 
     def _noted(self) -> tuple[int, str | None, int | None]:
         """Return size, validator and total from the JSON file, if the bytes are there."""
@@ -199,9 +199,9 @@ def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
 
     A missing file is created with *mode*; None: it must exist.
     """
-    made = 0 if mode is None else os.O_CREAT
+    create_flag = 0 if mode is None else os.O_CREAT
     while True:
-        flags = os.O_RDWR | made | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = os.O_RDWR | create_flag | os.O_CLOEXEC | os.O_NOFOLLOW
         stream = os.fdopen(os.open(path, flags, mode or 0), "r+b", buffering=0)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

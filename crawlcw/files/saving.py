@@ -78,8 +78,8 @@ class FileTransfers:
             number = error.errno if isinstance(error, OSError) else None
             if number in _NO_DESCRIPTORS:
                 raise
-            said = error.strerror if isinstance(error, OSError) else None
-            message = said or f"{type(error).__name__}: {error}"
+            os_message = error.strerror if isinstance(error, OSError) else None
+            message = os_message or f"{type(error).__name__}: {error}"
             if number == errno.EFBIG:
                 raise FetchError(Reason.BODY_TOO_LARGE, message) from error
             message = str(error) if isinstance(error, UsageError) else message
@@ -89,18 +89,20 @@ class FileTransfers:
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
         """Open the file of *request*; its bytes so far stay for another attempt."""
-        place = request.options.save_to
-        assert place is not None, "a request for a file"
-        in_thread = partial(self.in_thread, attempt, place)
-        target = await in_thread(partial(folder, place))
-        part = await in_thread(partial(PartialFile.open, target.parts, _key(attempt, request)))
-        transfer = FileTransfer(self, attempt, request, target, part)
+        folder_path = request.options.save_to
+        assert folder_path is not None, "a request for a file"
+        in_thread = partial(self.in_thread, attempt, folder_path)
+        target = await in_thread(partial(folder, folder_path))
+        partial_file = await in_thread(
+            partial(PartialFile.open, target.parts, _key(attempt, request))
+        )
+        transfer = FileTransfer(self, attempt, request, target, partial_file)
         close = transfer.suspend
         try:
             yield transfer
         except FetchError as error:
             if error.reason in _HOPELESS:
-                close = part.discard
+                close = partial_file.discard
             raise
         finally:
             # Also after a cancellation, so that the next attempt can resume. If the bytes cannot
@@ -129,37 +131,42 @@ class FileTransfer:
 
     def __post_init__(self) -> None:
         # Request a complete file, too, because it may have changed.
-        part = self._part
-        whole = part.total is not None and part.size >= part.total
-        self._offset = part.size - 1 if whole else part.size
+        partial_file = self._part
+        is_complete = partial_file.total is not None and partial_file.size >= partial_file.total
+        self._offset = partial_file.size - 1 if is_complete else partial_file.size
 
     def headers(self, own: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         """Return the headers to send: the request's *own*, and those for a range."""
         # Without content coding: a range of a coded body is not a range of the file.
-        kept = [pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")]
-        asked = [*kept, ("Accept-Encoding", "identity")]
+        kept_headers = [
+            pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")
+        ]
+        request_headers = [*kept_headers, ("Accept-Encoding", "identity")]
         if self._offset and self._part.validator is not None:
-            asked += [("Range", f"bytes={self._offset}-"), ("If-Range", self._part.validator)]
-        return tuple(asked)
+            request_headers += [
+                ("Range", f"bytes={self._offset}-"),
+                ("If-Range", self._part.validator),
+            ]
+        return tuple(request_headers)
 
     def _rest_in(self, headers: Mapping[str, str]) -> tuple[int, int] | None:
         match = _CONTENT_RANGE.match(headers.get("content-range", ""))
-        validator, known = self._part.validator, self._part.total
+        validator, known_total = self._part.validator, self._part.total
         if match is None or validator is None:
             return None
-        last, told = int(match[2]), None if match[3] == "*" else int(match[3])
-        total = told if known is None else known
+        last_byte, response_total = int(match[2]), None if match[3] == "*" else int(match[3])
+        total = response_total if known_total is None else known_total
         goes_on = (
-            int(match[1]) == self._offset <= last
+            int(match[1]) == self._offset <= last_byte
             # A part without the validator may be from another version: nodes of a server differ.
             and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
             # Only the total shows when the file is complete.
             and total is not None
-            and told in (None, total)
-            and last < total
+            and response_total in (None, total)
+            and last_byte < total
             and headers.get("content-encoding", "identity").lower() == "identity"
         )
-        return (last, total) if goes_on and total is not None else None
+        return (last_byte, total) if goes_on and total is not None else None
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
@@ -227,10 +234,10 @@ class FileTransfer:
         accepts = self._attempt.accepts_file
         if accepts is not None:
             body = await self._in_thread(partial(self._part.start, _LOOK))
-            cut = "bytes" if size > len(body) else None
-            if not accepts(begun := replaced(response, body=body, truncated=cut)):
+            truncation = "bytes" if size > len(body) else None
+            if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
-                return begun
+                return start_response
         # Not in the thread, whose errors count as errors of the disk: the server made the name.
         name = stored_name(
             "",
@@ -239,12 +246,12 @@ class FileTransfer:
             disposition=response.headers.get("content-disposition", ""),
         )
 
-        def keep() -> SavedFile:
+        def move_file() -> SavedFile:
             sha256 = self._part.finish()
             path = self._folder.keep(self._part, sha256=sha256, name=sha256 + name)
             return SavedFile(path=path, sha256=sha256, size=size)
 
-        return replaced(response, body=b"", file=await self._in_thread(keep))
+        return replaced(response, body=b"", file=await self._in_thread(move_file))
 
     def suspend(self) -> None:
         """Keep the bytes so far if another attempt can resume them; blocking."""
@@ -253,8 +260,8 @@ class FileTransfer:
         self._part.suspend()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        place = self._request.options.save_to or ""
-        return await self._transfers.in_thread(self._attempt, place, work)
+        folder_path = self._request.options.save_to or ""
+        return await self._transfers.in_thread(self._attempt, folder_path, work)
 
     async def _write(self) -> None:
         if self._buffer:
@@ -262,9 +269,11 @@ class FileTransfer:
             await self._in_thread(partial(self._part.write, data))
 
     def _check_size(self, size: int) -> None:
-        most = self._transfers.max_file
-        if most is not None and size > most:
-            raise FetchError(Reason.BODY_TOO_LARGE, f"the file is larger than max_file={most:,}")
+        max_size = self._transfers.max_file
+        if max_size is not None and size > max_size:
+            raise FetchError(
+                Reason.BODY_TOO_LARGE, f"the file is larger than max_file={max_size:,}"
+            )
 
     def _mark(self) -> None:
         """Let the deadline begin again, with the time of a whole attempt."""
@@ -274,13 +283,19 @@ class FileTransfer:
 
 def _key(attempt: Attempt, request: Request) -> str:
     """Return the name of a URL's partial file: the same in each process, and in the next run."""
-    told = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
-    asked: tuple[object, ...] = (
-        *(request.options.save_to, request.method, request.url, request.body, sorted(told)),
+    public_headers = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
+    fields: tuple[object, ...] = (
+        *(
+            request.options.save_to,
+            request.method,
+            request.url,
+            request.body,
+            sorted(public_headers),
+        ),
         # A session must not resume the bytes of another session.
         *filter(None, [attempt.session and attempt.session.identity.name]),
     )
-    return blake2b(repr(asked).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(fields).encode(), digest_size=16).hexdigest()
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:
@@ -288,14 +303,16 @@ def _validator(headers: Mapping[str, str]) -> str | None:
     etag = headers.get("etag", "")
     if _ETAG.match(etag):
         return etag
-    changed, sent = headers.get("last-modified", ""), headers.get("date", "")
-    if etag or not changed.isascii() or not changed.isprintable():
+    last_modified, response_date = headers.get("last-modified", ""), headers.get("date", "")
+    if etag or not last_modified.isascii() or not last_modified.isprintable():
         return None  # with a weak ETag the bytes may differ
     try:
-        settled = parsedate_to_datetime(sent) - parsedate_to_datetime(changed) >= _SETTLED
+        is_settled = (
+            parsedate_to_datetime(response_date) - parsedate_to_datetime(last_modified) >= _SETTLED
+        )
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return changed if settled else None
+    return last_modified if is_settled else None
 
 
 class SaveFile:
