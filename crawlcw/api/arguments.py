@@ -78,20 +78,24 @@ def check_context(context: object) -> None:
 def unknown(name: str, known: Iterable[str]) -> SpiderError:
     """Return the error for an argument that a request does not have."""
     if name in REQUEST_ARGUMENTS:
-        written = REQUEST_ARGUMENTS[name]
-        return SpiderError(f"Request({name}=...) means nothing here: write {written}")
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}=?" if near else "`crawlcw guide spiders` lists its arguments"
+        replacement = REQUEST_ARGUMENTS[name]
+        return SpiderError(f"Request({name}=...) means nothing here: write {replacement}")
+    close_names = difflib.get_close_matches(name, known, n=1)
+    hint = (
+        f"did you mean {close_names[0]}=?"
+        if close_names
+        else "`crawlcw guide spiders` lists its arguments"
+    )
     return SpiderError(f"Request has no argument {name}=: {hint}")
 
 
 def _whole(name: str, *, least: int) -> Callable[[object], object]:
-    def whole(value: object) -> object:
+    def read_whole(value: object) -> object:
         if type(value) is not int or value < least:
             raise SpiderError(f"Request({name}={value!r}) must be a whole number, {least} or more")
         return value
 
-    return whole
+    return read_whole
 
 
 def _seconds(timeout: timedelta | float | str) -> float:
@@ -123,16 +127,16 @@ def _kind(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 
-def _pairs(name: str, given: object) -> list[tuple[Any, Any]]:
-    if isinstance(given, Mapping):
-        return list(given.items())
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+def _pairs(name: str, value: object) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes):
         raise SpiderError(
-            f"Request({name}=...) takes a mapping or pairs, not a value {_kind(given)}"
+            f"Request({name}=...) takes a mapping or pairs, not a value {_kind(value)}"
         )
-    pairs = list(given)
-    for each in pairs:
-        if not isinstance(each, list | tuple) or len(each) != 2:
+    pairs = list(value)
+    for pair in pairs:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise SpiderError(
                 f"Request({name}=...) takes a mapping or pairs: each a name and a value"
             )

@@ -280,8 +280,8 @@ def check_layers(layers: object, kind: str) -> None:
     if not isinstance(layers, list | tuple):
         raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
     for layer in layers:
-        if (why := _layer_refusal(layer)) is not None:
-            raise SpiderError(f"{kind}.layers: {why}")
+        if (problem := _layer_refusal(layer)) is not None:
+            raise SpiderError(f"{kind}.layers: {problem}")
 
 
 def loaded_layers(names: Iterable[str]) -> list[Layer]:
@@ -293,43 +293,45 @@ def _loaded_layer(name: str) -> Layer:
     try:
         module, colon, attribute = name.partition(":")
         if colon:
-            found: Any = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
+            target: Any = importlib.import_module(module)
+            for attribute_name in attribute.split("."):
+                target = getattr(target, attribute_name)
         else:
             # Imported late: it takes 8 ms, and few crawls name an entry point.
             from importlib.metadata import entry_points
 
-            offered = {each.name: each for each in entry_points(group=LAYER_GROUP)}
-            if name not in offered:
-                known = ", ".join(sorted(offered)) or "none is installed"
+            entry_point_by_name = {
+                entry_point.name: entry_point for entry_point in entry_points(group=LAYER_GROUP)
+            }
+            if name not in entry_point_by_name:
+                known_names = ", ".join(sorted(entry_point_by_name)) or "none is installed"
                 raise SettingsError(
                     f"setting layers: {name!r} is neither package.module:Layer nor an entry "
-                    f"point of {LAYER_GROUP} ({known})"
+                    f"point of {LAYER_GROUP} ({known_names})"
                 )
-            found = offered[name].load()
-        layer: Layer = found() if isinstance(found, type) else found
+            target = entry_point_by_name[name].load()
+        layer: Layer = target() if isinstance(target, type) else target
     except SettingsError:
         raise
     except Exception as error:  # the user's code may raise anything
         message = f"setting layers: {name!r} cannot be loaded: {describe_error(error)}"
         raise SettingsError(message) from error
-    if (why := _layer_refusal(layer)) is not None:
-        raise SettingsError(f"setting layers: {name!r}: {why}")
+    if (problem := _layer_refusal(layer)) is not None:
+        raise SettingsError(f"setting layers: {name!r}: {problem}")
     return layer
 
 
 def _layer_refusal(layer: Any) -> str | None:
     """Return why *layer* is not a layer; None if it may be one."""
-    wanted = "`async def __call__(self, attempt, request, call_next)`"
+    signature = "`async def __call__(self, attempt, request, call_next)`"
     if isinstance(layer, type):
         return f"{layer.__name__} is a class: write {layer.__name__}()"
     if not callable(layer):
-        return f"{type(layer).__name__} is no layer: it needs {wanted}"
+        return f"{type(layer).__name__} is no layer: it needs {signature}"
     try:
         inspect.signature(layer).bind(None, None, None)
     except (TypeError, ValueError):
-        return f"{layer_name(layer)} takes other arguments than a layer's: write {wanted}"
+        return f"{layer_name(layer)} takes other arguments than a layer's: write {signature}"
     if not any(map(inspect.iscoroutinefunction, (layer, type(layer).__call__))):
-        return f"{layer_name(layer)} is not `async`: write {wanted}"
+        return f"{layer_name(layer)} is not `async`: write {signature}"
     return None

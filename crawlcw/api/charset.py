@@ -91,8 +91,8 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
         body.decode("utf-8")
     except UnicodeDecodeError as error:
         # A body that was cut inside a character is still UTF-8, if it had others.
-        cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
-        is_utf8 = cut and not body[: error.start].isascii()
+        is_cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
+        is_utf8 = is_cut and not body[: error.start].isascii()
     if is_utf8 and kind == "json":
         return "utf-8"
     # Valid UTF-8 is UTF-8, whatever a later <meta> declares; ISO-2022-JP is the exception.
@@ -146,15 +146,15 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
         return
     # endec keeps no state between calls, so each piece must end with a complete character.
     marks = (b"\x1b(B",) if encoding == "iso-2022-jp" else (b">", b"\n")
-    waiting = bytearray()
+    buffer = bytearray()
     for piece in pieces:
-        ends = (at + len(mark) for mark in marks if (at := piece.rfind(mark)) >= 0)
-        end = max(ends, default=0 if len(waiting) < _LONGEST_RUN else len(piece))
+        ends = (position + len(mark) for mark in marks if (position := piece.rfind(mark)) >= 0)
+        end = max(ends, default=0 if len(buffer) < _LONGEST_RUN else len(piece))
         if end:
-            yield decode(bytes(waiting) + piece[:end], encoding)
-            waiting.clear()
-        waiting += piece[end:]
-    yield decode(bytes(waiting), encoding)
+            yield decode(bytes(buffer) + piece[:end], encoding)
+            buffer.clear()
+        buffer += piece[end:]
+    yield decode(bytes(buffer), encoding)
 
 
 @cache
@@ -171,17 +171,17 @@ def content_type(header: str) -> str:
     The last valid one counts (Fetch, "extract a MIME type"). If it has no charset, it gets that of
     an earlier value of the same type.
     """
-    chosen = essence = charset = ""
-    for found in _VALUE.finditer(header):
-        kind, parameters = found[1].strip().lower(), found[2]
+    choice = essence = charset = ""
+    for match in _VALUE.finditer(header):
+        kind, parameters = match[1].strip().lower(), match[2]
         if not _TYPE.fullmatch(kind):
             continue
-        chosen, label = f"{kind}{parameters}", _charset(parameters)
+        choice, label = f"{kind}{parameters}", _charset(parameters)
         if kind != essence:
             essence, charset = kind, label
         elif charset and not label:
-            chosen += f';charset="{charset}"'
-    return chosen or header
+            choice += f';charset="{charset}"'
+    return choice or header
 
 
 def _charset(parameters: str) -> str:
@@ -201,14 +201,14 @@ def _of_header(header: str | None) -> tuple[str, str | None]:
     encoding = named(_charset(mark + parameters))
     if kind in _HTML or not _TYPE.fullmatch(kind):
         return "html", encoding
-    last = kind.rpartition("/")[2].rpartition("+")[2]
-    return (last if last in ("xml", "json") else ""), encoding
+    subtype = kind.rpartition("/")[2].rpartition("+")[2]
+    return (subtype if subtype in ("xml", "json") else ""), encoding
 
 
 def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
     """Return the encoding of the first <meta> that names an encoding."""
-    for found in tags.finditer(source):
-        attributes = found["meta"]
+    for match in tags.finditer(source):
+        attributes = match["meta"]
         if not attributes:
             continue
         # The pages of a site have the same <meta>.
@@ -220,12 +220,12 @@ def _of_metas(tags: re.Pattern[bytes], source: bytes) -> str | None:
 
 @lru_cache(256)
 def _of_meta(attributes: bytes) -> str | None:
-    said: dict[bytes, bytes] = {}
+    values_by_name: dict[bytes, bytes] = {}
     for name, *values in _ATTRIBUTE.findall(attributes):
-        said.setdefault(name.lower(), b"".join(values))
-    label = said.get(b"charset")
-    if label is None and said.get(b"http-equiv", b"").strip().lower() == b"content-type":
-        in_content = _IN_CONTENT.search(said.get(b"content", b""))
+        values_by_name.setdefault(name.lower(), b"".join(values))
+    label = values_by_name.get(b"charset")
+    if label is None and values_by_name.get(b"http-equiv", b"").strip().lower() == b"content-type":
+        in_content = _IN_CONTENT.search(values_by_name.get(b"content", b""))
         label = in_content and (in_content[1] or in_content[2] or in_content[3])
     return _of_page(label) if label else None
 

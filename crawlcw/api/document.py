@@ -75,12 +75,12 @@ class Document:
 
     @encoding.setter
     def encoding(self, label: str) -> None:
-        found = charset.named(label)
-        if found is None:
+        new_charset = charset.named(label)
+        if new_charset is None:
             raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
-        if found == self._charset:
+        if new_charset == self._charset:
             return
-        self._chosen_charset, self._plain_body = found, None
+        self._chosen_charset, self._plain_body = new_charset, None
         for name in list(vars(self)):
             if isinstance(getattr(type(self), name, None), cached_property):
                 del self.__dict__[name]
@@ -191,14 +191,14 @@ class Document:
 
         If several have the same name, the first counts.
         """
-        found = Metas()
+        metas = Metas()
         for node in self.css("meta[content]"):
             attributes = node.attributes
             for key in ("name", "property"):  # one <meta> may have both
                 name = (attributes.get(key) or "").strip().lower()
-                found.setdefault(name, attributes.get("content") or "")
-        found.pop("", None)
-        return found
+                metas.setdefault(name, attributes.get("content") or "")
+        metas.pop("", None)
+        return metas
 
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
         """Return the page's JSON-LD objects: all, or those whose `@type` is *kind*.
@@ -207,17 +207,19 @@ class Document:
         CDATA marks are accepted. Scripts that are not JSON are ignored.
         """
         objects = [
-            each
+            entity
             for node in self.css('script[type*="application/ld+json" i]')
             # Its parameters, as `profile=`, do not matter (JSON-LD 1.1, section 7).
             if (node.attrs["type"] or "").partition(";")[0].strip().lower() == _JSONLD
-            for each in _objects(_json_of(node.text()))
+            for entity in _objects(_json_of(node.text()))
         ]
-        types = [(each, each.get("@type")) for each in objects]
+        types = [(entity, entity.get("@type")) for entity in objects]
         return [
-            each
-            for each, of in types
-            if kind is None or kind == of or (isinstance(of, list) and kind in of)
+            entity
+            for entity, entity_type in types
+            if kind is None
+            or kind == entity_type
+            or (isinstance(entity_type, list) and kind in entity_type)
         ]
 
 
@@ -252,8 +254,8 @@ def _json_of(script: str) -> Any:
     return None
 
 
-def _text_alone(found: re.Match[str]) -> str:
-    return found["text"] or " "
+def _text_alone(match: re.Match[str]) -> str:
+    return match["text"] or " "
 
 
 def _loosely_json(script: str) -> str:
@@ -261,21 +263,21 @@ def _loosely_json(script: str) -> str:
 
     The marks that hide a script from XML parsers and old browsers are removed, too.
     """
-    opened = _OPENING.match(script)
-    text = script[opened.end() if opened else 0 :]
-    closed = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))
-    text = text[: closed.start() if closed else None]
+    opening = _OPENING.match(script)
+    text = script[opening.end() if opening else 0 :]
+    closing = _CLOSING.search(text, max(0, len(text) - _LONGEST_CLOSING))
+    text = text[: closing.start() if closing else None]
     text = _COMMENT_OR_TEXT.sub(_text_alone, text)
-    return _COMMA_OR_TEXT.sub(lambda found: found["text"] or "", text)
+    return _COMMA_OR_TEXT.sub(lambda match: match["text"] or "", text)
 
 
-def _objects(found: Any) -> Iterator[dict[str, Any]]:
-    match found:
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    match value:
         case list():
-            for each in found:
-                if isinstance(each, dict):
-                    yield from _objects(each)
+            for member in value:
+                if isinstance(member, dict):
+                    yield from _objects(member)
         case {"@graph": list(graph)}:
-            yield from (each for each in graph if isinstance(each, dict))
+            yield from (member for member in graph if isinstance(member, dict))
         case dict():
-            yield found
+            yield value

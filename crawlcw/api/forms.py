@@ -98,24 +98,24 @@ class Form:
         controls = _controls_of(self.node)
         button = self._button(controls)
 
-        def said(name: str) -> str:
+        def attribute_of(name: str) -> str:
             of_button = None if button is None else button.attributes.get(f"form{name}")
             return of_button or of_form.get(name) or ""
 
-        method, kind = said("method").lower(), said("enctype").lower()
-        if method == "dialog" or (method == "post" and kind in _UNSENT):
+        method, enctype = attribute_of("method").lower(), attribute_of("enctype").lower()
+        if method == "dialog" or (method == "post" and enctype in _UNSENT):
             raise ValueError(
                 "the form sends files or plain text, or is a dialog: make its request by hand"
             )
         labels = (of_form.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)
-        given = {**(fields or {}), **named}
-        sent = _encoded(_entries(controls, button, given=given, encoding=encoding), encoding)
-        action = said("action").strip()
+        values = {**(fields or {}), **named}
+        encoded = _encoded(_entries(controls, button, given=values, encoding=encoding), encoding)
+        action = attribute_of("action").strip()
         options = self.options
         if method == "post":
             options = {"headers": [("Content-Type", _ENCODED)], **options}
-            options |= {"method": "POST", "body": sent}
+            options |= {"method": "POST", "body": encoded}
         try:
             # A form without an action goes to its page, even if the page has a <base>.
             url = urls.resolve(self.base_url if action else self.page_url, action)
@@ -123,7 +123,7 @@ class Form:
             return Request.refused(action, refusal, self.callback, **options)
         if method != "post":
             # Even an empty query has its `?` (HTML, "mutate action URL").
-            url = f"{url.partition('?')[0]}?{sent.decode()}"
+            url = f"{url.partition('?')[0]}?{encoded.decode()}"
         return Request(url, self.callback, **options)
 
     def _button(self, controls: "list[_Control]") -> "_Control | None":
@@ -137,9 +137,9 @@ class Form:
                     return control
             return None
         # Search the whole page, because a button outside of the form may belong to it.
-        chosen = {node.mem_id for node in self.node.parser.css(self.click)}
+        button_ids = {node.mem_id for node in self.node.parser.css(self.click)}
         for control in controls:
-            if control.node.mem_id in chosen:
+            if control.node.mem_id in button_ids:
                 return control
         raise ValueError(f"the form has no button {self.click!r}")
 
@@ -167,9 +167,9 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     # If several elements have the same id, it means the first.
     bearer = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and bearer is not None and bearer.mem_id == form.mem_id
-    waiting = [(root, False, False, "ltr")]
-    while waiting:
-        node, is_inside, is_off, direction = waiting.pop()
+    stack = [(root, False, False, "ltr")]
+    while stack:
+        node, is_inside, is_off, direction = stack.pop()
         tag = node.tag
         if (direct := (node.attrs.get("dir") or "").lower()) in ("ltr", "rtl", "auto"):
             direction = direct
@@ -194,9 +194,9 @@ def _controls_of(form: LexborNode) -> list[_Control]:
         # Fields in the first legend of a disabled fieldset remain enabled.
         legends = (child for child in children if is_disabled and child.tag == "legend")
         legend = next(legends, None)
-        below = is_off or is_disabled or tag == "datalist"
-        waiting += [
-            (child, is_inside, is_off if child is legend else below, direction)
+        is_off_below = is_off or is_disabled or tag == "datalist"
+        stack += [
+            (child, is_inside, is_off if child is legend else is_off_below, direction)
             for child in reversed(children)
         ]
     return controls
@@ -216,15 +216,15 @@ def _entries(
         for control in controls
         if control.kind == "radio" and "checked" in control.attributes
     }
-    waiting = dict(given)
+    remaining = dict(given)
     entries: list[_Entry] = []
     for control in controls:
         name, kind = control.name, control.kind
         if control.is_disabled and control is not button:
             continue
         if name in given and (control is button or not control.is_button):
-            if name in waiting:
-                entries += [(name, value) for value in _texts(waiting.pop(name))]
+            if name in remaining:
+                entries += [(name, value) for value in _texts(remaining.pop(name))]
         elif control is button:
             entries += _clicked(control)
         elif name and not control.is_button:
@@ -232,7 +232,7 @@ def _entries(
             unset = kind == "radio" and radio.get(name) is not control
             if not unchecked and not unset:
                 entries += _entries_of(control, encoding=encoding)
-    entries += [(name, value) for name in waiting for value in _texts(waiting[name])]
+    entries += [(name, value) for name in remaining for value in _texts(remaining[name])]
     return [(_internet_lines(name), _internet_lines(value)) for name, value in entries]
 
 
@@ -245,9 +245,9 @@ def _texts(value: FieldValue) -> list[str]:
 def _clicked(button: _Control) -> Iterator[_Entry]:
     name = button.name
     if button.kind == "image" and button.tag == "input":
-        before = f"{name}." if name else ""
-        yield f"{before}x", "0"
-        yield f"{before}y", "0"
+        prefix = f"{name}." if name else ""
+        yield f"{prefix}x", "0"
+        yield f"{prefix}y", "0"
     elif name:
         yield from _direction(button, value := button.attributes.get("value") or "")
         yield name, value
@@ -398,7 +398,7 @@ def _wrapped(text: str, *, columns: int) -> str:
                 lines.append(line)
                 line = ""
             full = max(0, len(word.rstrip()) - 1) // room * room
-            lines += [word[at : at + room] for at in range(0, full, room)]
+            lines += [word[start : start + room] for start in range(0, full, room)]
             line += word[full:]
         lines.append(line)
     return "\n".join(lines)

@@ -34,17 +34,17 @@ class Limit:
     def __init__(
         self, *, concurrency: int | None = None, delay: timedelta | float | str | None = None
     ) -> None:
-        whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
-        if concurrency is not None and not (whole and concurrency >= 0):
+        is_whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
+        if concurrency is not None and not (is_whole and concurrency >= 0):
             raise SettingsError(
                 f"Limit(concurrency=...): {concurrency!r} is not a whole number of at least 0"
             )
         object.__setattr__(self, "concurrency", concurrency)
         try:
-            read = None if delay is None else durations.duration(delay)
+            duration = None if delay is None else durations.duration(delay)
         except SettingsError as error:
             raise SettingsError(f"Limit(delay=...): {error}") from None
-        object.__setattr__(self, "delay", read)
+        object.__setattr__(self, "delay", duration)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,10 @@ class Limits:
                 self._others = limit
                 continue
             host = _host(key)
-            same = self._below if key.startswith("*.") else self._hosts
-            if host in same:
+            limit_by_host = self._below if key.startswith("*.") else self._hosts
+            if host in limit_by_host:
                 raise SettingsError(f"limits[{key!r}]: {host} is there twice, leave one out")
-            same[host] = limit
+            limit_by_host[host] = limit
 
     def of(self, host: str) -> Limit | None:
         """Return the most specific limit of *host*, the host of a task, or None."""
@@ -145,18 +145,18 @@ def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
     # The crawl reads it more than once, and an iterator would be empty the second time.
     if not isinstance(allowed, Iterable) or isinstance(allowed, Iterator):
         raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: make it a list")
-    return frozenset(_allowed_host(each, kind) for each in allowed)
+    return frozenset(_allowed_host(host, kind) for host in allowed)
 
 
-def _allowed_host(written: object, kind: str) -> str:
-    name = written.strip() if isinstance(written, str) else ""
+def _allowed_host(value: object, kind: str) -> str:
+    name = value.strip() if isinstance(value, str) else ""
     if name == "*":
         return name
     host = _named(name)
     if host is None:
         raise SpiderError(
             # It may be a URL with a password.
-            f"{kind}.allowed_hosts: {redacted(repr(written))} is no host: write example.com for it "
+            f"{kind}.allowed_hosts: {redacted(repr(value))} is no host: write example.com for it "
             'and all hosts below it, example.com:8080 for that port alone, or "*" for all'
         )
     if name.endswith(_DEFAULT_PORTS):

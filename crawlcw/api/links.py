@@ -68,10 +68,10 @@ class LinkFilter:
             return False
         if self.extensions is None and not self.deny_extensions:
             return True
-        found = extensions_of(url)
-        if self.extensions is not None and not found & self.extensions:
+        extensions = extensions_of(url)
+        if self.extensions is not None and not extensions & self.extensions:
             return False
-        return not found & self.deny_extensions
+        return not extensions & self.deny_extensions
 
 
 #: The filter of most spiders.
@@ -92,28 +92,28 @@ def within(nodes: Iterable[LexborNode], regions: Iterable[LexborNode]) -> Iterat
     # Whether a node is inside, by its address in memory: this takes linear time on deep pages, too.
     inside = {region.mem_id: True for region in regions}
     for node in nodes:
-        above: LexborNode | None = node
-        passed = []
-        while above is not None and above.mem_id not in inside:
-            passed.append(above.mem_id)
-            above = above.parent
-        is_inside = above is not None and inside[above.mem_id]
-        inside.update(dict.fromkeys(passed, is_inside))
+        ancestor: LexborNode | None = node
+        passed_ids = []
+        while ancestor is not None and ancestor.mem_id not in inside:
+            passed_ids.append(ancestor.mem_id)
+            ancestor = ancestor.parent
+        is_inside = ancestor is not None and inside[ancestor.mem_id]
+        inside.update(dict.fromkeys(passed_ids, is_inside))
         if is_inside:
             yield node
 
 
 def _compiled(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
-    given = [patterns] if isinstance(patterns, str | re.Pattern) else patterns
+    pattern_list = [patterns] if isinstance(patterns, str | re.Pattern) else patterns
     try:
-        return tuple(re.compile(pattern) for pattern in given)
+        return tuple(re.compile(pattern) for pattern in pattern_list)
     except (re.error, TypeError) as error:
         raise ValueError(f"{name}={patterns!r} is no regular expression: {error}") from None
 
 
-def _extensions(given: Extensions) -> frozenset[str]:
-    listed = [given] if isinstance(given, str) else given
-    return frozenset(each.lower().removeprefix(".") for each in listed)
+def _extensions(extensions: Extensions) -> frozenset[str]:
+    names = [extensions] if isinstance(extensions, str) else extensions
+    return frozenset(extension.lower().removeprefix(".") for extension in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,16 +139,20 @@ class TrapPolicy:
         segments = address.count("/") - 2  # those of `https://`
         if self.max_path_segments is not None and segments > self.max_path_segments:
             return Reason.TRAP_PATH_SEGMENTS
-        most = self.max_segment_repeats
-        if most is not None and segments > most and _repeats(address.split("/")[3:], most):
+        max_repeats = self.max_segment_repeats
+        if (
+            max_repeats is not None
+            and segments > max_repeats
+            and _repeats(address.split("/")[3:], max_repeats)
+        ):
             return Reason.TRAP_REPEATED_SEGMENT
         return None
 
 
-def _repeats(segments: list[str], most: int) -> bool:
-    """Return whether a segment that is not empty occurs more than *most* times."""
-    if len(segments) - len(set(segments)) < most:
+def _repeats(segments: list[str], max_repeats: int) -> bool:
+    """Return whether a segment that is not empty occurs more than *max_repeats* times."""
+    if len(segments) - len(set(segments)) < max_repeats:
         return False
     counts = Counter(segments)
     del counts[""]
-    return any(number > most for number in counts.values())
+    return any(number > max_repeats for number in counts.values())

@@ -195,18 +195,18 @@ def xhtml_as_html(body: bytes) -> bytes:
     well-formed XML is changed as well, since HTML tolerates the mistake.
     """
 
-    def as_html(found: re.Match[bytes]) -> bytes:
-        if (name := found["empty"]) is not None:
-            tag = b"<" + name + found["attributes"]
-            return found[0] if name.lower() in _VOID else tag + b"></" + name + b">"
-        if (text := found["text"]) is not None:
+    def as_html(match: re.Match[bytes]) -> bytes:
+        if (name := match["empty"]) is not None:
+            tag = b"<" + name + match["attributes"]
+            return match[0] if name.lower() in _VOID else tag + b"></" + name + b">"
+        if (text := match["text"]) is not None:
             return text.replace(b"&", b"&amp;").replace(b"<", b"&lt;")
-        if (content := found["content"]) is None:
-            return found[0]
-        if found["data"] is None:
+        if (content := match["content"]) is None:
+            return match[0]
+        if match["data"] is None:
             content = _ESCAPE.sub(lambda escape: _ESCAPED[escape[0]], content)
         # `<\/` is the same text in JSON and JavaScript, but `</` could end the script in HTML.
-        return found["start"] + content.replace(b"</", b"<\\/")
+        return match["start"] + content.replace(b"</", b"<\\/")
 
     return _XML_ALONE.sub(as_html, body)
 
@@ -231,16 +231,16 @@ def with_open_shadow_roots(body: bytes) -> bytes:
     """
     roots: list[bool] = []  # for each open template: whether it is a shadow root
 
-    def renamed(found: re.Match[bytes]) -> bytes:
-        attributes = found["opened"]
+    def rename_template(match: re.Match[bytes]) -> bytes:
+        attributes = match["opened"]
         if attributes is not None:
             roots.append(_SHADOW in attributes.lower())
-            return b"<shadow-root" + attributes if roots[-1] else found[0]
-        if found["closed"] is not None and roots and roots.pop():
+            return b"<shadow-root" + attributes if roots[-1] else match[0]
+        if match["closed"] is not None and roots and roots.pop():
             return b"</shadow-root"
-        return found[0]
+        return match[0]
 
-    return _TEMPLATE_OR_TEXT.sub(renamed, body)
+    return _TEMPLATE_OR_TEXT.sub(rename_template, body)
 
 
 def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
@@ -253,7 +253,7 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
     """
     count = pointer = templates = 0
 
-    def named(tag: re.Match[bytes]) -> bytes:
+    def add_owner(tag: re.Match[bytes]) -> bytes:
         nonlocal count, pointer, templates
         name, is_end = (tag["name"] or b"").lower(), bool(tag["end"])
         if name in (b"template", b"shadow-root"):
@@ -270,7 +270,7 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
             return b"<" + name + owner + tag["attributes"]
         return _TEXTAREA.sub(rb"\1" + owner, tag[0], count=1) if _TEXTAREA.match(tag[0]) else tag[0]
 
-    return _FORM_OR_TEXT.sub(named, body)
+    return _FORM_OR_TEXT.sub(add_owner, body)
 
 
 def tree_size(body: bytes) -> int:
@@ -303,15 +303,15 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
     Each round removes closed elements that contain only text; then elements that contained
     only those are next.
     """
-    costly = _is_costly(body, tags)
-    opened = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
+    is_costly = _is_costly(body, tags)
+    open_tags = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
     for _ in range(_MOST_ROUNDS):
-        if not costly and tags * opened <= _MOST_STEPS:
+        if not is_costly and tags * open_tags <= _MOST_STEPS:
             return True
-        body, closed = _CLOSED_AT_ONCE.subn(b"", body)
-        opened -= closed
-        costly = costly and _is_costly(body, tags)
-    return not costly and tags * opened <= _MOST_STEPS
+        body, closed_tags = _CLOSED_AT_ONCE.subn(b"", body)
+        open_tags -= closed_tags
+        is_costly = is_costly and _is_costly(body, tags)
+    return not is_costly and tags * open_tags <= _MOST_STEPS
 
 
 def _is_costly(body: bytes, tags: int) -> bool:
@@ -319,13 +319,13 @@ def _is_costly(body: bytes, tags: int) -> bool:
 
     *tags* is the number of tags of the whole page: the parser opens formatting again for each.
     """
-    found = [tag[0] for tag in _COSTLY.finditer(body)]
-    if len(found) * tags <= _MOST_REOPENED and len(found) <= _MOST_REPEATED:
+    costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
+    if len(costly_tags) * tags <= _MOST_REOPENED and len(costly_tags) <= _MOST_REPEATED:
         return False
-    kinds = Counter(found)
-    repeated = sum(kinds.pop(tag) for tag in [*kinds] if tag[1:].isalpha())
-    unlike = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in kinds.items())
-    return unlike * tags > _MOST_REOPENED or repeated > _MOST_REPEATED
+    count_by_tag = Counter(costly_tags)
+    repeated_count = sum(count_by_tag.pop(tag) for tag in [*count_by_tag] if tag[1:].isalpha())
+    costly_count = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in count_by_tag.items())
+    return costly_count * tags > _MOST_REOPENED or repeated_count > _MOST_REPEATED
 
 
 def screen(body: bytes, kind: Kind = "html") -> None:
@@ -336,14 +336,14 @@ def screen(body: bytes, kind: Kind = "html") -> None:
     """
     if kind == "xml" and _ENTITY in body:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
-    found = suspicion(body)
-    if found is not None and kind == "html":
+    shape = suspicion(body)
+    if shape is not None and kind == "html":
         # Only for suspicious bodies, because this takes several times as long.
-        found = suspicion(without_raw_text(body))
-    if found is None and tree_size(body) > MAX_TREE:
-        found = f"a tree of over {MAX_TREE >> 20} MiB"
-    if found is not None:
-        raise ParseRefusedError(found)
+        shape = suspicion(without_raw_text(body))
+    if shape is None and tree_size(body) > MAX_TREE:
+        shape = f"a tree of over {MAX_TREE >> 20} MiB"
+    if shape is not None:
+        raise ParseRefusedError(shape)
 
 
 def suspicion(body: bytes) -> str | None:
@@ -352,26 +352,27 @@ def suspicion(body: bytes) -> str | None:
         return None
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
         return "over 10,000 attributes in a tag, or over 1,000 in each of many"
-    opened = body.count(b"<") - body.count(b"</")
-    if opened <= _SUSPICIOUS:
+    open_tags = body.count(b"<") - body.count(b"</")
+    if open_tags <= _SUSPICIOUS:
         return None
-    found = _repeated(body, opened)
-    return _depth(body) if found is None and _most_left_open(body) > _SUSPICIOUS else found
+    shape = _repeated(body, open_tags)
+    return _depth(body) if shape is None and _most_left_open(body) > _SUSPICIOUS else shape
 
 
 def _most_left_open(body: bytes) -> int:
     """Return the maximum number of open start tags at the end of a chunk."""
     # Count end tags one byte further, because one may lie across the end of the chunk.
-    left = accumulate(
-        body.count(b"<", at, at + _CHUNK) - 2 * body.count(b"</", at, at + _CHUNK + 1)
-        for at in range(0, len(body), _CHUNK)
+    open_counts = accumulate(
+        body.count(b"<", offset, offset + _CHUNK)
+        - 2 * body.count(b"</", offset, offset + _CHUNK + 1)
+        for offset in range(0, len(body), _CHUNK)
     )
-    return max(left)
+    return max(open_counts)
 
 
-def _repeated(body: bytes, opened: int) -> str | None:
-    """Return the tag that occurs too often, at any position, among *opened* start tags."""
-    if opened <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
+def _repeated(body: bytes, open_tags: int) -> str | None:
+    """Return the tag that occurs too often, at any position, among *open_tags* start tags."""
+    if open_tags <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
     lowered = body.lower()
     if lowered.count(b"<option") > MAX_OPTIONS:
@@ -391,17 +392,20 @@ def _depth(body: bytes) -> str | None:
 
 def _attribute_work(body: bytes) -> int:
     """Return an upper bound of the sum of squared numbers of attributes of long tags."""
-    at = 0
-    while at < len(body) - _LONG_TAG and (end := body.rfind(b">", at, at + _LONG_TAG)) >= 0:
-        at = end + 1
-    if at >= len(body) - _LONG_TAG:
+    offset = 0
+    while (
+        offset < len(body) - _LONG_TAG
+        and (end := body.rfind(b">", offset, offset + _LONG_TAG)) >= 0
+    ):
+        offset = end + 1
+    if offset >= len(body) - _LONG_TAG:
         return 0
     work = 0
-    for part in body.split(b">"):
-        if len(part) > _LONG_TAG:
-            start = _TAG.search(part)
-            if start is not None and len(part) - start.start() > _LONG_TAG:
-                tag = part[start.start() :]
+    for chunk in body.split(b">"):
+        if len(chunk) > _LONG_TAG:
+            start = _TAG.search(chunk)
+            if start is not None and len(chunk) - start.start() > _LONG_TAG:
+                tag = chunk[start.start() :]
                 # Count separators, not the length: an image inside of an attribute is harmless.
                 attributes = len(tag) - len(tag.translate(None, _BETWEEN_ATTRIBUTES))
                 work += attributes**2
@@ -439,12 +443,14 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
         return make()
     if exactly:
         _taken.cache_clear()
-    taken = _taken(int(time.monotonic() / _ASKED_EVERY))
+    used_bytes = _taken(int(time.monotonic() / _ASKED_EVERY))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = taken + room
-    if not taken or any(limit != resource.RLIM_INFINITY and limit < most for limit in (soft, hard)):
+    max_bytes = used_bytes + room
+    if not used_bytes or any(
+        limit != resource.RLIM_INFINITY and limit < max_bytes for limit in (soft, hard)
+    ):
         return make()
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (max_bytes, hard))
     try:
         return make()
     finally:
@@ -483,7 +489,7 @@ def whole(source: bytes, kind: Kind) -> bytes:
     end = _END_OF_PAGE.search(source) if kind == "html" else None
     if end is None or _START_TAG.search(source, end.end()) is None:
         return source
-    return _END_OR_TEXT.sub(lambda found: b"" if found["end"] else found[0], source)
+    return _END_OR_TEXT.sub(lambda match: b"" if match["end"] else match[0], source)
 
 
 def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":

@@ -58,9 +58,9 @@ class RobotsDirectives:
     @classmethod
     def of(cls, words: Iterable[str]) -> Self:
         """Return the rules in *words*."""
-        asked = {word.strip().lower() for word in words}
-        is_none = "none" in asked
-        return cls(is_none or "noindex" in asked, is_none or "nofollow" in asked)
+        rules = {directive.strip().lower() for directive in words}
+        is_none = "none" in rules
+        return cls(is_none or "noindex" in rules, is_none or "nofollow" in rules)
 
 
 def product_token(user_agent: str) -> str:
@@ -70,8 +70,8 @@ def product_token(user_agent: str) -> str:
 
 def refresh(value: str) -> tuple[timedelta, str] | None:
     """Return the delay and the link of a Refresh; None if it has no link."""
-    found = _REFRESH.match(value)
-    seconds, link = found.groups() if found else ("", None)
+    match = _REFRESH.match(value)
+    seconds, link = match.groups() if match else ("", None)
     if not link:
         return None
     if link[0] in "\"'":
@@ -85,15 +85,15 @@ def directives(header: str, *, robot: str) -> list[str]:
 
     Directives after the name of a robot (`otherbot: noindex, nofollow`) are only for that robot.
     """
-    robot, ours, words = robot.lower(), True, list[str]()
-    for part in header.lower().split(","):
-        name, colon, rest = part.partition(":")
+    robot, ours, rules = robot.lower(), True, list[str]()
+    for section in header.lower().split(","):
+        name, colon, rule_text = section.partition(":")
         is_named = bool(colon) and name.strip() not in _WITH_A_VALUE
         if is_named:
             ours = name.strip() in (robot, _EVERY_ROBOT, "*")
         if ours:
-            words.append(rest if is_named else part)
-    return words
+            rules.append(rule_text if is_named else section)
+    return rules
 
 
 class Head:
@@ -117,16 +117,16 @@ class Head:
         """The first <meta http-equiv="refresh"> with a link, as `refresh` reads it."""
         if b"refresh" not in self._lower:
             return None
-        found = (refresh(content) for event, _, content in self._metas if event == "refresh")
-        return next((each for each in found if each is not None), None)
+        refreshes = (refresh(content) for event, _, content in self._metas if event == "refresh")
+        return next((target for target in refreshes if target is not None), None)
 
     def directives(self, *, robot: str) -> list[str]:
         """Return the directives of the metas named `robots` and *robot*."""
         names = (_EVERY_ROBOT, robot.lower() or _EVERY_ROBOT)
         if names[0].encode() not in self._lower and names[1].encode() not in self._lower:
             return []
-        named = (content for _, name, content in self._metas if name in names)
-        return [word for content in named for word in content.split(",")]
+        contents = (content for _, name, content in self._metas if name in names)
+        return [directive for content in contents for directive in content.split(",")]
 
     @cached_property
     def _metas(self) -> list[tuple[str, str, str]]:
@@ -153,7 +153,7 @@ def _stripped(node: LexborNode, attribute: str) -> str:
 
 def is_without_scripts(node: LexborNode) -> bool:
     """Return whether only browsers without scripts read a node: it often leads to an apology."""
-    above = node.parent
-    while above is not None and above.tag != "noscript":
-        above = above.parent
-    return above is not None
+    ancestor = node.parent
+    while ancestor is not None and ancestor.tag != "noscript":
+        ancestor = ancestor.parent
+    return ancestor is not None

@@ -97,16 +97,16 @@ def without_raw_text(body: bytes) -> bytes:
     """
     if b"\0" in body:
         return body  # parsel drops NULs, so one may be inside of a tag's name
-    kept = []
-    at = start = 0
-    following, raw_text = (re.compile(each, re.IGNORECASE) for each in (_FOLLOWED, _RAW_TEXT))
+    chunks = []
+    position = start = 0
+    following, raw_text = (re.compile(pattern, re.IGNORECASE) for pattern in (_FOLLOWED, _RAW_TEXT))
     while True:
-        followed = following.match(body, at)
-        at = followed.end() if followed is not None else at
-        found = raw_text.match(body, at)
-        if found is None:
+        followed = following.match(body, position)
+        position = followed.end() if followed is not None else position
+        match = raw_text.match(body, position)
+        if match is None:
             break
         # Keep the start tag, because its attributes count.
-        kept.append(body[start : max(found.end("script"), found.end("style"), at)])
-        at = start = found.end()
-    return b"".join((*kept, body[start:])) if kept else body
+        chunks.append(body[start : max(match.end("script"), match.end("style"), position)])
+        position = start = match.end()
+    return b"".join((*chunks, body[start:])) if chunks else body

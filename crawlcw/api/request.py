@@ -144,12 +144,12 @@ class Request:
             revisit = NEVER  # a revisit is conditional: a 304 would leave the page unread
         if save_to is not None:
             save_to = self._checked_place(save_to)
-        own = (
+        option_values = (
             *(max_retry, browser, save_to, truncate, timeout, retry_statuses, accept_statuses),
             *(max_depth, revisit, max_body, session, proxy, cookies or None),
         )
         # Most requests have no options, and each link of a page is a request.
-        self.options = NO_OPTIONS if own == _NOTHING else arguments.options(own)
+        self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
         """Encode *json* or *data* as the body; *posts*: make the method POST."""
@@ -157,26 +157,26 @@ class Request:
             raise SpiderError("Request takes one of body, json and data")
         if data is not None:
             self.body = arguments.form(data)
-            kind = "application/x-www-form-urlencoded"
+            content_type = "application/x-www-form-urlencoded"
         else:
             try:
                 self.body = dumps(json).encode()
             except (TypeError, ValueError, RecursionError) as error:
                 raise SpiderError(f"Request(json=...): {error}") from None
-            kind = "application/json"
+            content_type = "application/json"
         if "content-type" not in (name.lower() for name, _ in self.headers):
-            self.headers = (*self.headers, ("Content-Type", kind))
+            self.headers = (*self.headers, ("Content-Type", content_type))
         if posts:
             self.method = "POST"
 
     def _checked_place(self, save_to: str | os.PathLike[str]) -> str:
         """Return *save_to* as text; raises `SpiderError` if it names no folder."""
-        place = os.fspath(save_to)
-        if not isinstance(place, str) or not place.strip() or not place.isprintable():
+        path = os.fspath(save_to)
+        if not isinstance(path, str) or not path.strip() or not path.isprintable():
             raise SpiderError(f"Request(save_to={save_to!r}) must be the path of a folder")
         if self.method == "HEAD" or any(name.lower() == "range" for name, _ in self.headers):
             raise SpiderError("Request(save_to=...) is for whole files: no HEAD, no Range header")
-        return place
+        return path
 
     @classmethod
     def refused(
@@ -272,9 +272,9 @@ class Request:
     def set_header(self, name: str, value: str) -> None:
         """Set a header, and remove all others with this name."""
         # A spider may have assigned a mapping.
-        given = arguments.headers(self.headers)
-        others = (pair for pair in given if pair[0].lower() != name.lower())
-        self.headers = (*others, *arguments.headers([(name, value)]))
+        headers = arguments.headers(self.headers)
+        other_headers = (pair for pair in headers if pair[0].lower() != name.lower())
+        self.headers = (*other_headers, *arguments.headers([(name, value)]))
 
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return the location of the request and the id of its task; raises `FetchError`.
@@ -282,10 +282,10 @@ class Request:
         *salt* distinguishes `dont_filter` requests for one URL. It must be the
         same when the page that yields the request is parsed again.
         """
-        found = self.place(salt)
-        if isinstance(found, Refusal):
-            raise found.error()
-        return found
+        result = self.place(salt)
+        if isinstance(result, Refusal):
+            raise result.error()
+        return result
 
     def place(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
         """Return the result of `identity`, or why the URL cannot be fetched."""
@@ -293,10 +293,10 @@ class Request:
             return self._refusal
         location = self._location
         if location is None or location.url != self.url:
-            found = urls.located(self.url)
-            if isinstance(found, Refusal):
-                return found
-            location = found
+            result = urls.located(self.url)
+            if isinstance(result, Refusal):
+                return result
+            location = result
         plain = self.body is None and self.method == "GET" and not self.dont_filter
         if plain and len(self.url) <= urls.LONGEST_CACHED:
             return location, _id_of_get(location.host, location.canonical)
@@ -319,8 +319,8 @@ class Request:
         Raises `FetchError` for a URL that cannot be fetched.
         """
         location, identifier = identity or self.identity(salt)
-        made = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
-        return made(
+        task_type = Task if self.changed is None else partial(ChangedTask, changed=self.changed)
+        return task_type(
             id=identifier,
             url=location.url,
             host=location.host,
@@ -355,13 +355,13 @@ def _id_of_get(host: str, canonical: str) -> bytes:
     return task_id(Location(canonical, canonical, host))
 
 
-def _name(callback: Callback, what: str) -> str:
+def _name(callback: Callback, argument: str) -> str:
     if isinstance(callback, str):
         return callback
     name = getattr(callback, "__name__", "")
     if not name.isidentifier() or not hasattr(callback, "__self__"):
         raise SpiderError(
-            f"Request({what}=...) takes a method of the spider or its name, not {callback!r}"
+            f"Request({argument}=...) takes a method of the spider or its name, not {callback!r}"
         )
     return str(name)
 

@@ -115,9 +115,9 @@ class Response(Document):
         self.url = url
         self.request = request
         self.status = status
-        named = headers or {}
+        raw_headers = headers or {}
         self.headers: Mapping[str, str] = dict(
-            zip(map(str.lower, named), named.values(), strict=True)
+            zip(map(str.lower, raw_headers), raw_headers.values(), strict=True)
         )
         self.body = body
         self.elapsed = elapsed
@@ -152,9 +152,9 @@ class Response(Document):
         """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
         # Read the name only here: the crawl sets it, perhaps after the head was parsed.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
-        words = [] if header is None else directives(header, robot=robot)
-        words += self._head.directives(robot=robot)
-        return RobotsDirectives.of(words) if words else RobotsDirectives()
+        rules = [] if header is None else directives(header, robot=robot)
+        rules += self._head.directives(robot=robot)
+        return RobotsDirectives.of(rules) if rules else RobotsDirectives()
 
     @cached_property
     def refresh(self) -> Refresh | None:
@@ -165,22 +165,22 @@ class Response(Document):
         if self.file is not None:
             return None  # a browser would not show it
         header = self.headers.get("refresh")
-        said = (None if header is None else refresh(header)) or self._head.refresh
-        if said is None:
+        target = (None if header is None else refresh(header)) or self._head.refresh
+        if target is None:
             return None
         try:
-            url = self.urljoin(said[1])
+            url = self.urljoin(target[1])
             itself = urls.locate(url).canonical == urls.locate(self.url).canonical
         except FetchError:
             return None
-        return None if itself else Refresh(said[0], url)
+        return None if itself else Refresh(target[0], url)
 
     @cached_property
     def _head(self) -> Head:
-        kind = self.headers.get("content-type", _HTML).lower().lstrip()
-        if "+" in kind and markup.is_xhtml(kind):
+        media_type = self.headers.get("content-type", _HTML).lower().lstrip()
+        if "+" in media_type and markup.is_xhtml(media_type):
             return Head(self.source(), encoding="utf-8")
-        return Head(self.body, encoding=self._charset, is_html=kind.startswith(_HTML))
+        return Head(self.body, encoding=self._charset, is_html=media_type.startswith(_HTML))
 
     @property
     def base_url(self) -> str:
@@ -228,16 +228,16 @@ class Response(Document):
 
     @cached_property
     def _places(self) -> "_Places":
-        places = _Places()
+        locations = _Places()
         base = self.base_url if self._head.has_base else self.url
-        places.resolve = urls.resolver(base, encoding=self._charset)
-        return places
+        locations.resolve = urls.resolver(base, encoding=self._charset)
+        return locations
 
     def _place(self, address: str | None, target: "Link") -> Location | Refusal:
         """Return the location of a link of the page; *target* is the node with the *address*."""
         if address is None:
-            where = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
-            return Refusal(Reason.URL_INVALID, f"{where}no link")
+            tag_prefix = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
+            return Refusal(Reason.URL_INVALID, f"{tag_prefix}no link")
         try:
             return self._places[address]
         except ParseRefusedError as refusal:  # of a page with a <base>
@@ -256,15 +256,15 @@ class Response(Document):
         an address, None) becomes a request that the crawl drops and counts.
         """
         address = _address(target)
-        place = self._place(address, target)
-        if isinstance(place, Refusal):
-            return Request.refused(address or "", place, callback, **options)
+        location = self._place(address, target)
+        if isinstance(location, Refusal):
+            return Request.refused(address or "", location, callback, **options)
         if options:
-            return Request(place.url, callback, **options)
+            return Request(location.url, callback, **options)
         if self._like is None or self._like[0] != callback:
             # Only copies are returned, because a spider may change the request that it gets.
-            self._like = (callback, Request(place.url, callback))
-        return self._like[1].at(place)
+            self._like = (callback, Request(location.url, callback))
+        return self._like[1].at(location)
 
     def follow_all(
         self,
@@ -292,25 +292,25 @@ class Response(Document):
           other files that are not pages.
         - *restrict*: a CSS selector; only links inside of its matches count.
         """
-        wanted = EVERYTHING
+        link_filter = EVERYTHING
         if (allow, deny, extensions, deny_extensions) != ((), (), None, False):
-            wanted = LinkFilter.of(
+            link_filter = LinkFilter.of(
                 allow=allow, deny=deny, extensions=extensions, deny_extensions=deny_extensions
             )
         nodes: Iterator[Link]
         if isinstance(targets, str):
-            found = self.css(targets)
-            nodes = iter(found if restrict is None else within(found, self.css(restrict)))
+            matches = self.css(targets)
+            nodes = iter(matches if restrict is None else within(matches, self.css(restrict)))
         elif restrict is not None:
             raise ValueError("follow_all(restrict=...) goes with a CSS selector, not with nodes")
         else:
             nodes = iter(targets)
-        return self._requests(nodes, wanted, callback, options)
+        return self._requests(nodes, link_filter, callback, options)
 
     def _requests(
         self,
         nodes: "Iterator[Link]",
-        wanted: LinkFilter,
+        link_filter: LinkFilter,
         callback: Callback | None,
         options: Mapping[str, Any],
     ) -> Iterator[Request]:
@@ -319,12 +319,12 @@ class Response(Document):
             for node in nodes:
                 self.dropped.note(NOFOLLOW, _address(node) or "")
             return
-        seen: set[str] = set()
+        seen_urls: set[str] = set()
         # Many addresses of a page are equal, or differ only in their fragments: resolve them
         # once. Refused addresses are not in this set, because each of them must be counted.
         resolved: set[str] = set()
         # The options are the same for all links, so they are checked once, with the first.
-        like: Request | None = None
+        template: Request | None = None
         for node in nodes:
             if type(node) is LexborNode:  # `_address` inlined, because a page has hundreds
                 attributes = node.attrs
@@ -346,17 +346,17 @@ class Response(Document):
                 # Only count the rest: checking hundreds of thousands would block the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
-            place = self._place(address, node)
-            if isinstance(place, Refusal):
-                self.dropped.note(place.reason, address or place.message)
+            location = self._place(address, node)
+            if isinstance(location, Refusal):
+                self.dropped.note(location.reason, address or location.message)
                 continue
             resolved.add(target)
-            url = place.url
-            if url not in seen and (wanted is EVERYTHING or wanted.passes(url)):
-                seen.add(url)
+            url = location.url
+            if url not in seen_urls and (link_filter is EVERYTHING or link_filter.passes(url)):
+                seen_urls.add(url)
                 # Only copies are yielded, because a spider may change the request that it gets.
-                like = like or Request(url, callback, **options)
-                yield like.at(place)
+                template = template or Request(url, callback, **options)
+                yield template.at(location)
 
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:
@@ -411,9 +411,9 @@ class _Places(dict[str, Location | Refusal]):
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
         # A space before the fragment is part of the address: only spaces around it are stripped.
-        whole = not mark or not target or target[-1] <= " "
-        place = self[address] = self.resolve(address) if whole else self[target]
-        return place
+        is_whole = not mark or not target or target[-1] <= " "
+        location = self[address] = self.resolve(address) if is_whole else self[target]
+        return location
 
 
 def _address(target: "Link") -> str | None:

@@ -59,8 +59,8 @@ class Rule:
                 "restrict= in the rule itself"
             )
         for name in options.keys() & RULE_ARGUMENTS.keys():
-            written = RULE_ARGUMENTS[name]
-            raise SpiderError(f"Rule({name}=...) means nothing here: write {written}")
+            replacement = RULE_ARGUMENTS[name]
+            raise SpiderError(f"Rule({name}=...) means nothing here: write {replacement}")
         self.callback = callback or PARSE
         self._css = css
         self._restrict = restrict
@@ -73,8 +73,10 @@ class Rule:
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
             # A request's error names arguments that the user wrote in the rule.
-            said = str(error).removeprefix("Request")
-            raise SpiderError(f"Rule{said}" if said != str(error) else f"Rule: {error}") from None
+            message = str(error).removeprefix("Request")
+            raise SpiderError(
+                f"Rule{message}" if message != str(error) else f"Rule: {error}"
+            ) from None
 
     def requests(self, response: Response) -> Iterator[Request]:
         """Yield a request for each link of the page that matches the rule."""
@@ -101,17 +103,17 @@ def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
     request = response.request
     if not (request.callback == PARSE if request.options.rules is None else request.options.rules):
         return
-    seen: set[str] = set()
+    seen_urls: set[str] = set()
     for rule in rules:
-        for found in rule.requests(response):
-            if found.url not in seen:
-                seen.add(found.url)
-                yield found
+        for link_request in rule.requests(response):
+            if link_request.url not in seen_urls:
+                seen_urls.add(link_request.url)
+                yield link_request
 
 
 def check(rules: object, owner: type) -> None:
     """Raise `SpiderError` if *rules* are not rules, or name a callback that *owner* lacks."""
-    if not isinstance(rules, Sequence) or not all(isinstance(each, Rule) for each in rules):
+    if not isinstance(rules, Sequence) or not all(isinstance(entry, Rule) for entry in rules):
         raise SpiderError(f"{owner.__name__}.rules must be a list of crawlcw.Rule(...)")
     for rule in rules:
         if not callable(getattr(owner, rule.callback, None)):

@@ -75,31 +75,35 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     or a function that was assigned. With None no response meets the condition. The
     condition raises `FetchError` (`parse-error`) if the spider's function raises.
     """
-    wanted = inspect.getattr_static(spider, name)
-    if isinstance(wanted, staticmethod):
-        wanted = wanted.__func__
-    if wanted is None:
+    declared = inspect.getattr_static(spider, name)
+    if isinstance(declared, staticmethod):
+        declared = declared.__func__
+    if declared is None:
         return lambda _: False
-    if isinstance(wanted, int):
-        return lambda response: response.status == wanted
-    if callable(wanted):
+    if isinstance(declared, int):
+        return lambda response: response.status == declared
+    if callable(declared):
         # Python makes a method of a function that was assigned in the class: do not pass `self`.
-        takes = len(inspect.signature(wanted).parameters)
-        asked = getattr(spider, name) if inspect.isfunction(wanted) and takes > 1 else wanted
+        parameter_count = len(inspect.signature(declared).parameters)
+        function = (
+            getattr(spider, name)
+            if inspect.isfunction(declared) and parameter_count > 1
+            else declared
+        )
 
-        def says(response: Response) -> bool:
+        def is_met(response: Response) -> bool:
             try:
-                return bool(asked(response))
+                return bool(function(response))
             except Exception as error:  # the user's code may raise anything
                 message = f"{name} raised {type(error).__name__}: {error}"
                 raise FetchError(Reason.PARSE_ERROR, message) from error
 
-        return says
-    if isinstance(wanted, Iterable) and not isinstance(wanted, str):
-        statuses = frozenset(wanted)
+        return is_met
+    if isinstance(declared, Iterable) and not isinstance(declared, str):
+        statuses = frozenset(declared)
         if all(isinstance(status, int) for status in statuses):
             return lambda response: response.status in statuses
     kind = type(spider).__name__
     raise SpiderError(
-        f"{kind}.{name} = {wanted!r}: write a status, several, or a function of the response"
+        f"{kind}.{name} = {declared!r}: write a status, several, or a function of the response"
     )

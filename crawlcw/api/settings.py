@@ -259,7 +259,7 @@ class Settings:
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """Refuse an unknown name with an error that suggests the nearest setting."""
-        for name in given.keys() - {each.name for each in fields(cls)}:
+        for name in given.keys() - {setting.name for setting in fields(cls)}:
             raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
         return super().__new__(cls)
 
@@ -367,15 +367,15 @@ def layered(
 
 def project_settings(folder: Path) -> dict[str, Any]:
     """Return `[tool.crawlcw]` of the nearest pyproject.toml at or above *folder*, or `{}`."""
-    for place in (folder, *folder.parents):
-        path = place / "pyproject.toml"
+    for directory in (folder, *folder.parents):
+        path = directory / "pyproject.toml"
         if not path.is_file():
             continue
         try:
-            found = tomllib.loads(path.read_text(encoding="utf-8"))
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"cannot read {path}: {error}") from None
-        tools = found.get("tool", {})
+        tools = document.get("tool", {})
         section = tools.get("crawlcw", {}) if isinstance(tools, dict) else tools
         if not isinstance(section, dict):
             raise SettingsError(f"[tool.crawlcw] in {path} is not a table")
@@ -394,13 +394,15 @@ def _nearest(name: str) -> str:
     """Return a hint about the right name for an unknown setting."""
     if (of_scrapy := SETTINGS.get(name.upper())) is not None:
         return f"Scrapy's {name.upper()} is {of_scrapy} here"
-    near = difflib.get_close_matches(name.lower(), [each.name for each in fields(Settings)], n=1)
-    return f"did you mean {near[0]}?" if near else "`crawlcw settings` lists them"
+    close_names = difflib.get_close_matches(
+        name.lower(), [setting.name for setting in fields(Settings)], n=1
+    )
+    return f"did you mean {close_names[0]}?" if close_names else "`crawlcw settings` lists them"
 
 
 def _variables() -> dict[str, str]:
     """Return the setting that each environment variable sets."""
-    return {_PREFIX + each.name.upper(): each.name for each in fields(Settings)}
+    return {_PREFIX + setting.name.upper(): setting.name for setting in fields(Settings)}
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
@@ -408,16 +410,18 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
     They are not an error, because a machine may have such variables for other purposes.
     """
-    known = {*_variables(), *_OTHER_VARIABLES}
+    known_names = {*_variables(), *_OTHER_VARIABLES}
     # Compare without the common prefix, which would make any two of them similar.
-    names = [each.removeprefix(_PREFIX) for each in known]
+    bare_names = [variable.removeprefix(_PREFIX) for variable in known_names]
     sentences = []
     for name in sorted(environment):
-        if name.startswith(_PREFIX) and name.upper() not in known and _OF_TESTS not in name:
-            near = difflib.get_close_matches(name.removeprefix(_PREFIX).upper(), names, n=1)
+        if name.startswith(_PREFIX) and name.upper() not in known_names and _OF_TESTS not in name:
+            close_names = difflib.get_close_matches(
+                name.removeprefix(_PREFIX).upper(), bare_names, n=1
+            )
             hint = (
-                f"did you mean {_PREFIX}{near[0]}?"
-                if near
+                f"did you mean {_PREFIX}{close_names[0]}?"
+                if close_names
                 else "`crawlcw settings` lists the settings"
             )
             sentences.append(f"the environment variable {name} is ignored: {hint}")

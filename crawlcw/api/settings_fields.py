@@ -129,11 +129,11 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
         super().__init__(default, doc, unit="duration")
 
     def read(self, value: timedelta | float | str) -> timedelta:
-        found = durations.duration(value)
-        if found < self.minimum:
-            least = self.minimum.total_seconds()
-            raise SettingsError(f"{value!r} is too short: the least is {least:g} s")
-        return found
+        duration = durations.duration(value)
+        if duration < self.minimum:
+            minimum_seconds = self.minimum.total_seconds()
+            raise SettingsError(f"{value!r} is too short: the least is {minimum_seconds:g} s")
+        return duration
 
 
 class Revisit(SettingField[timedelta | float | str | None, Recurrence]):
@@ -152,10 +152,10 @@ class Flag(SettingField[bool | str, bool]):
     def read(self, value: bool | str) -> bool:
         if isinstance(value, bool):
             return value
-        found = self._WORDS.get(str(value).strip().lower())
-        if found is None:
+        flag = self._WORDS.get(str(value).strip().lower())
+        if flag is None:
             raise SettingsError(f"{value!r} is neither true nor false")
-        return found
+        return flag
 
     def shown(self) -> str:
         return str(self.default).lower()
@@ -288,7 +288,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
         if (
             not isinstance(pair, list | tuple)
             or len(pair) != 2
-            or not all(isinstance(each, str) and each.isprintable() for each in pair)
+            or not all(isinstance(text, str) and text.isprintable() for text in pair)
             or ":" in pair[0]
         ):
             raise SettingsError("it is no user with a password: write user:password, or a pair")
@@ -302,20 +302,20 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
         if isinstance(value, str):
             value = [] if is_none(value) else value.replace(",", " ").split()
         try:
-            given = [] if value is None else list(value)
+            entries = [] if value is None else list(value)
         except TypeError:
             raise SettingsError(
                 "they are no list of URLs such as http://host:port, nor None"
             ) from None
-        found = []
-        for number, each in enumerate(given, 1):
+        proxy_list = []
+        for number, entry in enumerate(entries, 1):
             try:
-                found.append(each if isinstance(each, Proxy) else proxies.parse(each))
+                proxy_list.append(entry if isinstance(entry, Proxy) else proxies.parse(entry))
             except SettingsError as error:
-                which = "the proxy" if len(given) == 1 else f"proxy {number} of {len(given)}"
-                raise SettingsError(f"{which}: {error}") from None
+                label = "the proxy" if len(entries) == 1 else f"proxy {number} of {len(entries)}"
+                raise SettingsError(f"{label}: {error}") from None
         # Duplicates stay: a proxy that is listed twice gets twice as many requests.
-        return SecretProxies(found)
+        return SecretProxies(proxy_list)
 
 
 class Webhook(SettingField[str | None, SecretUrl | None]):
@@ -361,16 +361,16 @@ def _whole(value: int | str) -> int | None:
 
 
 def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
-    given: Any = value
+    pairs: Any = value
     if isinstance(value, str):
-        lines = [] if is_none(value) else [each for each in value.splitlines() if each.strip()]
-        if not all(":" in each for each in lines):
+        lines = [] if is_none(value) else [line for line in value.splitlines() if line.strip()]
+        if not all(":" in line for line in lines):
             raise SettingsError("they are no headers: write `Name: value`, one a line")
-        given = [[part.strip() for part in each.split(":", 1)] for each in lines]
-    if isinstance(given, Mapping):
-        return list(given.items())
+        pairs = [[text.strip() for text in line.split(":", 1)] for line in lines]
+    if isinstance(pairs, Mapping):
+        return list(pairs.items())
     try:
-        return [(name, content) for name, content in given]
+        return [(name, content) for name, content in pairs]
     except (TypeError, ValueError):
         raise SettingsError("they are no headers: write a mapping of names to values") from None
 

@@ -132,18 +132,18 @@ class SitemapSpider(Spider):
         """Yield the requests for the URLs that a sitemap, or a robots.txt, lists."""
         nesting = int(response.context.get("nesting", 0))
         if urlsplit(response.url).path == _ROBOTS_TXT:
-            named = sitemaps_of_robots_txt(response.text)
-            for each in named or [_USUAL]:
-                if (url := _resolved(response, each)) is not None:
+            sitemap_urls = sitemaps_of_robots_txt(response.text)
+            for address in sitemap_urls or [_USUAL]:
+                if (url := _resolved(response, address)) is not None:
                     yield self.sitemap_request(url, nesting=nesting)
             return
-        kind = response.headers.get("content-type")
+        content_type = response.headers.get("content-type")
         is_cut = response.truncated not in (None, "checksum")
-        found = entries(response.body, content_type=kind, is_cut=is_cut)
-        wanted = iter(self.sitemap_filter(found))
-        for entry in islice(wanted, MOST_ENTRIES):
+        listed_entries = entries(response.body, content_type=content_type, is_cut=is_cut)
+        selected = iter(self.sitemap_filter(listed_entries))
+        for entry in islice(selected, MOST_ENTRIES):
             yield from self._requests(response, entry, nesting=nesting)
-        for entry in wanted:
+        for entry in selected:
             response.dropped.note("max-urls-per-sitemap", entry.url)
         if response.truncated == "coding":
             raise XmlError(Reason.PAYLOAD_TRUNCATED, "its content coding is cut off")
@@ -165,14 +165,14 @@ class SitemapSpider(Spider):
                 response.dropped.note("max-sitemap-nesting", entry.url)
                 return
             url = _resolved(response, entry.url)
-            if url is not None and any(re.search(each, url) for each in self.sitemap_follow):
+            if url is not None and any(re.search(text, url) for text in self.sitemap_follow):
                 yield self.sitemap_request(url, nesting=nesting + 1, changed=entry.lastmod)
             return
-        found = [entry.url]
+        addresses = [entry.url]
         if self.sitemap_alternate_links:
-            found += entry.alternates.values()
-        for each in found:
-            url = _resolved(response, each)
+            addresses += entry.alternates.values()
+        for text in addresses:
+            url = _resolved(response, text)
             callback = None if url is None else self._callback_of(url)
             if url is not None and callback is not None:
                 yield Request(url, callback, changed=entry.lastmod)
@@ -238,15 +238,15 @@ def entries(
     Raises `XmlError` if it cannot be read to its end, after it has yielded the entries before.
     """
     pieces = text_pieces(body, content_type=content_type)
-    begun = ""
+    start = ""
     for piece in pieces:
-        begun += piece
-        if begun.strip():
+        start += piece
+        if start.strip():
             break
-    whole = chain([begun], pieces)
-    if begun.lstrip().startswith("<"):
+    all_pieces = chain([start], pieces)
+    if start.lstrip().startswith("<"):
         record, listed = None, 0
-        for record in records(whole, of=_RECORDS, what="sitemap"):
+        for record in records(all_pieces, of=_RECORDS, what="sitemap"):
             for entry in _entries_of(record):
                 listed += 1
                 yield entry
@@ -254,7 +254,7 @@ def entries(
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
         end = [] if is_cut else ["\n"]  # else the first part of a cut URL would be an entry
-        for line in _lines(chain(whole, end)):
+        for line in _lines(chain(all_pieces, end)):
             yield SitemapEntry(url=line)
 
 
@@ -262,8 +262,8 @@ def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
     # Only these lines, because protego stores the rules of a group once for each of its agents.
-    named = (line for line in lines if line.lstrip()[:4].lower() == "site")
-    return list(dict.fromkeys(Protego.parse("\n".join(named)).sitemaps))
+    sitemap_lines = (line for line in lines if line.lstrip()[:4].lower() == "site")
+    return list(dict.fromkeys(Protego.parse("\n".join(sitemap_lines)).sitemaps))
 
 
 def _entries_of(record: Record) -> Iterator[SitemapEntry]:
@@ -272,7 +272,7 @@ def _entries_of(record: Record) -> Iterator[SitemapEntry]:
         of_feed = syndication.entry_of(record)
         addresses, entry = [of_feed.link], SitemapEntry(url="", lastmod=of_feed.updated)
     else:
-        addresses = [each.text.strip() for each in record.fields if each.name == "loc"]
+        addresses = [element.text.strip() for element in record.fields if element.name == "loc"]
         addresses = addresses or [record.content.strip()]
         entry = SitemapEntry(
             url="",
@@ -287,11 +287,13 @@ def _entries_of(record: Record) -> Iterator[SitemapEntry]:
 
 
 def _alternates(record: Record) -> Iterator[tuple[str, str]]:
-    for each in record.fields:
-        if each.name.rpartition(":")[2] == "link":
-            said = each.attributes
-            if said.get("rel", "").lower() == "alternate" and (url := said.get("href", "")):
-                yield said.get("hreflang", ""), url
+    for element in record.fields:
+        if element.name.rpartition(":")[2] == "link":
+            attributes = element.attributes
+            if attributes.get("rel", "").lower() == "alternate" and (
+                url := attributes.get("href", "")
+            ):
+                yield attributes.get("hreflang", ""), url
 
 
 def _number(text: str) -> float | None:
@@ -304,13 +306,13 @@ def _number(text: str) -> float | None:
 
 def _lines(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the complete lines that are not empty; raises `XmlError` if they are not URLs."""
-    rest = ""
+    tail = ""
     is_first = True
     for piece in pieces:
-        *lines, rest = _LINE.split(rest + piece)
-        rest = rest[:_LONGEST_LINE]
-        for each in lines:
-            line = each.strip()[:_LONGEST_LINE]
+        *lines, tail = _LINE.split(tail + piece)
+        tail = tail[:_LONGEST_LINE]
+        for raw_line in lines:
+            line = raw_line.strip()[:_LONGEST_LINE]
             if not line:
                 continue
             if "://" in line:

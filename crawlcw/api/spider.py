@@ -47,8 +47,8 @@ _OWN = frozenset({"start_urls", "state"})
 class _NamedLogger:
     """The logger of a spider: it has the spider's name, and is made at the first access."""
 
-    def __get__(self, spider: "Spider | None", kind: "type[Spider]") -> logging.Logger:
-        return logging.getLogger(kind.name or kind.__name__)
+    def __get__(self, spider: "Spider | None", spider_class: "type[Spider]") -> logging.Logger:
+        return logging.getLogger(spider_class.name or spider_class.__name__)
 
 
 class _State:
@@ -123,9 +123,9 @@ class Spider:
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
         """Store the arguments here, because a spider's own constructor may not store them."""
-        made = super().__new__(cls)
-        made._arguments = arguments
-        return made
+        spider = super().__new__(cls)
+        spider._arguments = arguments
+        return spider
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
@@ -311,8 +311,8 @@ def check_urls(spider: Spider, name: str) -> None:
         try:
             urls.locate(url)
         except (FetchError, AttributeError, TypeError) as error:
-            named = f"{type(spider).__name__}.{name}: {redacted(repr(url))}"
-            raise SpiderError(f"{named} is no URL to fetch: {error}") from None
+            label = f"{type(spider).__name__}.{name}: {redacted(repr(url))}"
+            raise SpiderError(f"{label} is no URL to fetch: {error}") from None
 
 
 def _check_no_start(spider: Spider) -> None:
@@ -344,8 +344,8 @@ def _check_item_hook(spider: Spider) -> None:
 def _check_sessions(spider: Spider) -> None:
     kind = type(spider).__name__
     if not is_session_name(spider.default_session):
-        named = f"{kind}.default_session = {spider.default_session!r}"
-        raise SpiderError(f"{named} is no name of a session: {SESSION_NAMES}")
+        label = f"{kind}.default_session = {spider.default_session!r}"
+        raise SpiderError(f"{label} is no name of a session: {SESSION_NAMES}")
     if not inspect.iscoroutinefunction(type(spider).login):
         raise SpiderError(f"{kind}.login() must be `async def login(self, session)`")
     condition(spider, "login_when")
@@ -373,6 +373,6 @@ def scope(spider: Spider) -> frozenset[str] | None:
     """Return the hosts that links may lead to, or None if the seeds decide it."""
     if spider.allowed_hosts is not None:
         return checked_hosts(spider.allowed_hosts, type(spider).__name__)
-    if named := entry_urls(spider):
-        return frozenset(urls.locate(url).host for url in named)
+    if seed_urls := entry_urls(spider):
+        return frozenset(urls.locate(url).host for url in seed_urls)
     return None

@@ -57,7 +57,7 @@ def feed_of(page: Page) -> list[FeedEntry]:
     For an incomplete feed it returns the complete entries. Raises `XmlError` if the body is not
     such a feed, has no complete entry, or is harmful.
     """
-    found: list[FeedEntry] = []
+    feed_entries: list[FeedEntry] = []
     pieces = text_pieces(page.body, content_type=page.headers.get("content-type"))
     try:
         for record in records(pieces, of=RECORDS, what="feed"):
@@ -65,11 +65,11 @@ def feed_of(page: Page) -> list[FeedEntry]:
             with suppress(FetchError):  # `follow` drops and counts such a link
                 link = urls.resolve(page.url, entry.link) if entry.link else ""
                 entry = replace(entry, link=link)
-            found.append(entry)
+            feed_entries.append(entry)
     except XmlError as error:
-        if not found or error.reason is Reason.XML_UNSAFE:
+        if not feed_entries or error.reason is Reason.XML_UNSAFE:
             raise
-    return found
+    return feed_entries
 
 
 def entry_of(record: Record) -> FeedEntry:
@@ -90,19 +90,19 @@ def entry_of(record: Record) -> FeedEntry:
 
 def _link(record: Record) -> str:
     """Return the address of an entry: RSS has it as text, Atom as an attribute."""
-    for each in record.fields:
-        if each.name == "link" and (text := each.text.strip()):
-            return _based(record, text, base=each.attributes.get(BASE, ""))
-    for each in record.fields:
-        is_link = each.name in ("link", "atom:link")
-        href = each.attributes.get("href", "").strip()
-        if is_link and href and each.attributes.get("rel", "alternate") == "alternate":
-            return _based(record, href, base=each.attributes.get(BASE, ""))
-    for each in record.fields:
+    for field in record.fields:
+        if field.name == "link" and (text := field.text.strip()):
+            return _based(record, text, base=field.attributes.get(BASE, ""))
+    for field in record.fields:
+        is_link = field.name in ("link", "atom:link")
+        href = field.attributes.get("href", "").strip()
+        if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
+            return _based(record, href, base=field.attributes.get(BASE, ""))
+    for field in record.fields:
         # The guid of RSS is an address unless it says otherwise, but often it is none anyway.
-        is_address = each.attributes.get("isPermaLink", "true").lower() == "true"
-        if each.name == "guid" and is_address and "://" in each.text:
-            return each.text.strip()
+        is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
+        if field.name == "guid" and is_address and "://" in field.text:
+            return field.text.strip()
     about = record.attributes.get("rdf:about", "")  # the id of an item in RSS 1.0
     return about and _based(record, about)
 
@@ -133,8 +133,8 @@ def latest_in(text: str) -> datetime | None:
 
 def _span(text: str) -> tuple[datetime, datetime] | None:
     try:
-        if found := _of_date(text):
-            return found
+        if span := _of_date(text):
+            return span
         moment = _in_utc(datetime.fromisoformat(text))
         return moment, moment
     except (ValueError, OverflowError):

@@ -166,14 +166,14 @@ async def time_limit(
         yield
         return
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started_at = loop.time()
     checking: asyncio.TimerHandle
 
     def check() -> None:
         nonlocal checking
-        left = seconds - (loop.time() - began - stalled(began))
-        if left > _AN_INSTANT:
-            checking = loop.call_later(left, check)
+        remaining = seconds - (loop.time() - started_at - stalled(started_at))
+        if remaining > _AN_INSTANT:
+            checking = loop.call_later(remaining, check)
         else:
             deadline.reschedule(loop.time())
 
@@ -184,10 +184,10 @@ async def time_limit(
     except TimeoutError as error:
         if not deadline.expired():
             raise
-        told = f"{called.name} did not end within {seconds:g} s"
+        message = f"{called.name} did not end within {seconds:g} s"
         # The frames of the cancellation show the line at which the code waited. No local
         # variable may keep them, because that would be a reference cycle.
-        raise TimeoutError(told).with_traceback(
+        raise TimeoutError(message).with_traceback(
             getattr(error.__cause__, "__traceback__", None)
         ) from None
     finally:
@@ -207,8 +207,8 @@ def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
     cancellation = Cancellation()
     try:
         yield
-    except StopCrawl as told:
-        stop(printable(text_of(told)))
+    except StopCrawl as stop_request:
+        stop(printable(text_of(stop_request)))
     except (SpiderError, LedgerGoneError, LedgerUnavailableError):
         raise
     except BaseException as error:

@@ -61,9 +61,9 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
     or incomplete. Raises it also after the first 50 MiB if there is more.
     """
     pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
-    first = next(pieces, b"")
-    encoding = charset.choose(content_type, first[:_HEAD], is_xml=True)
-    texts = charset.decoded(chain([first], pieces), encoding)
+    first_piece = next(pieces, b"")
+    encoding = charset.choose(content_type, first_piece[:_HEAD], is_xml=True)
+    texts = charset.decoded(chain([first_piece], pieces), encoding)
     yield next(texts).removeprefix("\ufeff")
     yield from texts
 
@@ -86,22 +86,22 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
     inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
     members = 1
     for packed in _cut(body):
-        rest = packed
-        while rest:
+        remainder = packed
+        while remainder:
             if inflate.eof:
-                if not rest.startswith(_GZIP[:1]):
+                if not remainder.startswith(_GZIP[:1]):
                     return  # browsers ignore bytes after a member that are not another member
                 members += 1
                 if members > _MAX_MEMBERS:
                     raise XmlError(Reason.CONTENT_ENCODING, "its gzip has too many members")
                 inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
             try:
-                piece = inflate.decompress(rest, _PIECE)
+                piece = inflate.decompress(remainder, _PIECE)
             except zlib.error as error:
                 raise XmlError(Reason.CONTENT_ENCODING, f"its gzip is corrupt: {error}") from None
             if piece:
                 yield piece
-            rest = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
+            remainder = inflate.unused_data if inflate.eof else inflate.unconsumed_tail
     if not inflate.eof:
         raise XmlError(Reason.PAYLOAD_TRUNCATED, "its gzip data is cut off")
 
@@ -129,8 +129,8 @@ class Record:
     def text(self, *names: str) -> str:
         """Return the text of the first non-empty field, in the order of *names*, else ""."""
         for name in names:
-            for each in self.fields:
-                if each.name == name and (text := each.text.strip()):
+            for element in self.fields:
+                if element.name == name and (text := element.text.strip()):
                     return text
         return ""
 
@@ -139,10 +139,10 @@ def joined(base: str, more: str) -> str:
     """Return *more* joined to *base*; return *base* if the result is broken or very long."""
     try:
         # The standard library's function, because a base may have neither scheme nor host.
-        found = urljoin(base, more.strip())
+        url = urljoin(base, more.strip())
     except ValueError:
         return base
-    return found if len(found) <= _LONGEST_BASE else base
+    return url if len(url) <= _LONGEST_BASE else base
 
 
 def records(
@@ -169,17 +169,17 @@ def records(
 def _mended(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the pieces without the common mistakes that make expat fail."""
     mending = _Mending()
-    rest, begun = "", False
+    tail, has_begun = "", False
     for piece in pieces:
-        text = rest + _NO_CHARACTERS.sub("", piece)
-        if not begun:
+        text = tail + _NO_CHARACTERS.sub("", piece)
+        if not has_begun:
             text = _BEFORE_XML.sub("", text).lstrip()  # nothing may be before `<?xml`
-            begun = bool(text)
-        cut = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
-        end = len(text) if cut is None else cut.start()
+            has_begun = bool(text)
+        cut_match = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
+        end = len(text) if cut_match is None else cut_match.start()
         yield mending.of(text[:end])
-        rest = text[end:]
-    yield mending.of(rest)
+        tail = text[end:]
+    yield mending.of(tail)
 
 
 class _Mending:
@@ -193,15 +193,15 @@ class _Mending:
         mended = []
         while text:
             mark = _CDATA_END if self._in_cdata else _CDATA
-            part, found, text = text.partition(mark)
-            mended += [part if self._in_cdata else _AMPERSAND.sub(_entity, part), found]
-            self._in_cdata ^= bool(found)
+            head, delimiter, text = text.partition(mark)
+            mended += [head if self._in_cdata else _AMPERSAND.sub(_entity, head), delimiter]
+            self._in_cdata ^= bool(delimiter)
         return "".join(mended)
 
 
-def _entity(found: re.Match[str]) -> str:
+def _entity(match: re.Match[str]) -> str:
     """Return an entity in the form of plain XML: a character reference, or an escaped `&`."""
-    text, name = found[0], found[1]
+    text, name = match[0], match[1]
     if name in _OF_XML:
         return text
     if name is not None:
@@ -256,8 +256,8 @@ class _Reader:
 
     def taken(self) -> list[Record]:
         """Return the records that have ended since the last call."""
-        found, self._found = self._found, []
-        return found
+        ended_records, self._found = self._found, []
+        return ended_records
 
     @property
     def _base(self) -> str:
@@ -295,10 +295,10 @@ class _Reader:
                 self._texts = []
         elif self._depth == self._record_depth + 1:
             self._texts = None
-            self._room -= sum(len(each) for each in (tag, *attributes, *attributes.values()))
+            self._room -= sum(len(text) for text in (tag, *attributes, *attributes.values()))
             if self._room > 0 and len(self._record.fields) < _MOST_FIELDS:
-                shown = name if prefix == self._prefix else tag
-                self._record.fields.append(Field(name=shown, attributes=attributes))
+                field_name = name if prefix == self._prefix else tag
+                self._record.fields.append(Field(name=field_name, attributes=attributes))
                 self._texts = []
 
     def _end(self, _tag: str) -> None:
