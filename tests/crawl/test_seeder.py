@@ -272,8 +272,21 @@ async def test_a_password_of_start_is_asked_for_by_each_crawl(file: Path):
             return await super().fetch(request, url=url)
 
     class Member(Started):
+        def __init__(self) -> None:
+            super().__init__()
+            self.started = asyncio.Event()
+
         async def start(self) -> AsyncIterator[Request]:
             yield Request("http://me:secret@a.example/0")
+            self.started.set()
+
+        async def after_start(self, attempt: Any, request: Request, call_next: Any) -> Response:
+            await self.started.wait()  # earlier pages go without the password
+            return await call_next(attempt, request)  # type: ignore[no-any-return]
+
+        @property
+        def layers(self) -> Any:  # type: ignore[override]
+            return [self.after_start]
 
     sent: list[tuple[str, bool]] = []
     answers = {f"http://a.example/{n}": f"<a href=/{n + 1}>" for n in range(3)}
