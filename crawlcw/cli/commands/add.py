@@ -90,15 +90,15 @@ def command(
         return OK
     if stage is not None or key != "key" or style == "csv":
         raise UsageError(f"{spider_name} is a spider: --stage, --key and CSV are for use cases")
-    with ExitStack() as opened:
-        lines = chain.from_iterable([_lines(source, opened) for source in sources])
+    with ExitStack() as stack:
+        lines = chain.from_iterable([_lines(source, stack) for source in sources])
         requests = reading_requests.read(lines, callback=callback, priority=priority)
-        fed = loop.run(_feed(spider_name, spider, ledger_url, requests))
+        counts = loop.run(_feed(spider_name, spider, ledger_url, requests))
     if kind is not None and spider is None:
-        unchecked = "hosts and callbacks were not checked"
-        click.echo(f"crawlcw: there is no spider {spider_name!r} here: {unchecked}", err=True)
-    _tell_fed(fed, as_json=as_json)
-    return USAGE if fed.refused and not (fed.new or fed.known) else OK
+        warning = "hosts and callbacks were not checked"
+        click.echo(f"crawlcw: there is no spider {spider_name!r} here: {warning}", err=True)
+    _tell_fed(counts, as_json=as_json)
+    return USAGE if counts.refused and not (counts.new or counts.known) else OK
 
 
 def _is_bare(name: str) -> bool:
@@ -130,16 +130,16 @@ def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
     return loading.make(kind, arguments)
 
 
-def _lines(source: str, opened: ExitStack) -> Iterable[bytes]:
+def _lines(source: str, stack: ExitStack) -> Iterable[bytes]:
     """Return the lines of a source; a URL is one line."""
     if "://" in source and not Path(source).exists():
         return [source.encode("utf-8", "surrogateescape")]
-    return opened.enter_context(_file(source))
+    return stack.enter_context(_file(source))
 
 
 def _file(source: str) -> IO[bytes]:
-    found: IO[bytes] = click.File("rb").convert(source, None, click.get_current_context())
-    return found
+    stream: IO[bytes] = click.File("rb").convert(source, None, click.get_current_context())
+    return stream
 
 
 async def _feed(
@@ -154,19 +154,26 @@ async def _feed(
         return adder.fed
 
 
-def _tell_fed(fed: Fed, *, as_json: bool) -> None:
+def _tell_fed(counts: Fed, *, as_json: bool) -> None:
     if as_json:
-        refused = dict(fed.refused.most_common())
+        refused = dict(counts.refused.most_common())
         click.echo(
-            json.dumps({"new": fed.new, "known": fed.known, "again": fed.again, "refused": refused})
+            json.dumps(
+                {
+                    "new": counts.new,
+                    "known": counts.known,
+                    "again": counts.again,
+                    "refused": refused,
+                }
+            )
         )
         return
-    some_again = f" ({fed.again:,} of them reopened)" if fed.again else ""
-    some_refused = f", {fed.refused.total():,} refused" if fed.refused else ""
-    click.echo(f"{fed.new:,} added, {fed.known:,} known already{some_again}{some_refused}")
-    for reason, number in fed.refused.most_common():
-        said = printable(f"{reason}: {number:,}, such as {fed.examples[reason]}", limit=500)
-        click.echo(f"crawlcw: {said}", err=True)
+    reopened_note = f" ({counts.again:,} of them reopened)" if counts.again else ""
+    refused_note = f", {counts.refused.total():,} refused" if counts.refused else ""
+    click.echo(f"{counts.new:,} added, {counts.known:,} known already{reopened_note}{refused_note}")
+    for reason, number in counts.refused.most_common():
+        message = printable(f"{reason}: {number:,}, such as {counts.examples[reason]}", limit=500)
+        click.echo(f"crawlcw: {message}", err=True)
 
 
 def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
@@ -186,10 +193,10 @@ def _tell_added(added: Added, *, as_json: bool) -> None:
         numbers = {"new": added.new, "known": added.known, "refused": len(added.rejected)}
         click.echo(json.dumps(numbers))
         return
-    rejected = f", {len(added.rejected):,} cannot be stored" if added.rejected else ""
-    click.echo(f"{added.new:,} added, {added.known:,} known already{rejected}")
-    for task, why in added.rejected[:10]:
-        click.echo(f"crawlcw: {printable(task.url)}: {printable(why)}", err=True)
+    rejected_note = f", {len(added.rejected):,} cannot be stored" if added.rejected else ""
+    click.echo(f"{added.new:,} added, {added.known:,} known already{rejected_note}")
+    for task, reason in added.rejected[:10]:
+        click.echo(f"crawlcw: {printable(task.url)}: {printable(reason)}", err=True)
 
 
 async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str | None) -> Added:
@@ -198,13 +205,13 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
     total = Added()
     async with Tracker.open(ledger_url, name) as tracker:
         async for chunk in in_chunks(tasks, at_once=CHUNK):
-            added = await tracker.add_many(
+            result = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )
             total = Added(
-                new=total.new + added.new,
-                known=total.known + added.known,
-                rejected=total.rejected + added.rejected,
+                new=total.new + result.new,
+                known=total.known + result.known,
+                rejected=total.rejected + result.rejected,
             )
     return total
 

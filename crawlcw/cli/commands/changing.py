@@ -66,8 +66,8 @@ class Choice:
     def confirm(self, question: str) -> None:
         """Ask before a change of tasks without keys; `{}` stands for the choice."""
         if not self.keys and not self.dry_run:
-            which = f"{self.subject.name}{self.selection.which}"
-            confirm(question.format(which), yes=self.yes)
+            task_text = f"{self.subject.name}{self.selection.which}"
+            confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
         """Return the numbers of tasks that a change would affect, and would leave alone.
@@ -75,24 +75,28 @@ class Choice:
         It affects tasks with these *statuses* and orphaned leases. Nothing is written.
         """
         async with self.subject.opened() as ledger:
-            chosen = self._filter(ledger)
-            count = await ledger.queries.count(chosen.among(statuses))
-            free = await _orphaned_number(ledger, chosen)
-            return count + Count(number=free), await _held_number(ledger, chosen) - free
+            task_filter = self._filter(ledger)
+            count = await ledger.queries.count(task_filter.among(statuses))
+            orphans = await _orphaned_number(ledger, task_filter)
+            return count + Count(number=orphans), await _held_number(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
         """Change the tasks; return their number, and that of those which workers hold."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Tasks that change from now on are left alone.
-            chosen = replace(self._filter(ledger), until=from_now(ledger))
-            return Count(number=await change(ledger, chosen)), await _held_number(ledger, chosen)
+            task_filter = replace(self._filter(ledger), until=from_now(ledger))
+            return Count(number=await change(ledger, task_filter)), await _held_number(
+                ledger, task_filter
+            )
 
     async def run(self, change: Change, statuses: Collection[Status], what: str) -> None:
         """Count or change the tasks, and print the number of those that are *what* now."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
-        of = f" of {len(set(self.keys)):,}" if self.keys else ""
-        self.tell(count, at_work, f"{count}{of} {'would be ' if self.dry_run else ''}{what}")
+        total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
+        self.tell(
+            count, at_work, f"{count}{total_note} {'would be ' if self.dry_run else ''}{what}"
+        )
 
     def tell(self, count: Count, at_work: int, said: str) -> None:
         """Print the numbers, see `tell_count`."""
@@ -112,41 +116,49 @@ def _choice_command(
     *everything* is the help of `--all`; None: no such option.
     """
 
-    def made(function: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
+    def decorate(function: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
         @wraps(function)
-        def chosen(subject: Subject, **given: Any) -> Coroutine[Any, Any, None]:
-            values = {each: given.pop(each) for each in Choice.__slots__ if each in given}
-            return function(Choice(subject=subject, **values), **given)
+        def wrapper(subject: Subject, **option_values: Any) -> Coroutine[Any, Any, None]:
+            values = {
+                field_name: option_values.pop(field_name)
+                for field_name in Choice.__slots__
+                if field_name in option_values
+            }
+            return function(Choice(subject=subject, **values), **option_values)
 
-        added = selection_options(statuses=statuses)(dry_run_option(yes_option(chosen)))
+        with_options = selection_options(statuses=statuses)(dry_run_option(yes_option(wrapper)))
         if everything is not None:
-            added = click.option("--all", "everything", is_flag=True, help=everything)(added)
+            with_options = click.option("--all", "everything", is_flag=True, help=everything)(
+                with_options
+            )
         keys = click.argument("keys", nargs=-1, metavar="[KEY...]")
-        return ledger_command(name, argument="name")(keys(added))
+        return ledger_command(name, argument="name")(keys(with_options))
 
-    return made
-
-
-async def _held_number(ledger: Ledger, chosen: TaskFilter) -> int:
-    held = chosen.among(_HELD)
-    return (await ledger.queries.count(held)).number if held.statuses else 0
+    return decorate
 
 
-async def _orphaned_number(ledger: Ledger, chosen: TaskFilter) -> int:
+async def _held_number(ledger: Ledger, task_filter: TaskFilter) -> int:
+    leased_filter = task_filter.among(_HELD)
+    return (await ledger.queries.count(leased_filter)).number if leased_filter.statuses else 0
+
+
+async def _orphaned_number(ledger: Ledger, task_filter: TaskFilter) -> int:
     """Return the number of orphaned tasks: their leases ran out, or their workers are dead."""
-    held = chosen.among(_HELD)
-    if not held.statuses:
+    leased_filter = task_filter.among(_HELD)
+    if not leased_filter.statuses:
         return 0
     now = ledger.now()
-    expired = await ledger.queries.count(replace(held, due_by=now))
+    expired_count = await ledger.queries.count(replace(leased_filter, due_by=now))
     ids = {
         lease.task.id
         for worker in await dead_workers(ledger)
         for lease in await ledger.leases.held(worker.name)
-        if lease.expires > now and (chosen.ids is None or lease.task.id in chosen.ids)
+        if lease.expires > now and (task_filter.ids is None or lease.task.id in task_filter.ids)
     }
-    dead = await ledger.queries.count(replace(held, ids=ids)) if ids else Count(number=0)
-    return (expired + dead).number
+    dead_count = (
+        await ledger.queries.count(replace(leased_filter, ids=ids)) if ids else Count(number=0)
+    )
+    return (expired_count + dead_count).number
 
 
 @_choice_command("ignore", statuses=WITHDRAW.from_statuses, everything="All waiting tasks.")
@@ -160,8 +172,8 @@ async def ignore(choice: Choice) -> None:
     choice.check()
     choice.confirm("Withdraw all waiting tasks of {}?")
 
-    async def withdraw(ledger: Ledger, chosen: TaskFilter) -> int:
-        return await ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)
+    async def withdraw(ledger: Ledger, task_filter: TaskFilter) -> int:
+        return await ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
 
     await choice.run(withdraw, WITHDRAW.from_statuses, "withdrawn")
 
@@ -178,17 +190,17 @@ async def purge(choice: Choice) -> None:
     choice.check()
     count, at_work = await choice.count(UNHELD)
     if not choice.dry_run:
-        which = f"{counted(count, 'task')} of {choice.subject.name}"
-        confirm(f"Delete {which} with their items, for good?", yes=choice.yes)
+        task_text = f"{counted(count, 'task')} of {choice.subject.name}"
+        confirm(f"Delete {task_text} with their items, for good?", yes=choice.yes)
         count, at_work = await choice.change(_purge)
-    said = f"{counted(count, 'task')} {'would be ' if choice.dry_run else ''}deleted"
-    choice.tell(count, at_work, said)
+    message = f"{counted(count, 'task')} {'would be ' if choice.dry_run else ''}deleted"
+    choice.tell(count, at_work, message)
 
 
-async def _purge(ledger: Ledger, chosen: TaskFilter) -> int:
-    number = await ledger.admin.purge(chosen.among(UNHELD))
-    orphaned = replace(chosen.among(_HELD), due_by=ledger.now())
-    return number + (await ledger.admin.purge(orphaned) if orphaned.statuses else 0)
+async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
+    number = await ledger.admin.purge(task_filter.among(UNHELD))
+    orphaned_filter = replace(task_filter.among(_HELD), due_by=ledger.now())
+    return number + (await ledger.admin.purge(orphaned_filter) if orphaned_filter.statuses else 0)
 
 
 @_choice_command("reset", everything="All tasks.")
@@ -219,8 +231,8 @@ async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | Non
                 name = choice.subject.name
                 raise UsageError(f"{name} is a spider: its tasks have no stages: leave out --stage")
 
-    async def reopen(ledger: Ledger, chosen: TaskFilter) -> int:
-        return await ledger.admin.reopen(chosen, stage=stage, anew=True)
+    async def reopen(ledger: Ledger, task_filter: TaskFilter) -> int:
+        return await ledger.admin.reopen(task_filter, stage=stage, anew=True)
 
     await choice.run(reopen, REOPEN.from_statuses, "todo again")
 
@@ -234,8 +246,8 @@ async def _forget(choice: Choice, *, sessions: bool, state: bool) -> None:
     if state:
         confirm(f"Forget the state of {choice.subject.name}?", yes=choice.yes)
         async with choice.subject.opened() as ledger:
-            was_there = await ledger.spider_state.forget()
-        click.echo("the state is forgotten" if was_there else "there was no state")
+            existed = await ledger.spider_state.forget()
+        click.echo("the state is forgotten" if existed else "there was no state")
 
 
 def _failure_reason(text: str) -> Reason:
@@ -260,14 +272,14 @@ async def retry_failed(
     (robots.txt, out of scope ...). For use cases, --host means the stage.
     """
     async with subject.opened() as ledger:
-        chosen = selection.filter(ledger)
+        task_filter = selection.filter(ledger)
         if dry_run:
-            count = await ledger.admin.count_failed(chosen)
+            count = await ledger.admin.count_failed(task_filter)
         else:
-            count = Count(number=await ledger.admin.retry_failed(chosen))
-        tracked = ledger.kind.tracked
+            count = Count(number=await ledger.admin.retry_failed(task_filter))
+        is_tracked = ledger.kind.tracked
     # A use case's tasks may have other workers than `crawlcw work`.
-    run = "" if tracked else subject.said_as
+    run = "" if is_tracked else subject.said_as
     _tell_again(count, "task", "tried", run=run, dry_run=dry_run, as_json=as_json)
 
 
@@ -298,36 +310,38 @@ async def recrawl(
     if selection.host is not None:
         selection = replace(selection, host=host_of(selection.host))
     # Only ignored pages have a reason.
-    usual = Status.FINISHED if selection.reason is None else Status.IGNORED
-    statuses = selection.statuses or (usual,)
-    instead = f"{pasted('reset', subject.name, '--all')} starts them again"
-    not_pages = f": its tasks are not pages; {instead}"
-    async with subject.opened(crawls_only=not_pages) as ledger:
+    default_status = Status.FINISHED if selection.reason is None else Status.IGNORED
+    statuses = selection.statuses or (default_status,)
+    advice = f"{pasted('reset', subject.name, '--all')} starts them again"
+    message = f": its tasks are not pages; {advice}"
+    async with subject.opened(crawls_only=message) as ledger:
         if not urls and not dry_run:
-            when = ""
+            age_note = ""
             if older_than is not None:
-                when = f" that were visited more than {format_duration(older_than)} ago"
-            finished = " finished" if statuses == (Status.FINISHED,) else ""
-            pages = f"all{finished} pages of {subject.name}{selection.which}{when}"
+                age_note = f" that were visited more than {format_duration(older_than)} ago"
+            finished_note = " finished" if statuses == (Status.FINISHED,) else ""
+            pages = f"all{finished_note} pages of {subject.name}{selection.which}{age_note}"
             confirm(f"Visit {pages} again?", yes=yes)
         now = None if dry_run else from_now(ledger)
-        until = now if older_than is None else ledger.now() - older_than
-        chosen = selection.filter(ledger, until=until).among(statuses)
+        changed_before = now if older_than is None else ledger.now() - older_than
+        task_filter = selection.filter(ledger, until=changed_before).among(statuses)
         # The other options narrow the named URLs.
-        chosen = replace(chosen, ids={task_of(ledger, url) for url in urls} or None)
+        task_filter = replace(task_filter, ids={task_of(ledger, url) for url in urls} or None)
         if dry_run:
-            count = await ledger.queries.count(chosen)
+            count = await ledger.queries.count(task_filter)
         else:
-            count = Count(number=await ledger.admin.revisit(chosen))
+            count = Count(number=await ledger.admin.revisit(task_filter))
     _tell_again(count, "page", "visited", run=subject.said_as, dry_run=dry_run, as_json=as_json)
 
 
 def _tell_again(
-    count: Count, thing: str, done: str, *, run: str, dry_run: bool, as_json: bool
+    count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print the number of tasks that will be *done* again, by a run of the spider *run*."""
-    how = ""
+    """Print the number of tasks that will be *participle* again, by a run of the spider *run*."""
+    run_note = ""
     if run and count.number and not dry_run:
-        how = f" by {run_command(run) or 'the next run'}"
-    said = f"{counted(count, thing)} {'would' if dry_run else 'will'} be {done} again{how}"
-    tell_count(count, said, dry_run=dry_run, as_json=as_json)
+        run_note = f" by {run_command(run) or 'the next run'}"
+    message = (
+        f"{counted(count, noun)} {'would' if dry_run else 'will'} be {participle} again{run_note}"
+    )
+    tell_count(count, message, dry_run=dry_run, as_json=as_json)

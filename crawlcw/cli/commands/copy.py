@@ -38,18 +38,18 @@ def command(
     if source_url == target_url:
         raise UsageError("--from and --to name the same ledger")
     name = loading.name_of(name)
-    copied = loop.run(_copy(name, source_url, target_url))
-    tasks, hosts = copied[Part.TASKS], copied[Part.HOSTS].number
+    digests = loop.run(_copy(name, source_url, target_url))
+    tasks, hosts = digests[Part.TASKS], digests[Part.HOSTS].number
     if as_json:
-        told = {"name": name, "tasks": tasks.number, "items": tasks.items, "hosts": hosts}
-        click.echo(json.dumps(told))
+        numbers = {"name": name, "tasks": tasks.number, "items": tasks.items, "hosts": hosts}
+        click.echo(json.dumps(numbers))
     else:
         click.echo(
             f"{counted(tasks.number, 'task')} of {name} with {counted(tasks.items, 'item')} and "
             f"{counted(hosts, 'host')} were copied and verified"
         )
-    if (left := dropping.files_left(name, options.settings_of())) is not None:
-        click.echo(f"{left}; both ledgers refer to them", err=True)
+    if (files_note := dropping.files_left(name, options.settings_of())) is not None:
+        click.echo(f"{files_note}; both ledgers refer to them", err=True)
 
 
 async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Digest]:

@@ -61,9 +61,9 @@ def command(
                     f"{os.strerror(error.errno or 0)}; --port names another"
                 ) from None
             if serve:
-                stopped = loop.stopped_by_signals()
+                stop_event = loop.stopped_by_signals()
                 click.echo(f"The bookshop is open at {shop.url} until Ctrl-C")
-                await stopped.wait()
+                await stop_event.wait()
                 return OK
             _delete_earlier()
             click.get_current_context().meta[LEDGER] = _URL
@@ -80,8 +80,8 @@ def command(
 
 def _delete_earlier() -> None:
     try:
-        for end in ("", "-wal", "-shm"):
-            _LEDGER.with_name(_LEDGER.name + end).unlink(missing_ok=True)
+        for suffix in ("", "-wal", "-shm"):
+            _LEDGER.with_name(_LEDGER.name + suffix).unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"cannot delete {_LEDGER}: {error.strerror}") from None
 

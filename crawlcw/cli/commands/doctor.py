@@ -100,16 +100,18 @@ def _lines(name: str, report: Report) -> Iterator[str]:
     for finding in _in_order(report):
         yield ""
         yield from _paragraph(finding)
-    left = sum(f.count - f.mended for f in report.findings.values() if not f.note)
+    open_count = sum(f.count - f.mended for f in report.findings.values() if not f.note)
     mended = sum(f.mended for f in report.findings.values())
     yield ""
-    conclusion = counted(left, "violation") if left else "clean: no violation"
+    conclusion = counted(open_count, "violation") if open_count else "clean: no violation"
     yield f"{conclusion}; {mended:,} mended" if mended else conclusion
 
 
 def _in_order(report: Report) -> list[Finding]:
     """Return the violations and then the notes, the most frequent first."""
-    return sorted(report.findings.values(), key=lambda each: (each.note, -each.count, each.kind))
+    return sorted(
+        report.findings.values(), key=lambda finding: (finding.note, -finding.count, finding.kind)
+    )
 
 
 def _paragraph(finding: Finding) -> Iterator[str]:

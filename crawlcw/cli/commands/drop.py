@@ -31,5 +31,5 @@ async def command(subject: Subject, *, yes: bool, as_json: bool) -> None:
     else:
         tasks = "" if count is None else f", with {count:,} tasks"
         click.echo(f"{name} was deleted from the ledger{tasks}")
-    if (left := dropping.files_left(name, settings)) is not None:
-        click.echo(left, err=True)
+    if (files_note := dropping.files_left(name, settings)) is not None:
+        click.echo(files_note, err=True)

@@ -59,20 +59,22 @@ async def command(
     items: `crawlcw tasks` shows them.
     """
     names = None if fields is None else _names(fields)
-    wanted = Wanted(fields=names, with_meta=with_meta, versions=versions, defuse=not formulas)
+    item_selection = Wanted(
+        fields=names, with_meta=with_meta, versions=versions, defuse=not formulas
+    )
     if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
         raise UsageError("--follow writes new items only: leave out --versions")
-    instead = f"{pasted('tasks', subject.name, '--json', '--limit', '0')} prints them"
-    no_items = f": its tasks have results, not items: {instead}"
-    async with subject.opened(crawls_only=no_items) as ledger:
+    advice = f"{pasted('tasks', subject.name, '--json', '--limit', '0')} prints them"
+    message = f": its tasks have results, not items: {advice}"
+    async with subject.opened(crawls_only=message) as ledger:
         if since is not None:
-            wanted = wanted.newer_than(ledger.now() - since)
+            item_selection = item_selection.newer_than(ledger.now() - since)
         if follow:
-            await follow_items(ledger, wanted, stdout=exporting.stdout())
+            await follow_items(ledger, item_selection, stdout=exporting.stdout())
             return
-        count = await export(ledger, outputs, wanted, stdout=exporting.stdout())
+        count = await export(ledger, outputs, item_selection, stdout=exporting.stdout())
     if files := [target.place for target in outputs if not target.is_stdout]:
         click.echo(f"{count:,} items in {', '.join(files)}", err=True)
 

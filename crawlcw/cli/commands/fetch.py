@@ -37,9 +37,9 @@ def command(
 
     Exit code 3: no response, or its status is not between 200 and 299.
     """
-    made = trying.made(spider, arguments)
-    settings = options.settings_of(made, assignments)
-    return loop.run(_fetch(made, url, settings, headers=headers))
+    loaded_spider = trying.made(spider, arguments)
+    settings = options.settings_of(loaded_spider, assignments)
+    return loop.run(_fetch(loaded_spider, url, settings, headers=headers))
 
 
 async def _fetch(spider: Spider, url: str, settings: Settings, *, headers: bool) -> int:

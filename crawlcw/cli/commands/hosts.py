@@ -51,37 +51,37 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     instead of hosts. A name without recorded tasks is an error (exit code 2).
     """
     async with subject.opened() as ledger:
-        now, called = ledger.now(), "stage" if ledger.kind.tracked else "host"
+        now, noun = ledger.now(), "stage" if ledger.kind.tracked else "host"
         if as_json:
             async for row in _rows(ledger, now=now):
-                click.echo(escaping.visible(_json(row, called=called)))
+                click.echo(escaping.visible(_json(row, called=noun)))
             return
         rows = [row async for row in _rows(ledger, now=now)]
-    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=called):
+    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=noun):
         click.echo(line)
     if 0 < limit < len(rows):
-        click.echo(f"{limit:,} of {len(rows):,} {called}s; --limit 0 shows all")
+        click.echo(f"{limit:,} of {len(rows):,} {noun}s; --limit 0 shows all")
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
     """Yield the known hosts by name, and then those that only have tasks so far."""
-    tracked = ledger.kind.tracked
-    paused = not tracked and Control.of(await ledger.notes.control()).paused is not None
+    is_tracked = ledger.kind.tracked
+    is_paused = not is_tracked and Control.of(await ledger.notes.control()).paused is not None
     counts = await ledger.hosts.counts()
     async for host in ledger.hosts.all():
-        yield _row(host, counts.pop(host.name, Counts()), now=now, paused=paused)
+        yield _row(host, counts.pop(host.name, Counts()), now=now, paused=is_paused)
     for name in sorted(counts):
-        yield _row(Host(name=name), counts[name], now=now, paused=paused)
+        yield _row(Host(name=name), counts[name], now=now, paused=is_paused)
 
 
 def _row(host: Host, counts: Counts, *, now: datetime, paused: bool) -> Row:
-    rests = host.not_before is not None and host.not_before > now
+    is_resting = host.not_before is not None and host.not_before > now
     return Row(
         name=host.name,
         counts=counts,
         owner=owner_of(host, now=now),
         delay=host.delay,
-        resting_until=host.not_before if rests else None,
+        resting_until=host.not_before if is_resting else None,
         failures=host.failures,
         given_up=given_up_for(host),
         sitemaps=host.robots.sitemaps if host.robots else (),
@@ -94,13 +94,13 @@ def _rank(row: Row) -> tuple[bool, int, str]:
 
 
 def _json(row: Row, *, called: str) -> str:
-    until = row.resting_until
+    rest_end = row.resting_until
     fields = {
         called: row.name,
         **{status.name.lower(): row.counts[status] for status in Status},
         "owner": row.owner,
         "delay": row.delay,
-        "resting_until": until and iso_time(until),
+        "resting_until": rest_end and iso_time(rest_end),
         "failures": row.failures,
         "given_up": row.given_up,
         "sitemaps": row.sitemaps,
@@ -132,7 +132,7 @@ _HEADERS = (
 
 
 def _cells(row: Row, *, now: datetime) -> dict[str, str]:
-    until = row.resting_until
+    rest_end = row.resting_until
     return {
         "host": printable(row.name, limit=_LONGEST_NAME),
         "todo": f"{row.counts[Status.TODO]:,}",
@@ -142,7 +142,7 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
         "ignored": f"{row.counts[Status.IGNORED]:,}",
         "owner": _NOTHING if row.owner is None else printable(row.owner),
         "delay": f"{row.delay:.2f} s" if row.delay else _NOTHING,
-        "rest": _NOTHING if until is None else format_duration(until - now),
+        "rest": _NOTHING if rest_end is None else format_duration(rest_end - now),
         "failures in a row": f"{row.failures:,}" if row.failures else _NOTHING,
         "given up": _NOTHING if row.given_up is None else printable(row.given_up),
         "why": printable(row.why),
@@ -151,5 +151,5 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
 
 def _aligned(column: Sequence[str]) -> list[str]:
     width = max(map(len, column))
-    side = "<" if column[0] in _TEXTS else ">"
-    return [f"{cell:{side}{width}}" for cell in column]
+    alignment = "<" if column[0] in _TEXTS else ">"
+    return [f"{cell:{alignment}{width}}" for cell in column]

@@ -28,36 +28,36 @@ def guide(*, name: str | None, as_json: bool) -> None:
     Into a pipe or a file it is written as Markdown.
     """
     if as_json:
-        for each in all_pages() if name is None else [page(name)]:
-            text = {} if name is None else {"text": each.text}
-            click.echo(json.dumps({"name": each.name, "about": each.summary, **text}))
+        for manual_page in all_pages() if name is None else [page(name)]:
+            text = {} if name is None else {"text": manual_page.text}
+            click.echo(json.dumps({"name": manual_page.name, "about": manual_page.summary, **text}))
     elif name is None:
         pages = all_pages()
-        width = max(len(each.name) for each in pages)
-        for each in pages:
-            click.echo(f"{each.name:{width}}  {each.summary}")
+        width = max(len(manual_page.name) for manual_page in pages)
+        for manual_page in pages:
+            click.echo(f"{manual_page.name:{width}}  {manual_page.summary}")
     elif sys.stdout.isatty():
         click.echo_via_pager(_laid_out(page(name)))
     else:
         click.echo(page(name).text, nl=False)
 
 
-def _laid_out(shown: Page) -> str:
+def _laid_out(manual_page: Page) -> str:
     # Imported here: rich takes 0.1 s to load, and the list of pages does not need it.
     from rich.console import Console
     from rich.markdown import Markdown
 
     terminal = Console()
-    laid_out = Console(
+    console = Console(
         file=io.StringIO(),
         width=min(terminal.width, _WIDEST),
         force_terminal=True,
         color_system="standard" if terminal.color_system else None,
         no_color=terminal.no_color,
     )
-    with laid_out.capture() as captured:
-        laid_out.print(Markdown(_LINK.sub(_command, shown.text), hyperlinks=False))
-    return captured.get()
+    with console.capture() as capture:
+        console.print(Markdown(_LINK.sub(_command, manual_page.text), hyperlinks=False))
+    return capture.get()
 
 
 def _command(link: re.Match[str]) -> str:

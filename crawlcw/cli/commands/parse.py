@@ -67,33 +67,33 @@ def command(
             raise UsageError("--context is for a fetched page: a stored one has its own")
         if save and as_json:
             raise UsageError("--save shows no items: leave --json out")
-        made = trying.made(spider, arguments)
+        loaded_spider = trying.made(spider, arguments)
         wish = stored_pages.Wish(
             urls=urls, callback=callback, save=save, yes=yes, as_json=as_json, said_as=spider
         )
-        settings = options.settings_of(made, assignments)
-        return loop.run(stored_pages.parse(made, settings, ledger_url, wish))
+        settings = options.settings_of(loaded_spider, assignments)
+        return loop.run(stored_pages.parse(loaded_spider, settings, ledger_url, wish))
     if save:
         raise UsageError("--save is for stored pages: add --stored")
     if len(urls) != 1:
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
-    made = trying.made(spider, arguments)
-    callback_named(made, request.callback)  # checked before the first request
-    settings = options.settings_of(made, assignments)
-    return loop.run(_parse(made, request, settings, as_json=as_json))
+    loaded_spider = trying.made(spider, arguments)
+    callback_named(loaded_spider, request.callback)  # checked before the first request
+    settings = options.settings_of(loaded_spider, assignments)
+    return loop.run(_parse(loaded_spider, request, settings, as_json=as_json))
 
 
 def _context(text: str | None) -> Mapping[str, Any] | None:
     if text is None:
         return None
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--context is not JSON: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UsageError("--context takes a JSON object")
-    return found
+    return value
 
 
 async def _parse(spider: Spider, request: Request, settings: Settings, *, as_json: bool) -> int:

@@ -26,26 +26,26 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
     They are in the ledger, for all processes on it.
     """
-    given = options.pairs(assignments)
+    changes = options.pairs(assignments)
     name = keys.use_case(use_case)
     command_line = options.pasted("set", name)
-    instead = f"its settings are in its code, and {command_line} changes those of its crawls"
-    with ledger_option.for_use_cases(name, instead=instead):
-        policy = loop.run(_policy(name, ledger_url, given))
+    advice = f"its settings are in its code, and {command_line} changes those of its crawls"
+    with ledger_option.for_use_cases(name, instead=advice):
+        policy = loop.run(_policy(name, ledger_url, changes))
     if as_json:
-        shown = {field.name: getattr(policy, field.name) for field in fields(Policy)}
-        click.echo(json.dumps(shown, default=timedelta.total_seconds))
+        values = {field.name: getattr(policy, field.name) for field in fields(Policy)}
+        click.echo(json.dumps(values, default=timedelta.total_seconds))
         return
     for field in fields(Policy):
-        kind = vars(Policy)[field.name]
-        click.echo(f"{field.name:<16} {_shown(getattr(policy, field.name)):<10} {kind.doc}")
+        descriptor = vars(Policy)[field.name]
+        click.echo(f"{field.name:<16} {_shown(getattr(policy, field.name)):<10} {descriptor.doc}")
 
 
-async def _policy(name: str, ledger_url: str, given: dict[str, str]) -> Policy:
+async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy:
     """Change the recorded policy, and return it; without changes, read access is enough."""
-    if given:
+    if changes:
         async with Tracker.open(ledger_url, name) as tracker:
-            return await tracker.configure(**given)
+            return await tracker.configure(**changes)
     try:
         async with ledger_option.closing(open_tracked(ledger_url, name, create=False)) as ledger:
             return Policy.of(await ledger.notes.policy())

@@ -114,7 +114,7 @@ def command(
             # The supervisor logs the environment's settings.
             environment=os.environ if channel is None else {},
         )
-        shorthands = _assigned(
+        option_assignments = _assigned(
             concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
         )
         # Loaded modules stay until the end: without them the garbage collector saves a tenth of
@@ -122,29 +122,29 @@ def command(
         # file, is still collected.
         gc.freeze()
         gc.enable()
-        made = loading.make(loading.find(spider), arguments)
-        deadline.know(type(made))
-        settings = options.settings_of(made, [*assignments, *shorthands, *share])
+        loaded_spider = loading.make(loading.find(spider), arguments)
+        deadline.know(type(loaded_spider))
+        settings = options.settings_of(loaded_spider, [*assignments, *option_assignments, *share])
         secure_descriptors(settings.concurrency)
-        return made, settings
+        return loaded_spider, settings
 
     # Loading creates objects that stay, and no garbage.
     gc.disable()
     if channel is not None:
-        measured = metrics_port is not None
-        return _in_worker(make, ledger_url, channel, began=began, measured=measured)
+        has_metrics = metrics_port is not None
+        return _in_worker(make, ledger_url, channel, began=began, measured=has_metrics)
 
     metrics = exposing.address(host=metrics_host, port=metrics_port)
     from crawlcw.cli import showing  # imported here: the workers do not need it
 
     crawl = _crawl_by(processes, first)
-    made, settings = make()
+    loaded_spider, settings = make()
     if fresh:
         from crawlcw.cli import dropping
 
-        loop.run(dropping.begin_anew(made.name, ledger_url, settings=settings, yes=yes))
+        loop.run(dropping.begin_anew(loaded_spider.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
-    wanted = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+    output = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 
     async def write_items(ledger: Ledger) -> None:
         if outputs:
@@ -153,7 +153,7 @@ def command(
             await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
 
     return loop.run(
-        crawl(made, ledger_url, settings=settings, output=wanted, afterwards=write_items)
+        crawl(loaded_spider, ledger_url, settings=settings, output=output, afterwards=write_items)
     )
 
 
@@ -185,10 +185,10 @@ def _in_worker(
     deadline.report = lambda outcome: supervision.last_word(lambda: exit_code(outcome))
 
     def work() -> int:
-        made, settings = make()
+        loaded_spider, settings = make()
         return loop.run(
             worker.crawl(
-                made,
+                loaded_spider,
                 ledger_url,
                 settings=settings,
                 supervision=supervision,

@@ -45,13 +45,13 @@ def _access_options(*, port: int) -> Callable[[F], F]:
 def _access_token(path: Path | None) -> str | None:
     """Return the token from a file, or else from the environment; raises `UsageError`."""
     try:
-        place = "CRAWLCW_TOKEN" if path is None else str(path)
-        token = os.environ.get(place) if path is None else path.read_text(encoding="utf-8").strip()
+        source = "CRAWLCW_TOKEN" if path is None else str(path)
+        token = os.environ.get(source) if path is None else path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeError) as error:
         raise UsageError(f"the token cannot be read from {path}: {error}") from None
     if token is not None and not _TOKEN.fullmatch(token):
         raise UsageError(
-            f"{place} holds no token: write one or more letters, digits or any of ._~+/- into it"
+            f"{source} holds no token: write one or more letters, digits or any of ._~+/- into it"
         )
     return token
 
@@ -93,7 +93,7 @@ def serve(
     logs.set_up(log_level or "warning", style=log_format)
     token = _access_token(token_file)
     is_declaration = ":" in use_case or "/" in use_case or use_case.endswith(".py")
-    declared = loading.find_use_case(use_case) if is_declaration else UseCase(use_case)
+    declaration = loading.find_use_case(use_case) if is_declaration else UseCase(use_case)
 
     async def serve_tasks() -> None:
         with extras.needed("pydantic", by="the server needs", extra="serve"):
@@ -101,17 +101,17 @@ def serve(
             from crawlcw.server.serving import serving
 
         check_reach(host, token)
-        async with Tracker.open(ledger_url, declared, ledger_give_up=_GIVE_UP) as tracker:
-            stopped = loop.stopped_by_signals()
+        async with Tracker.open(ledger_url, declaration, ledger_give_up=_GIVE_UP) as tracker:
+            stop_event = loop.stopped_by_signals()
             async with serving(
                 tracker, host=host, port=port, token=token, max_connections=max_connections
             ) as address:
-                click.echo(f"serving {declared.name} at {address} (see {address}/openapi.json)")
-                await stopped.wait()
+                click.echo(f"serving {declaration.name} at {address} (see {address}/openapi.json)")
+                await stop_event.wait()
 
-    run = ledger_option.run_command(declared.name) or "the next run"
-    instead = f"{run} crawls it"
-    with ledger_option.for_use_cases(declared.name, instead=instead):
+    run = ledger_option.run_command(declaration.name) or "the next run"
+    advice = f"{run} crawls it"
+    with ledger_option.for_use_cases(declaration.name, instead=advice):
         loop.run(serve_tasks())
 
 
@@ -157,20 +157,20 @@ def dashboard(
 
         check_reach(host, token)
         settings = options.settings_of()
-        recorded = partial(recorded_names, ledger_url, settings=settings)
-        there = await recorded()
+        read_names = partial(recorded_names, ledger_url, settings=settings)
+        known_names = await read_names()
         for name in names:
-            if name not in there:
+            if name not in known_names:
                 raise await ledger_option.nothing_of(name, ledger_url)
-        stopped = loop.stopped_by_signals()
+        stop_event = loop.stopped_by_signals()
         open_one = partial(open_ledger, ledger_url, settings=settings, create=False, kind=None)
         async with (
-            Crawls(open_one=open_one, recorded=recorded, only=names) as crawls,
+            Crawls(open_one=open_one, recorded=read_names, only=names) as crawls,
             serving(
                 crawls, host=host, port=port, token=token, allowed_hosts=allowed_hosts
             ) as address,
         ):
             click.echo(f"the dashboard is at {address}")
-            await stopped.wait()
+            await stop_event.wait()
 
     loop.run(serve_page())

@@ -45,9 +45,9 @@ def command(
 
     Uses IPython if it is installed. Nothing is recorded.
     """
-    made = trying.made(spider, arguments)
+    loaded_spider = trying.made(spider, arguments)
     # asyncio's loop, not uvloop's: users at the prompt expect Python's own.
-    with asyncio.Runner() as runner, _Session(runner, made, assignments) as session:
+    with asyncio.Runner() as runner, _Session(runner, loaded_spider, assignments) as session:
         if url is not None:
             session.fetch(url)
         _interact(session)

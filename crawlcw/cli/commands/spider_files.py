@@ -57,7 +57,7 @@ def new(*, name: str, url: str) -> None:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
     path = Path(loading.FOLDER) / f"{name.replace('-', '_')}.py"
-    title = "".join(word.capitalize() for word in name.replace("-", "_").split("_"))
+    title = "".join(part.capitalize() for part in name.replace("-", "_").split("_"))
     try:
         path.parent.mkdir(exist_ok=True)
         with path.open("x", encoding="utf-8") as stream:
@@ -90,20 +90,22 @@ def check(
     has its line, the correct word and the section of the manual. Exit code 2 if there
     is one.
     """
-    name, place, found = (
+    name, location, findings = (
         (spider, spider, [*_in_folder(Path(spider))])
         if Path(spider).is_dir()
         else _in_spider(spider, arguments, assignments)
     )
     if as_json:
-        click.echo(json.dumps({"spider": name, "file": place, "findings": [*map(_shown, found)]}))
-        return USAGE if found else OK
-    for each in found:
-        where = f"{each.path}:{each.line}" if each.line else each.path
-        click.echo(printable(f"{where}: {each.message}", limit=500))
-    if not found:
+        click.echo(
+            json.dumps({"spider": name, "file": location, "findings": [*map(_shown, findings)]})
+        )
+        return USAGE if findings else OK
+    for finding in findings:
+        position = f"{finding.path}:{finding.line}" if finding.line else finding.path
+        click.echo(printable(f"{position}: {finding.message}", limit=500))
+    if not findings:
         click.echo(f"{name}: no mistake found")
-    return USAGE if found else OK
+    return USAGE if findings else OK
 
 
 def _shown(finding: Finding) -> dict[str, str | int | None]:
@@ -129,30 +131,32 @@ def _in_spider(
     spider: str, arguments: tuple[str, ...], assignments: tuple[str, ...]
 ) -> tuple[str, str, list[Finding]]:
     """Return the spider's name, its file, and the findings."""
-    at = reading.located(spider, loading.FOLDER)
-    found: list[Finding] = []
-    if at is not None:
+    target = reading.located(spider, loading.FOLDER)
+    findings: list[Finding] = []
+    if target is not None:
         try:
-            found = reading.check(at[0])
+            findings = reading.check(target[0])
         except UNREADABLE:
-            at = None  # loading it gives a better error
-    stops = any(each.stops for each in found)
-    if at is not None and (stops or (found and not reading.has_spider(at[0]))):
-        return spider, str(at[0]), found
+            target = None  # loading it gives a better error
+    stops = any(finding.stops for finding in findings)
+    if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
+        return spider, str(target[0]), findings
     kind = loading.find(spider)
-    place = str(at[0]) if at is not None else inspect.getsourcefile(kind) or kind.__module__
-    if at is None:
+    location = (
+        str(target[0]) if target is not None else inspect.getsourcefile(kind) or kind.__module__
+    )
+    if target is None:
         with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
-            found = reading.check(Path(place))
+            findings = reading.check(Path(location))
     try:
-        made = loading.make(kind, arguments)
-        loaded_layers(options.settings_of(made, assignments).layers)
-        if _has_no_parse(made):
-            what = f"{kind.__name__} has no parse(), the callback of its start URLs"
-            found.append(Finding(path=place, line=0, what=what))
+        loaded_spider = loading.make(kind, arguments)
+        loaded_layers(options.settings_of(loaded_spider, assignments).layers)
+        if _has_no_parse(loaded_spider):
+            message = f"{kind.__name__} has no parse(), the callback of its start URLs"
+            findings.append(Finding(path=location, line=0, what=message))
     except (SettingsError, SpiderError) as error:
-        found.append(Finding(path=place, line=0, what=str(error)))
-    return kind.name, place, found
+        findings.append(Finding(path=location, line=0, what=str(error)))
+    return kind.name, location, findings
 
 
 def _has_no_parse(spider: Spider) -> bool:
@@ -168,28 +172,28 @@ def listing(*, as_json: bool) -> None:
 
     A line for each: its name, its file and class, the first line of its docstring.
     """
-    found = list(loading.listed())
-    spiders = sorted((s for s in found if isinstance(s, Listed)), key=lambda s: s.name)
-    broken = [each for each in found if isinstance(each, Broken)]
+    entries = list(loading.listed())
+    spiders = sorted((s for s in entries if isinstance(s, Listed)), key=lambda s: s.name)
+    broken = [entry for entry in entries if isinstance(entry, Broken)]
     if as_json:
         for spider in spiders:
-            about = {"name": spider.name, "place": spider.place, "about": _about(spider)}
-            click.echo(json.dumps(about))
-        for file in broken:
-            click.echo(json.dumps({"file": str(file.path), "error": str(file.error)}))
+            fields = {"name": spider.name, "place": spider.place, "about": _about(spider)}
+            click.echo(json.dumps(fields))
+        for broken_file in broken:
+            click.echo(json.dumps({"file": str(broken_file.path), "error": str(broken_file.error)}))
         return
-    width = max((len(spider.name) for spider in spiders), default=0)
-    place = max((len(spider.place) for spider in spiders), default=0)
+    name_width = max((len(spider.name) for spider in spiders), default=0)
+    place_width = max((len(spider.place) for spider in spiders), default=0)
     for spider in spiders:
-        line = f"{spider.name:{width}}  {spider.place:{place}}  {_about(spider)}"
+        line = f"{spider.name:{name_width}}  {spider.place:{place_width}}  {_about(spider)}"
         click.echo(printable(line.rstrip(), limit=500))
-    for file in broken:
-        click.echo(printable(f"cannot be loaded: {file.error}", limit=500))
-    if not found:
+    for broken_file in broken:
+        click.echo(printable(f"cannot be loaded: {broken_file.error}", limit=500))
+    if not entries:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
 
 
 def _about(spider: Listed) -> str:
     """Return the first line of the class's docstring, or else of its file's."""
-    own = spider.kind.__doc__ or getattr(inspect.getmodule(spider.kind), "__doc__", None)
-    return (own or "").strip().partition("\n")[0]
+    docstring = spider.kind.__doc__ or getattr(inspect.getmodule(spider.kind), "__doc__", None)
+    return (docstring or "").strip().partition("\n")[0]

@@ -17,10 +17,12 @@ async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) ->
     It includes changes by pages that a crash interrupted, which will run again.
     """
     async with subject.opened() as ledger:
-        found = spider_state.seen(await ledger.spider_state.read())
-    shown = {name: found[name] for name in sorted(found) if not names or name in names}
+        state_values = spider_state.seen(await ledger.spider_state.read())
+    selected_values = {
+        name: state_values[name] for name in sorted(state_values) if not names or name in names
+    }
     if as_json:
-        click.echo(escaping.visible(values.to_json(shown)))
+        click.echo(escaping.visible(values.to_json(selected_values)))
         return
-    for name, value in shown.items():
+    for name, value in selected_values.items():
         click.echo(f"{printable(name)} = {escaping.visible(values.to_json(value))}")

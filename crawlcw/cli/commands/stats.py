@@ -51,7 +51,7 @@ class _Numbers:
 @click.option(
     "--by",
     "dimension",
-    type=click.Choice([str(each) for each in Dimension]),
+    type=click.Choice([str(choice) for choice in Dimension]),
     help="Count the tasks by host, reason, ...",
 )
 @click.option(
@@ -90,8 +90,8 @@ async def command(
     if every is not None and every < _SHORTEST_PAUSE:
         raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
     if watched:
-        pause = every or timedelta(seconds=2 if sys.stdout.isatty() else 10)
-        await until_stopped(watching.watch(subject, every=pause, as_json=as_json))
+        interval = every or timedelta(seconds=2 if sys.stdout.isatty() else 10)
+        await until_stopped(watching.watch(subject, every=interval, as_json=as_json))
         return
     async with subject.opened() as ledger:
         if dimension is not None:
@@ -104,30 +104,30 @@ async def command(
         _print(numbers)
 
 
-async def _write_groups(ledger: Ledger, by: str, *, as_json: bool) -> None:
-    groups = await ledger.groups.by(Dimension(by))
+async def _write_groups(ledger: Ledger, dimension: str, *, as_json: bool) -> None:
+    groups = await ledger.groups.by(Dimension(dimension))
     if as_json:
         # One object a line: there may be a million hosts.
         for group in groups:
             counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
-            line = json.dumps({by: group.value, **counts, "total": group.total})
+            line = json.dumps({dimension: group.value, **counts, "total": group.total})
             click.echo(escaping.visible(line))
     elif not groups:
         click.echo("no task has a value for this yet")
     else:
-        tracked_by_host = ledger.kind.tracked and by == Dimension.HOST
-        _print_groups(groups, "stage" if tracked_by_host else by)
+        is_by_stage = ledger.kind.tracked and dimension == Dimension.HOST
+        _print_groups(groups, "stage" if is_by_stage else dimension)
 
 
-def _print_groups(groups: list[Group], called: str) -> None:
+def _print_groups(groups: list[Group], heading: str) -> None:
     rows = [
         (
             "none" if group.value is None else printable(str(group.value), limit=_LONGEST_VALUE),
-            *(f"{n:,}" for n in (group.open, group.finished, group.ignored, group.total)),
+            *(f"{number:,}" for number in (group.open, group.finished, group.ignored, group.total)),
         )
         for group in groups[:_MOST_ROWS]
     ]
-    tables.show(tables.columns((called, "open", "finished", "ignored", "total"), rows))
+    tables.show(tables.columns((heading, "open", "finished", "ignored", "total"), rows))
     if len(groups) > _MOST_ROWS:
         click.echo(f"{_MOST_ROWS:,} of {len(groups):,}; --json writes all")
 
@@ -139,7 +139,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
     else:
         items = await queries.items_among(scan_limit=_SCAN_LIMIT)
     # A killed worker stays on the list until another one starts.
-    workers = [each for each in await ledger.workers.all() if not is_dead(each)]
+    workers = [worker for worker in await ledger.workers.all() if not is_dead(worker)]
     return _Numbers(
         name=name,
         kind=ledger.kind,
@@ -147,7 +147,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
         counts=await queries.counts(),
         items=items,
         reasons=await queries.reasons(),
-        workers=sorted(workers, key=lambda each: (each.started, each.name)),
+        workers=sorted(workers, key=lambda worker: (worker.started, worker.name)),
         next_due=await queries.horizon(),
         control=Control.of(await ledger.notes.control()),
         now=ledger.now(),
@@ -155,7 +155,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
 
 
 def _largest_first(numbers: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(numbers.items(), key=lambda each: (-each[1], each[0])))
+    return dict(sorted(numbers.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
 def _json(numbers: _Numbers) -> str:
@@ -175,7 +175,7 @@ def _json(numbers: _Numbers) -> str:
             "unchanged": counters.unchanged,
             "stalls": counters.stalls,
             "longest_stall": counters.longest_stall,
-            "link_examples": {name: list(some) for name, some in counters.link_examples.items()},
+            "link_examples": {name: list(links) for name, links in counters.link_examples.items()},
             "workers": [
                 {
                     "host": worker.host,
@@ -229,8 +229,8 @@ def _shown(numbers: Mapping[str, int]) -> dict[str, str]:
 
 
 def _reason(name: str) -> str:
-    unwanted = name in POLICY_REASONS
-    return f"{printable(name)} (unwanted, no failure)" if unwanted else printable(name)
+    is_unwanted = name in POLICY_REASONS
+    return f"{printable(name)} (unwanted, no failure)" if is_unwanted else printable(name)
 
 
 def _when(numbers: _Numbers) -> str:

@@ -33,18 +33,18 @@ async def pause(subject: Subject, *, as_json: bool) -> None:
     Requests under way finish, all other tasks are released, and the processes wait.
     A crawl that starts during the pause waits as well.
     """
-    instead = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work FILE` resumes"
-    async with subject.opened(crawls_only=instead) as ledger:
-        before = Control.of(await ledger.notes.control()).paused
-        paused = iso_time(before or ledger.now())
-        if before is None:
+    advice = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work FILE` resumes"
+    async with subject.opened(crawls_only=advice) as ledger:
+        earlier_pause = Control.of(await ledger.notes.control()).paused
+        paused = iso_time(earlier_pause or ledger.now())
+        if earlier_pause is None:
             await ledger.notes.set_control({"paused": paused})
         workers = await _at_work(ledger)
     if as_json:
         click.echo(json.dumps({"spider": subject.name, "paused": paused, "workers": workers}))
         return
-    already = "" if before is None else " already"
-    click.echo(f"{subject.name} is paused{already}: {_followed_by(workers)}")
+    already_note = "" if earlier_pause is None else " already"
+    click.echo(f"{subject.name} is paused{already_note}: {_followed_by(workers)}")
 
 
 @ledger_command("resume")
@@ -52,13 +52,13 @@ async def pause(subject: Subject, *, as_json: bool) -> None:
 async def resume(subject: Subject, *, as_json: bool) -> None:
     """Resume the crawls of SPIDER after `crawlcw pause`."""
     name = subject.name
-    instead = f"{_NO_CRAWL}`crawlcw work FILE` works on its tasks"
-    async with subject.opened(crawls_only=instead) as ledger:
+    advice = f"{_NO_CRAWL}`crawlcw work FILE` works on its tasks"
+    async with subject.opened(crawls_only=advice) as ledger:
         was_paused = Control.of(await ledger.notes.control()).paused is not None
         workers = await _tell(ledger, {"paused": None})
     if as_json:
-        told = {"spider": name, "paused": None, "was_paused": was_paused, "workers": workers}
-        click.echo(json.dumps(told))
+        fields = {"spider": name, "paused": None, "was_paused": was_paused, "workers": workers}
+        click.echo(json.dumps(fields))
     elif not was_paused:
         click.echo(f"{name} is not paused")
     elif workers:
@@ -86,18 +86,20 @@ async def set_(
         if changes:
             raise UsageError("--reset undoes all changes: give it alone")
         changes = dict.fromkeys(ADJUSTABLE)
-    instead = f"{_NO_CRAWL}{options.pasted('policy', subject.name)} shows and changes its settings"
-    async with subject.opened(crawls_only=instead) as ledger:
+    advice = f"{_NO_CRAWL}{options.pasted('policy', subject.name)} shows and changes its settings"
+    async with subject.opened(crawls_only=advice) as ledger:
         workers = await _tell(ledger, changes) if changes else 0
         control = Control.of(await ledger.notes.control())
     if as_json:
         click.echo(json.dumps({"spider": subject.name, **control.fields()}))
         return
-    said = " ".join(f"{each}={value}" for each, value in control.settings.items())
-    followed = f": {_followed_by(workers)}" if changes else ""
+    settings_text = " ".join(f"{name}={value}" for name, value in control.settings.items())
+    effect = f": {_followed_by(workers)}" if changes else ""
     if changes and not workers:
-        followed += "; the change is kept, and crawls that start later follow it"
-    click.echo(f"{subject.name}: {printable(said) or 'no changes; crawls use their own'}{followed}")
+        effect += "; the change is kept, and crawls that start later follow it"
+    click.echo(
+        f"{subject.name}: {printable(settings_text) or 'no changes; crawls use their own'}{effect}"
+    )
 
 
 def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
@@ -127,33 +129,33 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
     """
     name = subject.name
     async with subject.opened(crawls_only=f"{_NO_CRAWL}SIGTERM ends its workers") as ledger:
-        stopped = ledger.now()
-        workers = left = await _tell(ledger, {"stopped": iso_time(stopped)})
+        stopped_at = ledger.now()
+        workers = remaining = await _tell(ledger, {"stopped": iso_time(stopped_at)})
         if wait:
-            left = await _left(ledger, stopped, limit)
+            remaining = await _left(ledger, stopped_at, limit)
     if as_json:
-        told = {"spider": name, "stopped": iso_time(stopped), "workers": workers}
-        click.echo(json.dumps({**told, "left": left} if wait else told))
+        fields = {"spider": name, "stopped": iso_time(stopped_at), "workers": workers}
+        click.echo(json.dumps({**fields, "left": remaining} if wait else fields))
     elif not workers:
         click.echo(f"no worker of {name} is at work")
     elif not wait:
-        takes = f"{FOLLOWED_WITHIN:g} s and what their pages take"
-        click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {takes}")
-    elif left:
-        late = f"{counted(left, 'worker')} still at work after {format_duration(limit)}"
+        duration_note = f"{FOLLOWED_WITHIN:g} s and what their pages take"
+        click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {duration_note}")
+    elif remaining:
+        delay_note = f"{counted(remaining, 'worker')} still at work after {format_duration(limit)}"
         stats = options.pasted("stats", name)
-        click.echo(f"{name} was asked to stop, and has {late}: {stats} lists them")
+        click.echo(f"{name} was asked to stop, and has {delay_note}: {stats} lists them")
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
-    return STILL_AT_WORK if wait and left else OK
+    return STILL_AT_WORK if wait and remaining else OK
 
 
-async def _left(ledger: Ledger, stopped: datetime, limit: timedelta) -> int:
+async def _left(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
     """Wait for the end of the workers started by then, at most *limit*; return the rest."""
     with anyio.move_on_after(limit.total_seconds()):
-        while await _at_work(ledger, began_by=stopped):  # noqa: ASYNC110  # others end
+        while await _at_work(ledger, began_by=stopped_at):  # noqa: ASYNC110  # others end
             await anyio.sleep(_LOOK_EVERY)
-    return await _at_work(ledger, began_by=stopped)
+    return await _at_work(ledger, began_by=stopped_at)
 
 
 async def _tell(ledger: Ledger, control: Mapping[str, Any]) -> int:

@@ -49,13 +49,13 @@ async def tasks(
     if items and not as_json:
         raise UsageError("--items goes with --json")
     async with subject.opened() as ledger:
-        chosen = selection.filter(ledger)
+        task_filter = selection.filter(ledger)
         if given_up:
-            chosen = chosen.among((Status.IGNORED,))
+            task_filter = task_filter.among((Status.IGNORED,))
         if key is not None:
-            chosen = replace(chosen, ids=(task_of(ledger, key),))
+            task_filter = replace(task_filter, ids=(task_of(ledger, key),))
         number = 0
-        async with aclosing(ledger.queries.walk(chosen)) as records:
+        async with aclosing(ledger.queries.walk(task_filter)) as records:
             async for record in records:
                 if given_up and not retries(record.task.status, record.task.reason):
                     continue
@@ -71,22 +71,22 @@ async def tasks(
 
 async def _object(ledger: Ledger, record: Record, items: bool) -> str:
     """Return a task as JSON; with its *items*, which queries do not read."""
-    found = _fields(record)
+    fields = _fields(record)
     if items:
-        whole = await ledger.tasks.get(record.task.id)
-        found["items"] = list(record.items if whole is None else whole.items)
-    return escaping.visible(values.to_json(found))
+        full_record = await ledger.tasks.get(record.task.id)
+        fields["items"] = list(record.items if full_record is None else full_record.items)
+    return escaping.visible(values.to_json(fields))
 
 
 def _row(record: Record) -> str:
     task = record.task
-    made = "" if task.carried else f" {_request(task)}"
-    why = f" {task.reason}" if task.reason else ""
-    said = f": {record.errors[-1].message}" if why and record.errors else ""
+    request_note = "" if task.carried else f" {_request(task)}"
+    reason_note = f" {task.reason}" if task.reason else ""
+    error_note = f": {record.errors[-1].message}" if reason_note and record.errors else ""
     holder = f" by {task.lock.partition(':')[0]}" if task.lock else ""
     return printable(
         f"{task.update_time:%Y-%m-%dT%H:%M:%SZ} {task.status.name.lower():<10} {task.host:<16} "
-        f"{printable(task.url, limit=_LONGEST_KEY)}{made}{why}{said}{holder}"
+        f"{printable(task.url, limit=_LONGEST_KEY)}{request_note}{reason_note}{error_note}{holder}"
     )
 
 
@@ -112,28 +112,28 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
         record = await ledger.tasks.get(task_of(ledger, key))
         if record is None:
             await _tell_why_not(subject.said_as, key, ledger, as_json=as_json)
-        chain = [task.url async for task in pages_above(ledger, record.task)]
-        ahead = [found async for found in pages_ahead(ledger, record)]
+        parent_urls = [task.url async for task in pages_above(ledger, record.task)]
+        next_records = [found async for found in pages_ahead(ledger, record)]
     if as_json:
         found = _fields(record) | {"items": list(record.items)}
         if not record.task.carried:
-            found["found_on"] = chain
+            found["found_on"] = parent_urls
             found["leads_to"] = [
-                {"url": each.task.url, "status": each.task.status.name.lower()}
-                | ({"reason": each.task.reason} if each.task.reason else {})
-                for each in ahead
+                {"url": next_record.task.url, "status": next_record.task.status.name.lower()}
+                | ({"reason": next_record.task.reason} if next_record.task.reason else {})
+                for next_record in next_records
             ]
         click.echo(escaping.visible(values.to_json(found)))
         return
-    for line in _lines(record, chain, ahead):
+    for line in _lines(record, parent_urls, next_records):
         click.echo(line)
 
 
-def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[str]:
+def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -> Iterator[str]:
     task = record.task
-    why = f" ({task.reason})" if task.reason else ""
+    reason_note = f" ({task.reason})" if task.reason else ""
     yield printable(task.url, limit=2000)
-    yield f"  {task.status.name.lower()}{why} since {_moment(task.update_time)}"
+    yield f"  {task.status.name.lower()}{reason_note} since {_moment(task.update_time)}"
     yield f"  known since {_moment(task.create_time)}, priority {task.priority}"
     if task.due is not None:
         yield f"  due {_moment(task.due)}"
@@ -144,10 +144,10 @@ def _lines(record: Record, chain: list[str], ahead: list[Record]) -> Iterator[st
     else:
         body = f", a body of {len(task.body):,} bytes" if task.body else ""
         yield printable(f"  {task.method}{body}, for {task.callback}(), depth {task.depth}")
-    for url in chain:
+    for url in parent_urls:
         yield printable(f"  found on {url}", limit=2000)
-    for each in ahead:
-        yield printable(f"  leads to {each.task.url}: {_came_to(each)}", limit=2000)
+    for next_record in next_records:
+        yield printable(f"  leads to {next_record.task.url}: {_came_to(next_record)}", limit=2000)
     if task.context and not isinstance(task.context, BlobRef):
         yield printable(f"  context {values.to_json(task.context)}", limit=2000)
     yield from _attempts(record)
@@ -166,19 +166,19 @@ def _came_to(record: Record) -> str:
 
 def _attempts(record: Record) -> Iterator[str]:
     for error in record.errors:
-        at = _moment(error.time)
+        time_text = _moment(error.time)
         yield printable(
-            f"  attempt {error.attempt}, {at}: {error.kind}: {error.message}", limit=700
+            f"  attempt {error.attempt}, {time_text}: {error.kind}: {error.message}", limit=700
         )
         if error.traceback:
             # Indented: the exception's text could imitate a line of crawlcw.
             yield indent(printable_block(error.traceback), "    ", lambda _: True)
     response = record.response
     if response is not None:
-        cut = f", cut: {response.truncated}" if response.truncated else ""
+        cut_note = f", cut: {response.truncated}" if response.truncated else ""
         kind = response.content_type or "no content type"
         yield printable(
-            f"  answered {response.status}, {response.bytes:,} bytes{cut}, {kind}, "
+            f"  answered {response.status}, {response.bytes:,} bytes{cut_note}, {kind}, "
             f"{response.elapsed:.3f} s"
         )
         if response.final_url != record.task.url and record.leads_to is None:
@@ -187,8 +187,8 @@ def _attempts(record: Record) -> Iterator[str]:
         yield printable(
             f"  its body is in {stored.file}, {stored.length:,} bytes at {stored.offset:,}"
         )
-    for each in record.trace:
-        fields = {k: v for k, v in trace_document(each).items() if v is not None}
+    for claim in record.trace:
+        fields = {k: v for k, v in trace_document(claim).items() if v is not None}
         yield printable(f"  claim {values.to_json(values.clean(fields))}", limit=700)
 
 
@@ -198,14 +198,14 @@ def _moment(time: datetime) -> str:
 
 async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
     """Raise a `UsageError` with the reason why a URL is unknown; print it as JSON as well."""
-    refusal, why = (
+    refusal, explanation = (
         (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
     )
     if as_json:
         reason = None if refusal is None else str(refusal.reason)
-        found = {"url": key, "recorded": False, "refused": reason, "why": why}
-        click.echo(escaping.visible(values.to_json(found)))
-    raise UsageError(f"{key!r} is not recorded: {why}")
+        result = {"url": key, "recorded": False, "refused": reason, "why": explanation}
+        click.echo(escaping.visible(values.to_json(result)))
+    raise UsageError(f"{key!r} is not recorded: {explanation}")
 
 
 async def _why_not(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
@@ -220,20 +220,20 @@ async def _why_not(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None
     refusal = await checks.refusal_now(key, ledger)
     if refusal is not None:
         return refusal, f"a link to it is not followed, {refusal.reason}: {refusal.why}"
-    deep = ""
+    depth_note = ""
     if checks.max_depth is not None:
-        deep = f" (up to depth {checks.max_depth:,}; deeper ones are kept as refused-depth)"
-    return None, f"no parsed page links to it, but a link would be followed{deep}"
+        depth_note = f" (up to depth {checks.max_depth:,}; deeper ones are kept as refused-depth)"
+    return None, f"no parsed page links to it, but a link would be followed{depth_note}"
 
 
 def _fields(record: Record) -> dict[str, Any]:
     """Return all fields of a task, ready for JSON."""
     task = record.task
-    carried = task.carried
-    found: dict[str, Any] = {
+    tracked_fields = task.carried
+    fields: dict[str, Any] = {
         "id": task.id.hex(),
-        "key" if carried else "url": task.url,
-        "stage" if carried else "host": task.host,
+        "key" if tracked_fields else "url": task.url,
+        "stage" if tracked_fields else "host": task.host,
         "status": task.status.name.lower(),
         "reason": task.reason,
         "priority": task.priority,
@@ -246,12 +246,14 @@ def _fields(record: Record) -> dict[str, Any]:
         "context": _shown(task.context),
         "errors": [error_document(error) for error in record.errors],
     }
-    if carried:
-        found["data"] = _shown(carried.data)
-        found["results"] = {stage: _shown(result) for stage, result in carried.results.items()}
-        found["trace"] = [trace_document(trace) for trace in record.trace]
-        return found
-    found |= {
+    if tracked_fields:
+        fields["data"] = _shown(tracked_fields.data)
+        fields["results"] = {
+            stage: _shown(result) for stage, result in tracked_fields.results.items()
+        }
+        fields["trace"] = [trace_document(trace) for trace in record.trace]
+        return fields
+    fields |= {
         "method": task.method,
         "body_bytes": len(task.body or b""),
         "callback": task.callback,
@@ -261,10 +263,10 @@ def _fields(record: Record) -> dict[str, Any]:
         "parent": None if task.parent is None else task.parent.hex(),
     }
     if record.response:
-        found["response"] = known(record.response)
+        fields["response"] = known(record.response)
     if task.stored is not None:
-        found["stored"] = asdict(task.stored)
-    return found
+        fields["stored"] = asdict(task.stored)
+    return fields
 
 
 def _shown(value: Any) -> Any:

@@ -61,7 +61,7 @@ def command(
     a second one stops at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
-    worker = partial(
+    make_worker = partial(
         Worker,
         concurrency=concurrency,
         prefetch=prefetch,
@@ -70,14 +70,16 @@ def command(
         stall_timeout=stall_timeout,
     )
     metrics = exposing.address(host=metrics_host, port=metrics_port)
-    found = loading.find_use_case(use_case)
-    return loop.run(_work(found, ledger_url, worker, grace=grace, metrics=metrics, quiet=quiet))
+    loaded_use_case = loading.find_use_case(use_case)
+    return loop.run(
+        _work(loaded_use_case, ledger_url, make_worker, grace=grace, metrics=metrics, quiet=quiet)
+    )
 
 
 async def _work(
     use_case: UseCase,
     ledger_url: str,
-    worker_on: Callable[[Tracker], Worker],
+    make_worker: Callable[[Tracker], Worker],
     *,
     grace: timedelta,
     metrics: exposing.Address | None,
@@ -85,12 +87,12 @@ async def _work(
 ) -> int:
     tracker = await Tracker.open(ledger_url, use_case)
     try:
-        worker = worker_on(tracker)
+        worker = make_worker(tracker)
     except BaseException:
         await tracker.close()
         raise
 
-    def measured() -> exposing.Workers:
+    def take_measures() -> exposing.Workers:
         session = tracker.session
         measures = worked(session.stats, in_flight=worker.in_flight, held=len(session.held))
         return exposing.Workers(all=[measures], running={"1": measures})
@@ -104,7 +106,7 @@ async def _work(
     with signals.stopping(worker, grace=grace, own=worker):
         async with (
             tracker,
-            exposing.exposed(tracker.name, tracker.ledger, measured, metrics),
+            exposing.exposed(tracker.name, tracker.ledger, take_measures, metrics),
         ):
             report = await worker.run()
     if not quiet:
@@ -114,11 +116,11 @@ async def _work(
 
 def _summed_up(name: str, report: WorkReport) -> str:
     if report.counts is None:
-        has = f"not counted in time: {options.pasted('stats', name)} counts"
+        counts_text = f"not counted in time: {options.pasted('stats', name)} counts"
     else:
         numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
-        has = f"{name} has {', '.join(numbers)}"
+        counts_text = f"{name} has {', '.join(numbers)}"
     return (
         f"{report.finish_reason}: {report.done:,} done, {report.failed:,} failed attempts, "
-        f"{report.released:,} released here; {has}"
+        f"{report.released:,} released here; {counts_text}"
     )
