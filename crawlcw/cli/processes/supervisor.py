@@ -112,7 +112,8 @@ def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
     limits = {name: limit for name in _SHARED if (limit := getattr(settings, name)) is not None}
     number = min([processes, *limits.values()])
     return [
-        {name: (limit + each) // number for name, limit in limits.items()} for each in range(number)
+        {name: (limit + index) // number for name, limit in limits.items()}
+        for index in range(number)
     ]
 
 
@@ -198,17 +199,17 @@ class Supervisor:
     def standstill(self) -> Standstill | None:
         """The reason why all workers stand still; None: at least one progresses."""
         states = [worker.state for worker in self._running]
-        return merged(each.standstill for each in states if each.finish_reason is None)
+        return merged(state.standstill for state in states if state.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
         """Return the measures of the workers, ended ones included."""
-        known = [(each, each.state.measures) for each in self._workers]
+        pairs = [(worker, worker.state.measures) for worker in self._workers]
         return exposing.Workers(
-            all=[measures for _, measures in known if measures is not None],
+            all=[measures for _, measures in pairs if measures is not None],
             running={
-                str(each.number): measures or Measures()
-                for each, measures in known
-                if each in self._running
+                str(worker.number): measures or Measures()
+                for worker, measures in pairs
+                if worker in self._running
             },
             crashes=self._crashes,
             standstill=self.standstill is not None,
@@ -247,15 +248,15 @@ class Supervisor:
             raise
         reason = self.finish_reason(is_empty=horizon is None)
         states = [worker.state for worker in self._workers]
-        ended = (each.ending for each in states if each.ending is not None)
+        early_ends = (state.ending for state in states if state.ending is not None)
         return Report.of(
             self.stats,
             spider=self.spider.name,
             finish_reason=reason,
             elapsed=time.monotonic() - self._started,
-            released=sum(each.released for each in states),
+            released=sum(state.released for state in states),
             counts=counts,
-            detail=next((end.detail for end in ended if end.reason == reason), ""),
+            detail=next((end.detail for end in early_ends if end.reason == reason), ""),
             failed_before=failed_pages(reasons or {}),
         )
 
@@ -275,20 +276,20 @@ class Supervisor:
             for worker in list(self._running):
                 self._judge(worker, worker.silent())
 
-    def _judge(self, worker: WorkerProcess, silent: float) -> None:
-        longest = self._longest_silence
+    def _judge(self, worker: WorkerProcess, silence: float) -> None:
+        max_silence = self._longest_silence
         if worker.state.finish_reason is not None:
             # A worker that has finished sends no more states.
-            longest = self.settings.grace.total_seconds() + _SILENT
-        stops = (since := time.monotonic() - self._ends_from) >= 0
+            max_silence = self.settings.grace.total_seconds() + _SILENT
+        must_end = (overdue := time.monotonic() - self._ends_from) >= 0
         if not worker.has_begun:
             # Loading a spider may take long, but not after a stop.
-            silent, longest = since, 0.0
-        if (longest and silent >= longest) or (stops and silent >= _SILENT):
+            silence, max_silence = overdue, 0.0
+        if (max_silence and silence >= max_silence) or (must_end and silence >= _SILENT):
             logger.error(
                 "process %d was silent for %s and is killed: its event loop is blocked",
                 worker.pid,
-                format_duration(timedelta(seconds=round(silent))),
+                format_duration(timedelta(seconds=round(silence))),
                 extra={"event": "worker_silent", "pid": worker.pid},
             )
             worker.end(signal.SIGKILL)
@@ -311,11 +312,11 @@ class Supervisor:
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._heed)
             code = await self._run_one(worker, number, share)
-            if (end := worker.end_code()) is not None:
-                return _End(code=end, finish_reason=worker.state.finish_reason)
+            if (end_code := worker.end_code()) is not None:
+                return _End(code=end_code, finish_reason=worker.state.finish_reason)
             # An order that comes from now on is not the cause of this end.
             was_stopping = self._stopping.is_set()
-            was_alone = await self._take_back()
+            was_quarantined = await self._take_back()
             was_stopping = await self._follows_stop() or was_stopping
             # A blocked worker is ended by signals, from this process or from itself. At a
             # shutdown of the machine each process gets one, which kills a starting worker.
@@ -329,13 +330,13 @@ class Supervisor:
                     "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
                 )
                 return _End(code=INTERNAL)
-            counted = worker.state.counters
-            done = {"max_pages": counted.pages, "max_items": counted.items}
-            share = {name: limit - done[name] for name, limit in share.items()}
-            for name, left in share.items():
-                if left <= 0:
+            counters = worker.state.counters
+            counts = {"max_pages": counters.pages, "max_items": counters.items}
+            share = {name: limit - counts[name] for name, limit in share.items()}
+            for name, remaining in share.items():
+                if remaining <= 0:
                     return _End(code=OK, finish_reason=_SHARED[name])
-            crashes = 1 if was_alone or has_progressed(worker.state) else crashes + 1
+            crashes = 1 if was_quarantined or has_progressed(worker.state) else crashes + 1
             if (wait := wait_after(crashes)) is None:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
@@ -393,17 +394,17 @@ class Supervisor:
         Return whether one of them worked on a single quarantined page. Then the crash counts
         against that page, which is given up after several crashes.
         """
-        was_alone = False
+        was_quarantined = False
         try:
             for worker in await dead_workers(self.ledger):
-                held = await self.ledger.leases.held(worker.name)
-                was_alone = was_alone or any(is_alone(lease) for lease in held)
+                leases = await self.ledger.leases.held(worker.name)
+                was_quarantined = was_quarantined or any(is_alone(lease) for lease in leases)
             await reap_dead_workers(self.ledger)
         except LedgerError as error:
             logger.debug(
                 "dead workers not checked: %s", printable(error), extra={"event": "not_reaped"}
             )
-        return was_alone
+        return was_quarantined
 
     async def _follows_stop(self) -> bool:
         """Stop if there was a `crawlcw stop`, which the crashed worker may not have read.
@@ -419,10 +420,10 @@ class Supervisor:
                 extra={"event": "no_control"},
             )
             return False
-        has_come = control.stops(self._began)
-        if has_come and not self._stopping.is_set():
+        was_stopped = control.stops(self._began)
+        if was_stopped and not self._stopping.is_set():
             self.stop()
-        return has_come
+        return was_stopped
 
     def _as_told(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""

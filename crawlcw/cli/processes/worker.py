@@ -125,10 +125,10 @@ class Supervision:
 
 def _discard_output() -> None:
     # The pipes have no reader now: processes started by a callback must not fail on them.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
+    null_descriptor = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null_descriptor, 1)
+    os.dup2(null_descriptor, 2)
+    os.close(null_descriptor)
 
 
 class _Pipe(io.FileIO):
@@ -168,27 +168,29 @@ async def crawl(
     measures.
     """
     meter = Meter() if measured else None
-    async with open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running:
-        running.share_run(began)
+    async with open_crawl(
+        spider, ledger=ledger_url, settings=settings, meter=meter
+    ) as current_crawl:
+        current_crawl.share_run(began)
 
         def end(report: Report) -> int:
             state = replace(
-                _state(running), released=report.released, finish_reason=report.finish_reason
+                _state(current_crawl), released=report.released, finish_reason=report.finish_reason
             )
             supervision.send(state.line())
             return code_of(report.finish_reason)
 
         async def abandon() -> int:
-            ledger = await running.ledger.another()
-            return end(await running.abandon(ledger, at_once=deadline.is_at_once))
+            ledger = await current_crawl.ledger.another()
+            return end(await current_crawl.abandon(ledger, at_once=deadline.is_at_once))
 
         deadline.finish = lambda: supervision.last_word(partial(anyio.run, abandon))
-        running.on_end(deadline.allow)
-        supervision.control(running, grace=settings.grace)
+        current_crawl.on_end(deadline.allow)
+        supervision.control(current_crawl, grace=settings.grace)
         # Other programs send signals too: a shutdown of the machine sends one to each process.
-        with signals.stopping(running, grace=settings.grace, own=running):
-            async with background_tasks(_tell(running, supervision)):
-                report = await running.run()
+        with signals.stopping(current_crawl, grace=settings.grace, own=current_crawl):
+            async with background_tasks(_tell(current_crawl, supervision)):
+                report = await current_crawl.run()
             code = end(report)
         deadline.over(lambda: code)
     return code
