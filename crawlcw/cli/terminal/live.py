@@ -43,7 +43,7 @@ def frame(progress: Progress) -> Group:
     """Return the content of the display."""
     numbers = progress.counts.for_people()
     tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
-    pace = Text(
+    rate_text = Text(
         f"{progress.pages_per_minute:,.0f} pages/min  items {progress.crawl.stats.items:,}  "
         f"elapsed {format_duration(progress.elapsed)}  "
         f"eta {format_eta(progress.eta)}",
@@ -51,7 +51,7 @@ def frame(progress: Progress) -> Group:
     )
     title = Text(progress.crawl.spider.name, style="bold")
     bar = ProgressBar(total=max(progress.counts.total, 1), completed=progress.done, width=40)
-    top = Table.grid(padding=(0, 2))
-    top.add_row(title, bar)
-    why = progress.standstill
-    return Group(top, tasks, pace, *([Text(why, style="yellow")] if why else []))
+    title_row = Table.grid(padding=(0, 2))
+    title_row.add_row(title, bar)
+    reason = progress.standstill
+    return Group(title_row, tasks, rate_text, *([Text(reason, style="yellow")] if reason else []))

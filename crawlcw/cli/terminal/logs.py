@@ -79,11 +79,11 @@ def log_option(command: Callable[..., R]) -> Callable[..., R]:
 
     @level_option
     @wraps(command)
-    def logged(*, log_level: str | None, **options: Any) -> R:
+    def wrapper(*, log_level: str | None, **options: Any) -> R:
         set_up(log_level or "warning")
         return command(**options)
 
-    return logged
+    return wrapper
 
 
 def set_up(
@@ -105,10 +105,10 @@ def set_up(
     handler = TerseHandler(stream=stream)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     root = logging.getLogger()
-    for earlier in root.handlers[:]:
-        if isinstance(earlier, TerseHandler):
-            root.removeHandler(earlier)
-            earlier.close()
+    for old_handler in root.handlers[:]:
+        if isinstance(old_handler, TerseHandler):
+            root.removeHandler(old_handler)
+            old_handler.close()
     root.addHandler(handler)
     root.setLevel(level.upper())
     for name in _TALKATIVE:
@@ -122,11 +122,11 @@ def set_up(
 def _appending(file: Path) -> TextIO:
     # Unbuffered: a line is one write, so the lines of several processes do not mix.
     try:
-        raw = file.open("ab", buffering=0)
+        raw_file = file.open("ab", buffering=0)
     except OSError as error:
         raise UsageError(f"cannot write the log to {file}: {error.strerror}") from None
     return io.TextIOWrapper(
-        cast("IO[bytes]", raw), encoding="utf-8", errors="backslashreplace", write_through=True
+        cast("IO[bytes]", raw_file), encoding="utf-8", errors="backslashreplace", write_through=True
     )
 
 
@@ -176,8 +176,8 @@ def _message(record: logging.LogRecord) -> str:
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
         # A callback's traceback is text already, because it may come from another process.
-        told = getattr(record, "traceback", "")
-        return printable_block(redacted(told)) if isinstance(told, str) else ""
+        text = getattr(record, "traceback", "")
+        return printable_block(redacted(text)) if isinstance(text, str) else ""
     return printable_block(redacted(formatter.formatException(record.exc_info)))
 
 
@@ -188,7 +188,7 @@ def _plain(value: object) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return {printable(k): _plain(v) for k, v in value.items()}
     return printable(redacted(str(value)[:_LONGEST_READ]), limit=_LONGEST_EXTRA)
@@ -232,13 +232,13 @@ class TerseHandler(logging.Handler):
         super().close()
 
     def _tell_counts(self) -> None:
-        seen, self._seen = self._seen, Counter()
-        for (event, reason), number in seen.items():
-            if (more := number - _FIRST_FEW) > 0:
-                extra = {"event": "repeated", "of": event, "reason": reason, "times": more}
+        counts, self._seen = self._seen, Counter()
+        for (event, reason), number in counts.items():
+            if (further_count := number - _FIRST_FEW) > 0:
+                extra = {"event": "repeated", "of": event, "reason": reason, "times": further_count}
                 fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
-                what = ", ".join(part for part in (event, reason) if part)
-                fields |= {"msg": "%d more like this: %s", "args": (more, what)}
+                cause = ", ".join(part for part in (event, reason) if part)
+                fields |= {"msg": "%d more like this: %s", "args": (further_count, cause)}
                 self._write(logging.makeLogRecord(fields | extra))
 
     def _write(self, record: logging.LogRecord) -> None:
@@ -251,8 +251,8 @@ class TerseHandler(logging.Handler):
 
 
 def _counted(record: logging.LogRecord) -> bool:
-    ours = record.name.partition(".")[0] == "crawlcw"
-    return ours and record.levelno > logging.DEBUG and _key(record)[0] not in _ALWAYS_SHOWN
+    is_crawlcw = record.name.partition(".")[0] == "crawlcw"
+    return is_crawlcw and record.levelno > logging.DEBUG and _key(record)[0] not in _ALWAYS_SHOWN
 
 
 def _key(record: logging.LogRecord) -> tuple[str, str]:

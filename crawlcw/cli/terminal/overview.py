@@ -38,8 +38,8 @@ _STYLES = {
 
 def picture(look: Look, *, height: int) -> RenderableType:
     """Return the display for a terminal with *height* lines."""
-    room = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
-    workers = min(len(look.workers), max(room // 2, room - len(look.hosts)))
+    free_lines = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
+    workers = min(len(look.workers), max(free_lines // 2, free_lines - len(look.hosts)))
     parts: list[RenderableType] = [_title(look), _tasks(look)]
     parts.append(Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}"))
     if look.paused is not None:
@@ -48,7 +48,7 @@ def picture(look: Look, *, height: int) -> RenderableType:
         parts.append(Text(printable(look.trouble), style="bold red"))
     parts.append(_workers(look, most=workers))
     if look.hosts and not look.kind.tracked:
-        parts.append(_hosts(look, most=max(room - workers, 2)))
+        parts.append(_hosts(look, most=max(free_lines - workers, 2)))
     if look.reasons:
         parts.append(Text(f"failed and ignored: {_reasons(look)}", style="dim"))
     return Group(*parts)
@@ -57,12 +57,14 @@ def picture(look: Look, *, height: int) -> RenderableType:
 def line(look: Look) -> str:
     """Return a summary in one line."""
     counts = (f"{name} {number:,}" for name, number in _numbers(look).items())
-    busy = sum(worker.vitals.processing for worker in look.workers if worker.vitals is not None)
+    task_count = sum(
+        worker.vitals.processing for worker in look.workers if worker.vitals is not None
+    )
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
-    parts += [f"workers {len(look.workers):,} holding {busy:,}"]
+    parts += [f"workers {len(look.workers):,} holding {task_count:,}"]
     if look.paused is not None:
         parts.append(_paused(look.paused))
-    failing = sum(each.host.failures > 0 for each in look.hosts)
+    failing = sum(host_line.host.failures > 0 for host_line in look.hosts)
     if failing:
         parts.append(f"hosts failing {failing:,}")
     if look.reasons:
@@ -85,13 +87,13 @@ def fields(look: Look) -> dict[str, Any]:
         "paused": look.paused,
         "eta": None if look.eta is None else look.eta.total_seconds(),
         "workers": [_worker_fields(worker) for worker in look.workers],
-        "hosts": [_host_fields(each) for each in look.hosts],
+        "hosts": [_host_fields(host_line) for host_line in look.hosts],
         "reasons": dict(look.reasons),
     }
 
 
-def _paused(since: str) -> str:
-    return f"paused since {printable(since)}"
+def _paused(start: str) -> str:
+    return f"paused since {printable(start)}"
 
 
 def _worker_fields(worker: Worker) -> dict[str, Any]:
@@ -105,58 +107,58 @@ def _worker_fields(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _host_fields(each: HostLine) -> dict[str, Any]:
+def _host_fields(host_line: HostLine) -> dict[str, Any]:
     return {
-        "host": each.host.name,
-        "why": each.why,
-        "owner": each.owner,
-        "delay": each.host.delay,
-        "failures": each.host.failures,
-        "resting_until": each.host.not_before and iso_time(each.host.not_before),
+        "host": host_line.host.name,
+        "why": host_line.why,
+        "owner": host_line.owner,
+        "delay": host_line.host.delay,
+        "failures": host_line.host.failures,
+        "resting_until": host_line.host.not_before and iso_time(host_line.host.not_before),
     }
 
 
-def _title(look: Look) -> Text:
-    title = Text(printable(look.name, limit=_LONGEST_NAME), style="bold")
-    title.append(f"  {look.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
-    if look.counted is None:
+def _title(state: Look) -> Text:
+    title = Text(printable(state.name, limit=_LONGEST_NAME), style="bold")
+    title.append(f"  {state.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
+    if state.counted is None:
         title.append("  counting ...", style="dim")
-    elif (age := look.now - look.counted) > _FRESH:
+    elif (age := state.now - state.counted) > _FRESH:
         title.append(f"  counted {format_duration(age)} ago", style="dim")
     return title
 
 
-def _tasks(look: Look) -> Text:
+def _tasks(state: Look) -> Text:
     text = Text()
-    for name, number in _numbers(look).items():
+    for name, number in _numbers(state).items():
         text.append(f"{name} ")
         text.append(f"{number:,}", style=_STYLES.get(name, ""))
         text.append("  ")
-    return text.append(f"total {look.counts.known:,}", style="dim")
+    return text.append(f"total {state.counts.known:,}", style="dim")
 
 
-def _speed(look: Look) -> str:
-    average = "-" if look.average is None else f"{look.average:,.1f}"
-    return f"{look.rate:,.1f} {_unit(look)}/s now, {average} on average"
+def _speed(state: Look) -> str:
+    average = "-" if state.average is None else f"{state.average:,.1f}"
+    return f"{state.rate:,.1f} {_unit(state)}/s now, {average} on average"
 
 
-def _unit(look: Look) -> str:
-    return "tasks" if look.kind.tracked else "pages"
+def _unit(state: Look) -> str:
+    return "tasks" if state.kind.tracked else "pages"
 
 
-def _eta(look: Look) -> str:
-    return "-" if look.eta is None else format_duration(look.eta)
+def _eta(state: Look) -> str:
+    return "-" if state.eta is None else format_duration(state.eta)
 
 
-def _workers(look: Look, *, most: int) -> RenderableType:
-    if not look.workers:
+def _workers(state: Look, *, most: int) -> RenderableType:
+    if not state.workers:
         return Text("no worker is at work", style="yellow")
-    unit = _unit(look)
+    unit = _unit(state)
     table = _table("worker", f"{unit}/s", "in flight", "memory", "loop lag", unit, "failed", "")
-    for worker in look.workers[:most]:
-        table.add_row(*_worker_cells(worker, now=look.now))
-    if most < len(look.workers):
-        table.add_row(Text(f"and {len(look.workers) - most:,} more", style="dim"))
+    for worker in state.workers[:most]:
+        table.add_row(*_worker_cells(worker, now=state.now))
+    if most < len(state.workers):
+        table.add_row(Text(f"and {len(state.workers) - most:,} more", style="dim"))
     return table
 
 
@@ -178,35 +180,35 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
         yield Text("wants hosts" if worker.idle else "", style="dim")
 
 
-def _hosts(look: Look, *, most: int) -> Table:
+def _hosts(state: Look, *, most: int) -> Table:
     table = _table("slow, resting or failing host", "delay", "failures", "why")
     table.columns[-1].justify = "left"
-    for each in look.hosts[:most]:
-        host = each.host
+    for host_line in state.hosts[:most]:
+        host = host_line.host
         table.add_row(
             Text(printable(host.name, limit=_LONGEST_NAME)),
             Text(f"{host.delay:.2f} s" if host.delay else "-"),
             Text(f"{host.failures:,}" if host.failures else "-"),
-            Text(printable(each.why), style="red" if host.failures else ""),
+            Text(printable(host_line.why), style="red" if host.failures else ""),
         )
     return table
 
 
-def _table(first: str, *others: str) -> Table:
+def _table(first_header: str, *headers: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first, no_wrap=True)
-    for header in others:
+    table.add_column(first_header, no_wrap=True)
+    for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
     return table
 
 
-def _reasons(look: Look) -> str:
-    some = list(look.reasons.items())[:_MOST_REASONS]
-    told = ", ".join(f"{printable(name)} {number:,}" for name, number in some)
-    more = len(look.reasons) - len(some)
-    return f"{told} and {more:,} more" if more else told
+def _reasons(state: Look) -> str:
+    entries = list(state.reasons.items())[:_MOST_REASONS]
+    text = ", ".join(f"{printable(name)} {number:,}" for name, number in entries)
+    further_count = len(state.reasons) - len(entries)
+    return f"{text} and {further_count:,} more" if further_count else text
 
 
-def _numbers(look: Look) -> dict[str, int]:
-    numbers = look.counts.for_people().items()
+def _numbers(state: Look) -> dict[str, int]:
+    numbers = state.counts.for_people().items()
     return {"in flight" if name == "processing" else name: number for name, number in numbers}

@@ -79,8 +79,8 @@ class Rate:
         """Growth a minute; 0 if unknown."""
         if len(self._samples) < 2:
             return 0.0
-        (began, first), (ended, last) = self._samples[0], self._samples[-1]
-        return 60 * (last - first) / (ended - began) if ended > began else 0.0
+        (start, first_value), (end, last_value) = self._samples[0], self._samples[-1]
+        return 60 * (last_value - first_value) / (end - start) if end > start else 0.0
 
 
 class Progress:
@@ -98,8 +98,8 @@ class Progress:
 
     async def look(self) -> None:
         """Count again, if the last count is old enough for its cost."""
-        began = self._clock()
-        if began >= self._next_count:
+        started_at = self._clock()
+        if started_at >= self._next_count:
             try:
                 self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
@@ -107,7 +107,7 @@ class Progress:
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done.add(self.done, now=self._clock())
-            self._next_count = self._clock() + _COUNT_COST * (self._clock() - began)
+            self._next_count = self._clock() + _COUNT_COST * (self._clock() - started_at)
         self._pages.add(self.crawl.stats.pages, now=self._clock())
 
     @property
@@ -128,9 +128,9 @@ class Progress:
     @property
     def eta(self) -> timedelta | None:
         """Estimated time for the known tasks by all processes; None: unknown."""
-        left = self.counts.total - self.done
+        remaining = self.counts.total - self.done
         rate = self._done.per_minute
-        return timedelta(minutes=left / rate) if rate > 0 else None
+        return timedelta(minutes=remaining / rate) if rate > 0 else None
 
     def line(self) -> str:
         """Return a summary in one line."""
@@ -206,13 +206,13 @@ def summary(report: Report) -> str:
 
 def summary_fields(report: Report) -> dict[str, object]:
     """Return the report as fields, for programs."""
-    found: dict[str, object] = {"event": "report"}
+    fields: dict[str, object] = {"event": "report"}
     for name in _FIELDS:
         value = getattr(report, name)
         if isinstance(value, float):
             value = round(value, 3)
-        found[name] = dict(value) if isinstance(value, Mapping) else value
-    return found | {"counts": report.counts and report.counts.by_name()}
+        fields[name] = dict(value) if isinstance(value, Mapping) else value
+    return fields | {"counts": report.counts and report.counts.by_name()}
 
 
 def _counted(report: Report) -> dict[str, str]:
@@ -227,17 +227,17 @@ def _named(report: Report) -> dict[str, str]:
     """Return some of the hosts given up with the reason, and the number of further ones."""
     hosts = list(report.hosts_given_up.items())
     rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
-    if rest := len(hosts) - len(rows) + report.more_hosts_given_up:
-        rows[f"{rest:,} more"] = ""
+    if further_count := len(hosts) - len(rows) + report.more_hosts_given_up:
+        rows[f"{further_count:,} more"] = ""
     return rows
 
 
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
     """Return the largest numbers as text, in the order given."""
-    top = list(numbers.items())
-    rows = {printable(name): f"{number:,}" for name, number in top[:_TOP]}
-    if rest := top[_TOP:]:
-        rows[f"{len(rest)} more"] = f"{sum(number for _, number in rest):,}"
+    entries = list(numbers.items())
+    rows = {printable(name): f"{number:,}" for name, number in entries[:_TOP]}
+    if remainder := entries[_TOP:]:
+        rows[f"{len(remainder)} more"] = f"{sum(number for _, number in remainder):,}"
     return rows
 
 

@@ -31,8 +31,8 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def stalls(counters: Counters) -> dict[str, str]:
     """Return the row about an event loop that stood still; empty: it did not."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
-    said = f"{counters.stalls:,} times, {longest} at most"
-    return {"event loop blocked": said} if counters.stalls else {}
+    text = f"{counters.stalls:,} times, {longest} at most"
+    return {"event loop blocked": text} if counters.stalls else {}
 
 
 def show(text: str, *, err: bool = False) -> None:
@@ -48,23 +48,24 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, least: Sequ
         max(first, *map(_cells, column))
         for first, column in zip(least, zip(*lines, strict=True), strict=True)
     ]
-    head, *body = (_line(each, widths) for each in lines)
+    head, *body = (_line(cells, widths) for cells in lines)
     rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
     return "\n".join(["", head, f" {rule}", *body, ""])
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    (name, *numbers), (first, *others) = cells, widths
-    padded = [name + " " * (first - _cells(name))]
-    padded += [
-        " " * (width - _cells(each)) + each for each, width in zip(numbers, others, strict=True)
+    (name, *numbers), (name_width, *number_widths) = cells, widths
+    padded_cells = [name + " " * (name_width - _cells(name))]
+    padded_cells += [
+        " " * (width - _cells(cell)) + cell
+        for cell, width in zip(numbers, number_widths, strict=True)
     ]
-    return f" {_GAP.join(padded)}".rstrip()
+    return f" {_GAP.join(padded_cells)}".rstrip()
 
 
 def _cells(text: str) -> int:
     """Return the width of *text* on a terminal, in cells."""
     if text.isascii():
         return len(text)
-    wide = sum(unicodedata.east_asian_width(each) in _WIDE for each in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
+    wide_count = sum(unicodedata.east_asian_width(character) in _WIDE for character in text)
+    return len(text) + wide_count - sum(map(bool, map(unicodedata.combining, text)))
