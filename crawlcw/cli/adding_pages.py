@@ -57,8 +57,8 @@ class PageAdder:
         have. The requests before it are added.
         """
         try:
-            async for some in in_chunks(requests, at_once=_AT_ONCE):
-                await self._add(some)
+            async for batch in in_chunks(requests, at_once=_AT_ONCE):
+                await self._add(batch)
         except UsageError as error:
             if self.fed == Fed():
                 raise
@@ -69,18 +69,18 @@ class PageAdder:
 
     async def _add(self, requests: Sequence[Request]) -> None:
         now = self._ledger.now()
-        tasks = [task for each in requests if (task := self._task(each, now)) is not None]
+        tasks = [task for request in requests if (task := self._task(request, now)) is not None]
         if not tasks:
             return
         added = await self._ledger.tasks.add(tasks)
-        for task, why in added.rejected:
-            self._refuse("store-rejected", f"{task.url}: {why}")
+        for task, reason in added.rejected:
+            self._refuse("store-rejected", f"{task.url}: {reason}")
         self.fed.new += added.new
         self.fed.known += added.known
         if added.known:
             self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
-            if changed := [task for task in tasks if isinstance(task, ChangedTask)]:
-                self.fed.again += await self._ledger.tasks.reopen_changed(changed)
+            if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
+                self.fed.again += await self._ledger.tasks.reopen_changed(changed_tasks)
         # After the tasks, because a host that woke up before would find nothing.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._told_at >= _TELL_EVERY:

@@ -14,38 +14,38 @@ T = TypeVar("T")
 async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
     """Yield *things* in lists of at most *at_once*, read in a thread, in constant memory."""
     # None is the end of the input.
-    read: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * at_once)
+    entries: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * at_once)
 
-    def read_on() -> None:
+    def fill() -> None:
         try:
             for thing in things:
-                read.put((thing,))
-            read.put(None)
+                entries.put((thing,))
+            entries.put(None)
         except Exception as error:
-            read.put(error)
+            entries.put(error)
 
     # A daemon, because a thread that waits for standard input cannot be interrupted.
-    threading.Thread(target=read_on, daemon=True).start()
+    threading.Thread(target=fill, daemon=True).start()
     while True:
-        chunk, found = await to_thread.run_sync(_some, read, at_once, abandon_on_cancel=True)
+        chunk, entry = await to_thread.run_sync(_some, entries, at_once, abandon_on_cancel=True)
         if chunk:
             yield chunk
-        if isinstance(found, Exception):
-            raise found
-        if found is None:
+        if isinstance(entry, Exception):
+            raise entry
+        if entry is None:
             return
 
 
 def _some(
-    read: "queue.Queue[tuple[T] | Exception | None]", at_once: int
+    entries: "queue.Queue[tuple[T] | Exception | None]", at_once: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
     """Wait for one entry, then return all that are available, with the last entry."""
     chunk: list[T] = []
-    found = read.get()
+    entry = entries.get()
     with suppress(queue.Empty):
-        while isinstance(found, tuple):
-            chunk.append(found[0])
+        while isinstance(entry, tuple):
+            chunk.append(entry[0])
             if len(chunk) == at_once:
                 break
-            found = read.get_nowait()
-    return chunk, found
+            entry = entries.get_nowait()
+    return chunk, entry

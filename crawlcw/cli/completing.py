@@ -31,8 +31,8 @@ def _spiders(incomplete: str) -> list[CompletionItem]:
     """Return the files in ./spiders with this prefix; without any, let the shell complete files."""
     folder = Path("spiders")
     names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
-    found = [CompletionItem(each) for each in names if each.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
+    completions = [CompletionItem(each) for each in names if each.startswith(incomplete)]
+    return completions or [CompletionItem(incomplete, type="file")]
 
 
 def _settings(incomplete: str) -> list[CompletionItem]:

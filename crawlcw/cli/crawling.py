@@ -44,31 +44,31 @@ async def crawl(
         return code
 
     async def abandon() -> int:
-        ledger = await running.ledger.another()
+        ledger = await current_crawl.ledger.another()
         try:
             async with notifying(spider.name, settings) as notice:
-                report = await running.abandon(ledger, at_once=deadline.is_at_once)
+                report = await current_crawl.abandon(ledger, at_once=deadline.is_at_once)
                 return await end(report, ledger, notice)
         finally:
             await ledger.close()
 
     async with (
         notifying(spider.name, settings) as notice,
-        open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as running,
+        open_crawl(spider, ledger=ledger_url, settings=settings, meter=meter) as current_crawl,
     ):
         deadline.finish = partial(anyio.run, abandon)
-        running.on_end(deadline.allow)
-        await warn_of(spider, running.ledger)
-        with signals.stopping(running, grace=settings.grace, own=running):
-            measured = partial(_measured, running)
+        current_crawl.on_end(deadline.allow)
+        await warn_of(spider, current_crawl.ledger)
+        with signals.stopping(current_crawl, grace=settings.grace, own=current_crawl):
+            take_measures = partial(_measured, current_crawl)
             async with (
-                exposing.exposed(spider.name, running.ledger, measured, output.metrics),
-                watched(running, output),
+                exposing.exposed(spider.name, current_crawl.ledger, take_measures, output.metrics),
+                watched(current_crawl, output),
             ):
-                report = await running.run()
+                report = await current_crawl.run()
         deadline.lift()
         try:
-            code = await end(report, running.ledger, notice)
+            code = await end(report, current_crawl.ledger, notice)
         finally:
             deadline.allow(settings.grace)
         deadline.over(lambda: code)

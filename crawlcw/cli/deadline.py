@@ -115,22 +115,26 @@ class Deadline:
         return running_code(self.loop, folder=self.folder)
 
     def _end(self) -> None:
-        until = time.monotonic() + _OWN_WORK
-        while not (places := self._running()) and not self.is_finished and time.monotonic() < until:
+        give_up_at = time.monotonic() + _OWN_WORK
+        while (
+            not (locations := self._running())
+            and not self.is_finished
+            and time.monotonic() < give_up_at
+        ):
             time.sleep(0.2)
             if self._timer is not threading.current_thread():
                 return
         self._has_passed = True
         with suppress(RuntimeError):  # Python is about to exit
-            last = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
-            last.daemon = True
-            last.start()
-        shown = ", ".join(places[:_NAMED]) + (", ..." if places[_NAMED:] else "")
+            exit_timer = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
+            exit_timer.daemon = True
+            exit_timer.start()
+        location_list = ", ".join(locations[:_NAMED]) + (", ..." if locations[_NAMED:] else "")
         logger.warning(
             "still in your code: %s: %sended with the process",
-            shown or "unknown",
+            location_list or "unknown",
             "" if self.is_finished else "everything is released, and it is ",
-            extra={"event": "still_running", "number": len(places)},
+            extra={"event": "still_running", "number": len(locations)},
         )
         try:
             code = self.finish()
@@ -169,20 +173,20 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
     from crawlcw.model.sanitize import printable
 
     stacks = sys._current_frames()  # noqa: SLF001  # its documented name
-    places = []
+    locations = []
     for thread in threading.enumerate():
         if thread.daemon or thread is threading.current_thread():
             continue
         stack = list(_callers(stacks.get(thread.ident or 0)))
-        place = _place(stack, folder)
+        location = _place(stack, folder)
         if thread is threading.main_thread():
-            places += [place] if place else []
-        elif place or not _is_own(stack):
-            places.append(f"thread {thread.name}" + (f", {place}" if place else ""))
+            locations += [location] if location else []
+        elif location or not _is_own(stack):
+            locations.append(f"thread {thread.name}" + (f", {location}" if location else ""))
     if loop is not None:
         tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
-        places += filter(None, (_place(_awaited(task.get_coro()), folder) for task in tasks))
-    return [printable(place) for place in dict.fromkeys(places)]
+        locations += filter(None, (_place(_awaited(task.get_coro()), folder) for task in tasks))
+    return [printable(location) for location in dict.fromkeys(locations)]
 
 
 def _place(stack: list[FrameType], folder: str) -> str:
@@ -227,6 +231,8 @@ def _awaited(suspended: Any) -> list[FrameType]:
                 break
         else:
             # Only the garbage collector knows the generator of an `__anext__`.
-            inner = [each for each in gc.get_referents(suspended) if type(each) in _SUSPENDED]
-            suspended = inner[0] if len(inner) == 1 else None
+            candidates = [
+                referent for referent in gc.get_referents(suspended) if type(referent) in _SUSPENDED
+            ]
+            suspended = candidates[0] if len(candidates) == 1 else None
     return frames

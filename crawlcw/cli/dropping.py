@@ -54,8 +54,8 @@ async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: boo
         async with closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
             if await ledger.queries.has(tuple(Status)):
                 await drop(ledger, name, yes=yes)
-                if (left := files_left(name, settings)) is not None:
-                    click.echo(left, err=True)
+                if (files_note := files_left(name, settings)) is not None:
+                    click.echo(files_note, err=True)
     except LedgerFormatError:
         await drop_unread(name, ledger_url, settings=settings, yes=yes)
 
@@ -63,18 +63,19 @@ async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: boo
 async def check_idle(ledger: Ledger, name: str) -> None:
     """Raise `UsageError` if workers are at work on a ledger."""
     now = ledger.now()
-    alive = [
+    workers = [
         worker
         for worker in await ledger.workers.all()
         if not is_dead(worker) and now - worker.heartbeat < _SILENT
     ]
-    if alive:
-        named = ", ".join(
-            printable(f"process {each.pid} on {each.host}") for each in alive[:_MOST_NAMED]
+    if workers:
+        names = ", ".join(
+            printable(f"process {process.pid} on {process.host}")
+            for process in workers[:_MOST_NAMED]
         )
-        are = "is" if len(alive) == 1 else "are"
+        verb = "is" if len(workers) == 1 else "are"
         raise UsageError(
-            f"{counted(len(alive), 'worker')} of {name} {are} at work ({named}): stop them first"
+            f"{counted(len(workers), 'worker')} of {name} {verb} at work ({names}): stop them first"
         )
 
 
@@ -84,8 +85,8 @@ def files_left(name: str, settings: Settings) -> str | None:
     sizes = _sizes(folder)
     if not sizes:
         return None
-    how_many = f"{counted(len(sizes), 'file')}, {counted(sum(sizes), 'byte')}"
-    return printable(f"the pages that it kept stay in {folder}: {how_many}", limit=400)
+    summary = f"{counted(len(sizes), 'file')}, {counted(sum(sizes), 'byte')}"
+    return printable(f"the pages that it kept stay in {folder}: {summary}", limit=400)
 
 
 def _sizes(folder: Path) -> list[int]:

@@ -95,9 +95,9 @@ def _snapshot(name: str, workers: Workers, tasks: Values | None) -> Snapshot:
         totals = replace(totals, counters={**totals.counters, **crashes})
     gauges: dict[str, Values] = {
         metric.name: {
-            number: each.gauges[metric.name]
-            for number, each in workers.running.items()
-            if metric.name in each.gauges
+            number: measures.gauges[metric.name]
+            for number, measures in workers.running.items()
+            if metric.name in measures.gauges
         }
         for metric in _OF_WORKERS
     }

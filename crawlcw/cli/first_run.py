@@ -32,23 +32,23 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 
-    kind = type(spider)
+    spider_class = type(spider)
     try:
-        path = Path(inspect.getsourcefile(kind) or "")
-        here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        found = state.of_class(here, kind.__name__)
+        path = Path(inspect.getsourcefile(spider_class) or "")
+        relative_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        findings = state.of_class(relative_path, spider_class.__name__)
     except (*UNREADABLE, TypeError):
         return  # no source file, as in an interactive session
-    if not found:
+    if not findings:
         return
-    first, more = found[0], len(found) - 1
-    others = f"; {more} more by `crawlcw check {first.path}`" if more else ""
+    first, further_count = findings[0], len(findings) - 1
+    more_note = f"; {further_count} more by `crawlcw check {first.path}`" if further_count else ""
     logger.warning(
         "%s:%d: %s: keep it in self.state%s",
         printable(first.path),
         first.line,
         first.what,
-        printable(others),
+        printable(more_note),
         extra={"event": "state_in_attributes", "file": first.path, "line": first.line},
     )
 
@@ -61,12 +61,12 @@ def _warn_of_names(spider: Spider) -> None:
         path = Path(inspect.getsourcefile(type(spider)) or "")
     except TypeError:
         path = Path()
-    place = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    relative_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     logger.warning(
         "the spider %s has %s, as Scrapy's spiders have: nothing reads that here, and "
         "`crawlcw check %s` says what to write",
         spider.name,
         ", ".join(names),
-        printable(shlex.quote(str(place))),
+        printable(shlex.quote(str(relative_path))),
         extra={"event": "scrapy_names", "names": names},
     )

@@ -56,19 +56,19 @@ def ledger_command(
     is the last option.
     """
 
-    def made(function: Callable[..., Coroutine[Any, Any, R]]) -> click.Command:
+    def decorate(function: Callable[..., Coroutine[Any, Any, R]]) -> click.Command:
         @wraps(function)
-        def called(*, ledger_url: str, log_level: str | None, **given: Any) -> R:
+        def wrapper(*, ledger_url: str, log_level: str | None, **option_values: Any) -> R:
             logs.set_up(log_level or "warning")
-            text = given.pop(argument)
+            text = option_values.pop(argument)
             # Outside the event loop, because a file of the user may run a loop as well.
             subject = Subject(name=loading.name_of(text), said_as=text, ledger_url=ledger_url)
-            return loop.run(function(subject, **given))
+            return loop.run(function(subject, **option_values))
 
-        command = click.command(name)(click.argument(argument)(ledger_option(called)))
+        command = click.command(name)(click.argument(argument)(ledger_option(wrapper)))
         return logs.level_option(command)
 
-    return made
+    return decorate
 
 
 def url_option(*names: str, about: str) -> Callable[[F], F]:
@@ -122,10 +122,10 @@ def run_command(said_as: str) -> str | None:
     from crawlcw.checking.reading import located  # reads the files, and runs none
 
     try:
-        is_here = located(said_as, loading.FOLDER) is not None
+        exists = located(said_as, loading.FOLDER) is not None
     except OSError:
-        is_here = False
-    return pasted("run", said_as) if is_here else None
+        exists = False
+    return pasted("run", said_as) if exists else None
 
 
 async def nothing_of(name: str, url: str) -> UsageError:
@@ -134,10 +134,10 @@ async def nothing_of(name: str, url: str) -> UsageError:
     Raises the errors of `recorded_names`.
     """
     recorded = await recorded_names(url, settings=settings_of())
-    near = difflib.get_close_matches(name, recorded, n=1)
+    matches = difflib.get_close_matches(name, recorded, n=1)
     return UsageError(
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
-        + (f"did you mean {near[0]}? " if near else "")
+        + (f"did you mean {matches[0]}? " if matches else "")
         + (f"{run} starts a crawl, " if (run := run_command(name)) else "")
         + "--ledger names another ledger"
     )
@@ -156,8 +156,8 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     if scheme not in (*_MONGODB, "sqlite") and rest and scheme in schemes():
         return url
     if scheme not in _MONGODB:
-        near = difflib.get_close_matches(scheme, schemes(), n=1)
-        hint = f"; did you mean {near[0]}://?" if near and near[0] != scheme else "."
+        matches = difflib.get_close_matches(scheme, schemes(), n=1)
+        hint = f"; did you mean {matches[0]}://?" if matches and matches[0] != scheme else "."
         raise click.BadParameter(
             "write sqlite:///path, mongodb://host/database or postgresql://host/database" + hint
         )
@@ -174,8 +174,8 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
 
 def _passing(ctx: click.Context) -> str:
     """Return the URL of a temporary ledger, deleted when the command ends."""
-    if place := os.environ.get(_PLACE):
-        return place
+    if inherited_url := os.environ.get(_PLACE):
+        return inherited_url
     folder = tempfile.mkdtemp(prefix="crawlcw-")
     os.environ[_PLACE] = url = f"sqlite:///{folder}/ledger.db"
     ctx.call_on_close(partial(os.environ.pop, _PLACE))

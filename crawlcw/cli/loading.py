@@ -75,26 +75,28 @@ def find_use_case(text: str) -> "UseCase":
     """
     from crawlcw.tracking import UseCase  # imported here: a crawl does not need it
 
-    if (located := _located(text)) is None:
+    if (target := _located(text)) is None:
         raise UsageError(
             f"{text!r} names no use case: give a file (orders.py or orders.py:orders), or "
             "package.module:object"
         )
-    module, name, place = located
-    declared = {n: each for n, each in vars(module).items() if isinstance(each, UseCase)}
-    names = ", ".join(declared)
+    module, name, path = target
+    use_cases = {
+        variable: value for variable, value in vars(module).items() if isinstance(value, UseCase)
+    }
+    names = ", ".join(use_cases)
     if name:
-        if name in declared:
-            return declared[name]
-        has = f"its use cases: {names}" if names else "it has none"
-        raise UsageError(f"{place} has no use case {name!r}; {has}")
-    if not declared:
-        raise UsageError(f"{place} has no use case: write `orders = crawlcw.tracking.UseCase(...)`")
-    if len(declared) > 1:
+        if name in use_cases:
+            return use_cases[name]
+        hint = f"its use cases: {names}" if names else "it has none"
+        raise UsageError(f"{path} has no use case {name!r}; {hint}")
+    if not use_cases:
+        raise UsageError(f"{path} has no use case: write `orders = crawlcw.tracking.UseCase(...)`")
+    if len(use_cases) > 1:
         raise UsageError(
-            f"{place} has several use cases ({names}): say which, as {place}:{next(iter(declared))}"
+            f"{path} has several use cases ({names}): say which, as {path}:{next(iter(use_cases))}"
         )
-    return next(iter(declared.values()))
+    return next(iter(use_cases.values()))
 
 
 def _located(text: str) -> tuple[ModuleType, str, str] | None:
@@ -102,10 +104,10 @@ def _located(text: str) -> tuple[ModuleType, str, str] | None:
 
     None: *text* names neither a file, even a missing one, nor a module.
     """
-    place, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
-    if place.endswith(".py") or "/" in place or _is_file(Path(place)):
-        return load_file(Path(place)), name, place
-    return (load_module(place), name, place) if colon else None
+    path, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
+    if path.endswith(".py") or "/" in path or _is_file(Path(path)):
+        return load_file(Path(path)), name, path
+    return (load_module(path), name, path) if colon else None
 
 
 def _is_file(path: Path) -> bool:
@@ -145,13 +147,13 @@ def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
 
 def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
     """Return a spider, constructed with `key=value` arguments; raises `UsageError`."""
-    given = _arguments(arguments)
+    keyword_arguments = _arguments(arguments)
     try:
-        inspect.signature(kind).bind(**given)
+        inspect.signature(kind).bind(**keyword_arguments)
     except TypeError as error:
         raise SpiderError(f"{kind.__name__} does not take these -a: {error}") from None
     try:
-        spider = kind(**given)
+        spider = kind(**keyword_arguments)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
@@ -161,13 +163,13 @@ def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
 
 
 def _arguments(texts: Iterable[str]) -> Mapping[str, str]:
-    given = {}
+    arguments = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier():
             raise UsageError(f"-a takes NAME=VALUE, not {text!r}")
-        given[name] = value
-    return given
+        arguments[name] = value
+    return arguments
 
 
 def _by_name(name: str) -> type[Spider]:
@@ -176,15 +178,15 @@ def _by_name(name: str) -> type[Spider]:
             f"there is no spider {name!r}, because there is no folder ./{FOLDER} here: "
             "give a file (spider.py) or package.module:Class"
         )
-    found = list(listed())
-    spiders = [each for each in found if isinstance(each, Listed)]
+    entries = list(listed())
+    spiders = [each for each in entries if isinstance(each, Listed)]
     matching = [each for each in spiders if each.name == name]
     if len(matching) > 1:
-        places = ", ".join(each.place for each in matching)
-        raise SpiderError(f"several spiders are named {name!r}: say which of {places}")
+        locations = ", ".join(each.place for each in matching)
+        raise SpiderError(f"several spiders are named {name!r}: say which of {locations}")
     if matching:
         return matching[0].kind
-    broken = [each for each in found if isinstance(each, Broken)]
+    broken = [each for each in entries if isinstance(each, Broken)]
     for each in broken:
         # A file that cannot be loaded has no known spider name; its file name is a guess.
         if each.path.stem == name:
@@ -193,39 +195,37 @@ def _by_name(name: str) -> type[Spider]:
 
 
 def _no_such(name: str, names: list[str], broken: list[Broken]) -> str:
-    near = difflib.get_close_matches(name, names, n=2)
+    matches = difflib.get_close_matches(name, names, n=2)
     parts = [f"there is no spider {name!r} in ./{FOLDER}"]
-    if near:
-        parts.append(f"did you mean {' or '.join(near)}?")
+    if matches:
+        parts.append(f"did you mean {' or '.join(matches)}?")
     parts.append(f"there are {', '.join(sorted(names))}" if names else "it has none")
     if broken:
-        files = ", ".join(str(each.path) for each in broken)
+        files = ", ".join(str(broken_file.path) for broken_file in broken)
         parts.append(f"{files} cannot be loaded (`crawlcw list` says why)")
     return "; ".join(parts)
 
 
-def _in_module(module: ModuleType, class_name: str, place: str) -> type[Spider]:
+def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
     spiders = _spiders(module)
     names = ", ".join(kind.__name__ for kind in spiders)
     if class_name:
         kind = getattr(module, class_name, None)
         if isinstance(kind, type) and issubclass(kind, Spider):
             return kind
-        has = f"its spiders: {names}" if names else "it has no spider"
-        raise SpiderError(f"{place} has no spider class {class_name!r}; {has}")
+        hint = f"its spiders: {names}" if names else "it has no spider"
+        raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
     if not spiders:
         from crawlcw.tracking import UseCase  # imported here: rarely needed
 
-        if any(isinstance(each, UseCase) for each in vars(module).values()):
+        if any(isinstance(value, UseCase) for value in vars(module).values()):
             raise SpiderError(
-                f"{place} has a use case, not a spider: {pasted('work', place)} works on its tasks"
+                f"{path} has a use case, not a spider: {pasted('work', path)} works on its tasks"
             )
-        raise SpiderError(
-            f"{place} has no spider: a class derived from crawlcw.Spider, with a name"
-        )
+        raise SpiderError(f"{path} has no spider: a class derived from crawlcw.Spider, with a name")
     if len(spiders) > 1:
         raise SpiderError(
-            f"{place} has several spiders ({names}): say which, as {place}:{spiders[0].__name__}"
+            f"{path} has several spiders ({names}): say which, as {path}:{spiders[0].__name__}"
         )
     return spiders[0]
 
@@ -257,10 +257,10 @@ class _AsWritten(SourceFileLoader):
 def load_file(path: Path) -> ModuleType:
     """Return the module in the file at *path*; raises `SpiderError`."""
     if not _is_file(path):
-        what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
-        other = path.with_name(path.name + ".py")
-        hint = f": did you mean {other}?" if other.is_file() else ""
-        raise SpiderError(what + hint)
+        problem = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        python_path = path.with_name(path.name + ".py")
+        hint = f": did you mean {python_path}?" if python_path.is_file() else ""
+        raise SpiderError(problem + hint)
     # A unique name: a spider in json.py must not replace the standard library's module.
     name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -303,9 +303,9 @@ def _allow_imports_from(*folders: Path) -> None:
             sys.path.append(folder)
 
 
-def _broken(place: str, error: BaseException) -> SpiderError:
+def _broken(source: str, error: BaseException) -> SpiderError:
     """Return the one-sentence error for an exception in the user's code."""
-    logger.debug("%s raised", printable(place), exc_info=error, extra={"event": "spider_error"})
+    logger.debug("%s raised", printable(source), exc_info=error, extra={"event": "spider_error"})
     if isinstance(error, SyntaxError) and error.filename:
         return SpiderError(
             f"{_short(error.filename)}, line {error.lineno}: {type(error).__name__}: {error.msg}"
@@ -315,18 +315,18 @@ def _broken(place: str, error: BaseException) -> SpiderError:
         for frame in traceback.extract_tb(error.__traceback__)
         if frame.filename != __file__ and not frame.filename.startswith("<frozen importlib")
     ]
-    said = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, SystemExit):
-        said = "it exits while loading (SystemExit)"
+        message = "it exits while loading (SystemExit)"
     if isinstance(error, ImportError) and str(error).startswith("attempted relative import"):
-        said += (
+        message += (
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
     # The outermost file is the user's; inner ones may be a library's.
-    lines = [each.lineno for each in frames if each.filename == frames[0].filename]
-    where = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else place
-    return SpiderError(f"{where}: {said}")
+    lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
+    position = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else source
+    return SpiderError(f"{position}: {message}")
 
 
 def _short(filename: str) -> str:

@@ -64,8 +64,8 @@ def stopped_by_signals() -> asyncio.Event:
             os._exit(INTERRUPTED)
         stopped.set()
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(each, stop)
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stop)
     return stopped
 
 
@@ -75,14 +75,14 @@ async def until_stopped(work: Coroutine[None, None, None]) -> None:
     A shell starts background jobs with SIGINT ignored, and Python then installs no
     handler: this function installs one.
     """
-    stopped = asyncio.ensure_future(stopped_by_signals().wait())
-    working = asyncio.ensure_future(work)
+    stop_waiter = asyncio.ensure_future(stopped_by_signals().wait())
+    work_task = asyncio.ensure_future(work)
     try:
-        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work_task, stop_waiter}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        stopped.cancel()
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
-    if not working.cancelled():
-        working.result()
+        stop_waiter.cancel()
+        if not work_task.done():
+            work_task.cancel()
+            await asyncio.wait({work_task})
+    if not work_task.cancelled():
+        work_task.result()

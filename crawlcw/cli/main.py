@@ -160,9 +160,9 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        near = [] if name in _COMMANDS else difflib.get_close_matches(name, _COMMANDS, n=1)
-        if near and not ctx.resilient_parsing:
-            raise click.UsageError(f"there is no command {name!r}: did you mean {near[0]}?", ctx)
+        matches = [] if name in _COMMANDS else difflib.get_close_matches(name, _COMMANDS, n=1)
+        if matches and not ctx.resilient_parsing:
+            raise click.UsageError(f"there is no command {name!r}: did you mean {matches[0]}?", ctx)
         return super().resolve_command(ctx, args)
 
     def get_command(
@@ -175,9 +175,9 @@ class _Commands(click.Group):
         module = importlib.import_module(f"crawlcw.cli.commands.{_MODULES.get(cmd_name, cmd_name)}")
         gc.enable()
         (command,) = (
-            each
-            for each in vars(module).values()
-            if isinstance(each, click.Command) and each.name == cmd_name
+            value
+            for value in vars(module).values()
+            if isinstance(value, click.Command) and value.name == cmd_name
         )
         command.epilog = epilog(cmd_name)
         offer(command)
@@ -215,18 +215,18 @@ def main() -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     arguments = sys.argv[1:]
-    first = starting.first(arguments)
+    first_process = starting.first(arguments)
     code = exit_code(
         lambda: cli.main(
             _of_worker() if arguments[:1] == [starting.WORKER] else arguments,
             prog_name="crawlcw",
             complete_var=COMPLETE_VARIABLE,
             standalone_mode=False,
-            obj=first,
+            obj=first_process,
         )
     )
-    if first is not None:
-        first.discard()
+    if first_process is not None:
+        first_process.discard()
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -253,12 +253,12 @@ def _fill_standard_descriptors() -> None:
         try:
             os.fstat(number)
         except OSError:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, number)
-            if nothing == number:
+            null_descriptor = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null_descriptor, number)
+            if null_descriptor == number:
                 os.set_inheritable(number, True)
             else:
-                os.close(nothing)
+                os.close(null_descriptor)
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
@@ -274,9 +274,9 @@ def exit_code(command: Callable[[], object]) -> int:
         return BROKEN_PIPE
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "crawlcw"
-        said = error.format_message()
-        ended = said if said.endswith((".", "?")) else f"{said}."
-        return _failed(f"{ended} See `{path} --help`.", USAGE)
+        message = error.format_message()
+        full_message = message if message.endswith((".", "?")) else f"{message}."
+        return _failed(f"{full_message} See `{path} --help`.", USAGE)
     except click.ClickException as error:
         return _failed(error.format_message(), USAGE)
     except UsageError as error:
@@ -294,8 +294,8 @@ def exit_code(command: Callable[[], object]) -> int:
             return _failed(sentence, USAGE)
         logger.debug("an error of crawlcw itself", exc_info=True, extra={"event": "internal"})
         hint = "" if logger.isEnabledFor(logging.DEBUG) else " (--log-level debug shows where)"
-        said = f"an error of crawlcw itself: {type(error).__name__}: {error}"
-        return _failed(said + hint, INTERNAL)
+        message = f"an error of crawlcw itself: {type(error).__name__}: {error}"
+        return _failed(message + hint, INTERNAL)
     return result if isinstance(result, int) else OK
 
 

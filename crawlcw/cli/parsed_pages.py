@@ -21,8 +21,8 @@ def show(produced: Produced) -> None:
     for task in produced.tasks:
         click.echo(printable(f"{task.callback:20} {task.method} {task.url}", limit=2000))
     for name, value in produced.state.items():
-        shown = escaping.visible(values.to_json(value))
-        click.echo(f"state: {printable(name)} = {shown}")
+        value_json = escaping.visible(values.to_json(value))
+        click.echo(f"state: {printable(name)} = {value_json}")
     for reason, number in produced.items_dropped.items():
         click.echo(printable(f"not recorded: {number} items: {reason}", limit=2000))
     for reason, number in produced.dropped.counts.items():
@@ -49,7 +49,7 @@ def show_failure(callback: str, failed: Failed) -> None:
 
 def show_json(response: Response, produced: Produced) -> None:
     """Show the result of a callback as one line of JSON."""
-    found = {
+    result = {
         "url": response.url,
         "status": response.status,
         "items": produced.items,
@@ -68,4 +68,4 @@ def show_json(response: Response, produced: Produced) -> None:
         "links_dropped": dict(produced.dropped.counts),
         "stop": produced.stop,
     }
-    click.echo(escaping.visible(values.to_json(found)))
+    click.echo(escaping.visible(values.to_json(result)))

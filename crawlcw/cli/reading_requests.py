@@ -26,8 +26,8 @@ def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iter
         except UnicodeDecodeError as error:
             raise UsageError(f"line {number} is not UTF-8: {error.reason}") from None
         if text:
-            given = _fields(text, number)
-            yield _request({"callback": callback, "priority": priority} | given, number)
+            arguments = _fields(text, number)
+            yield _request({"callback": callback, "priority": priority} | arguments, number)
 
 
 def _fields(text: str, line: int) -> dict[str, Any]:
@@ -35,21 +35,21 @@ def _fields(text: str, line: int) -> dict[str, Any]:
     if not text.startswith(_JSON):
         return {"url": text}
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"line {line} is not JSON: {error}") from None
-    if isinstance(found, str):
-        return {"url": found}
-    if not isinstance(found.get("url"), str):
+    if isinstance(value, str):
+        return {"url": value}
+    if not isinstance(value.get("url"), str):
         raise UsageError(f"line {line} has no text `url`")
-    if unknown := found.keys() - _TAKEN:
+    if unknown := value.keys() - _TAKEN:
         raise UsageError(
             f"line {line}: a request has no {', '.join(map(repr, sorted(unknown)))}; "
             f"it takes {', '.join(sorted(_TAKEN))}"
         )
-    if isinstance(found.get("changed"), str):
-        found["changed"] = _time(found["changed"], line)
-    return dict(found)
+    if isinstance(value.get("changed"), str):
+        value["changed"] = _time(value["changed"], line)
+    return dict(value)
 
 
 def _time(text: str, line: int) -> datetime:
@@ -59,9 +59,9 @@ def _time(text: str, line: int) -> datetime:
         raise UsageError(f"line {line}: changed={text!r} is not an ISO 8601 time") from None
 
 
-def _request(given: dict[str, Any], line: int) -> Request:
+def _request(arguments: dict[str, Any], line: int) -> Request:
     try:
-        return Request(**given)
+        return Request(**arguments)
     except CrawlcwError as error:
         raise UsageError(f"line {line}: {error}") from None
     except (TypeError, ValueError, AttributeError) as error:

@@ -48,13 +48,13 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            value = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UsageError(f"line {number} is not JSON: {error}") from None
-        if isinstance(found, str):
-            yield _checked(NewTask(found, priority=priority), number)
-        elif isinstance(found, dict) and isinstance(found.get(key), str):
-            yield _task(found, key, priority, number)
+        if isinstance(value, str):
+            yield _checked(NewTask(value, priority=priority), number)
+        elif isinstance(value, dict) and isinstance(value.get(key), str):
+            yield _task(value, key, priority, number)
         else:
             raise UsageError(
                 f"line {number} is neither a text nor an object with the text {key!r}: "
@@ -82,35 +82,35 @@ def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
         raise UsageError(f"line {rows.line_num} is not CSV: {error}") from None
 
 
-def _task(found: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
+def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
     """Return the task of an object; without `data`, the other fields are its data."""
-    name = found.pop(key)
-    data = found.pop("data", None)
-    own = _priority(found.pop("priority", priority), priority, line)
-    stage = found.pop("stage", None) or None
+    task_key = fields.pop(key)
+    data = fields.pop("data", None)
+    task_priority = _priority(fields.pop("priority", priority), priority, line)
+    stage = fields.pop("stage", None) or None
     if data is None:
-        data = found
-    elif found:
+        data = fields
+    elif fields:
         raise UsageError(
-            f"line {line} has `data` and also {', '.join(sorted(found))}: put all into `data`"
+            f"line {line} has `data` and also {', '.join(sorted(fields))}: put all into `data`"
         )
     if not isinstance(data, dict):
         raise UsageError(f"line {line}: `data` is not an object")
-    return _checked(NewTask(name, data, priority=own, stage=stage), line)
+    return _checked(NewTask(task_key, data, priority=task_priority, stage=stage), line)
 
 
-def _priority(given: Any, usual: int, line: int) -> int:
-    """Return the priority from a number or its text; *usual* for an empty field."""
-    if given == "":
-        return usual
-    if isinstance(given, str):
+def _priority(value: Any, default: int, line: int) -> int:
+    """Return the priority from a number or its text; *default* for an empty field."""
+    if value == "":
+        return default
+    if isinstance(value, str):
         try:
-            return int(given)
+            return int(value)
         except ValueError:
             pass
-    elif isinstance(given, int) and not isinstance(given, bool):
-        return given
-    raise UsageError(f"line {line}: the priority {given!r} is not an integer")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"line {line}: the priority {value!r} is not an integer")
 
 
 def _checked(task: NewTask, line: int) -> NewTask:

@@ -46,8 +46,8 @@ async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> Asy
 
     The last changed first; with *ids*, only these.
     """
-    chosen = TaskFilter(statuses=DONE, ids=ids)
-    async with aclosing(ledger.queries.walk(chosen)) as records:
+    task_filter = TaskFilter(statuses=DONE, ids=ids)
+    async with aclosing(ledger.queries.walk(task_filter)) as records:
         async for record in records:
             if record.task.stored is not None:
                 yield record
@@ -68,42 +68,44 @@ class Reparser:
 
         Raises `FileMissingError` or `DamagedRecordError` if it cannot be read.
         """
-        task, place, info = record.task, record.task.stored, record.response
-        assert place is not None
-        most = max(self.settings.max_body, task.options.max_body or 0, info.bytes if info else 0)
-        answer = await to_thread.run_sync(partial(read_stored, self.folder, place, most=most))
+        task, location, info = record.task, record.task.stored, record.response
+        assert location is not None
+        limit = max(self.settings.max_body, task.options.max_body or 0, info.bytes if info else 0)
+        stored_response = await to_thread.run_sync(
+            partial(read_stored, self.folder, location, most=limit)
+        )
         request = Request.of(task)
         request.callback = callback
         response = Response(
-            answer.url or task.url,
+            stored_response.url or task.url,
             request=request,
-            status=answer.status,
-            headers=answer.headers,
-            body=answer.body,
+            status=stored_response.status,
+            headers=stored_response.headers,
+            body=stored_response.body,
             elapsed=timedelta(seconds=info.elapsed if info else 0),
-            truncated=((info and info.truncated) or "bytes") if answer.is_cut else None,
+            truncated=((info and info.truncated) or "bytes") if stored_response.is_cut else None,
         )
         # A crawled page was in scope.
         self.runner.scope.hosts.add(task.host)
         try:
             response = replaced(await self._changed(response), request=request)
             return response, await self.runner.run(callback, response, task=task)
-        except StopCrawl as wish:
-            return response, Produced(stop=printable(text_of(wish)))
+        except StopCrawl as stop_request:
+            return response, Produced(stop=printable(text_of(stop_request)))
         except FetchError as error:
             return response, Failed(reason=error.reason, message=error.message)
 
-    async def _changed(self, stored: Response) -> Response:
+    async def _changed(self, stored_response: Response) -> Response:
         """Return a stored page as the spider's `after_response` changes it."""
 
-        async def answer(_: Attempt, __: Request) -> Response:
-            return stored
+        async def return_stored(_: Attempt, __: Request) -> Response:
+            return stored_response
 
         if (hook := after_response(self.runner.spider)) is None:
-            return stored
-        asked = asked_at(stored.request, stored.url)
+            return stored_response
+        request = asked_at(stored_response.request, stored_response.url)
         layer = UserLayer(hook, self.runner.watch, Admission())
-        return await layer(Attempt(request=asked), asked, answer)
+        return await layer(Attempt(request=request), request, return_stored)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -148,16 +150,16 @@ class Saving:
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
-        committed = await self.ledger.outcomes.replace(settlements)
-        failed = {lease.task.id for lease in committed.lost}
-        self.refused["it was changed meanwhile"] += len(failed)
-        for lease, why in committed.rejected:
-            self.refused[f"the ledger cannot hold it: {printable(why)}"] += 1
-            failed.add(lease.task.id)
-        for each in settlements:
-            if each.lease.task.id not in failed:
+        result = await self.ledger.outcomes.replace(settlements)
+        failed_ids = {lease.task.id for lease in result.lost}
+        self.refused["it was changed meanwhile"] += len(failed_ids)
+        for lease, reason in result.rejected:
+            self.refused[f"the ledger cannot hold it: {printable(reason)}"] += 1
+            failed_ids.add(lease.task.id)
+        for settlement in settlements:
+            if settlement.lease.task.id not in failed_ids:
                 self.pages += 1
-                self.items += len(each.change.items or ())
+                self.items += len(settlement.change.items or ())
 
 
 async def reparser_of(
@@ -193,11 +195,11 @@ def saving_to(ledger: Ledger, settings: Settings) -> Saving:
     """Return the recorder of stored pages' items and links."""
 
     async def announce(tasks: Iterable[Task]) -> None:
-        dues: dict[str, datetime] = {}
+        due_by_host: dict[str, datetime] = {}
         for task in tasks:
             if task.due is not None:
-                dues[task.host] = min(task.due, dues.get(task.host, task.due))
-        await ledger.hosts.wake(dues)
+                due_by_host[task.host] = min(task.due, due_by_host.get(task.host, task.due))
+        await ledger.hosts.wake(due_by_host)
 
     adder = TaskAdder(ledger=ledger, stats=Stats(), announce=announce, max_depth=settings.max_depth)
     return Saving(ledger=ledger, kept_versions=settings.keep_versions, adder=adder)

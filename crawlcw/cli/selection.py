@@ -55,8 +55,8 @@ def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
     """Return the reason named *text*, one of *known*; raises `UsageError`."""
     if text in known:
         return Reason(text)
-    near = difflib.get_close_matches(text, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    matches = difflib.get_close_matches(text, known, n=1)
+    hint = f"did you mean {matches[0]}? " if matches else ""
     raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(known))}")
 
 
@@ -85,20 +85,20 @@ class Selection:
             "callback": self.callback,
             "reason": self.reason,
         }
-        said = [f"{name} {printable(text)}" for name, text in parts.items() if text]
+        conditions = [f"{name} {printable(text)}" for name, text in parts.items() if text]
         if self.since is not None:
-            said.append(f"changed in the last {format_duration(self.since)}")
-        return f" with {', '.join(said)}" if said else ""
+            conditions.append(f"changed in the last {format_duration(self.since)}")
+        return f" with {', '.join(conditions)}" if conditions else ""
 
     def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
         """Return the filter for a ledger; raises `UsageError` for an invalid URL."""
-        tracked = ledger.kind.tracked
+        is_tracked = ledger.kind.tracked
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
             # A use case has stages and keys in these fields, which need no normalization.
-            host=self.host if tracked or self.host is None else host_of(self.host),
-            url_prefix=self.url_prefix if tracked else _prefix(self.url_prefix),
+            host=self.host if is_tracked or self.host is None else host_of(self.host),
+            url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
             since=None if self.since is None else ledger.now() - self.since,
             until=until,
@@ -116,7 +116,7 @@ def selection_options(
     *reason* parses the name of a reason; it raises `UsageError` for an unknown one.
     """
     names = [status.name.lower() for status in statuses]
-    added = (
+    decorators = (
         click.option(
             *host_names, "host", metavar="H", help="Only tasks of this host (host or host:port)."
         ),
@@ -135,18 +135,21 @@ def selection_options(
 
     def add(command: Callable[..., R]) -> Callable[..., R]:
         @wraps(command)
-        def chosen(*args: Any, **given: Any) -> R:
-            why = given.pop("reason")
+        def wrapper(*args: Any, **option_values: Any) -> R:
+            reason_name = option_values.pop("reason")
             selection = Selection(
-                statuses=tuple(Status[name.upper()] for name in given.pop("statuses")),
-                reason=None if why is None else reason(why),
-                **{name: given.pop(name) for name in ("host", "url_prefix", "callback", "since")},
+                statuses=tuple(Status[name.upper()] for name in option_values.pop("statuses")),
+                reason=None if reason_name is None else reason(reason_name),
+                **{
+                    name: option_values.pop(name)
+                    for name in ("host", "url_prefix", "callback", "since")
+                },
             )
-            return command(*args, selection=selection, **given)
+            return command(*args, selection=selection, **option_values)
 
-        for option in reversed(added):
-            option(chosen)
-        return chosen
+        for option in reversed(decorators):
+            option(wrapper)
+        return wrapper
 
     return add
 
@@ -173,8 +176,8 @@ def tell_count(
     if at_work is not None:
         numbers["at_work"] = at_work
     if at_work:
-        them = "it" if at_work == 1 else "them"
-        said += f"; {at_work:,} left alone: workers are at work on {them}"
+        pronoun = "it" if at_work == 1 else "them"
+        said += f"; {at_work:,} left alone: workers are at work on {pronoun}"
     click.echo(json.dumps(numbers) if as_json else said)
 
 

@@ -89,8 +89,8 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
     if report.any_finished is False:
         faults.append("nothing was finished")
     if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:
-        were = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
-        faults.append(f"{were} given up ({_named(report)})")
+        subject = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
+        faults.append(f"{subject} given up ({_named(report)})")
     if max_failures is not None and _too_many(report, max_failures):
         faults.append(
             f"{report.given_up:,} of {report.pages + report.given_up:,} pages were given up, "
@@ -104,35 +104,35 @@ def _named(report: Report) -> str:
         f"{printable(origin)}: {printable(reason)}"
         for origin, reason in islice(report.hosts_given_up.items(), _NAMED)
     ]
-    more = len(report.hosts_given_up) - len(hosts) + report.more_hosts_given_up
-    return "; ".join([*hosts, f"{more:,} more"] if more else hosts)
+    further_count = len(report.hosts_given_up) - len(hosts) + report.more_hosts_given_up
+    return "; ".join([*hosts, f"{further_count:,} more"] if further_count else hosts)
 
 
-def _too_many(report: Report, most: int | float) -> bool:
-    if isinstance(most, float):
-        return report.given_up > most * (report.pages + report.given_up)
-    return report.given_up > most
+def _too_many(report: Report, limit: int | float) -> bool:
+    if isinstance(limit, float):
+        return report.given_up > limit * (report.pages + report.given_up)
+    return report.given_up > limit
 
 
 def last_word(report: Report, faults: Sequence[str]) -> str:
     """Return the last line of a crawl: the reason of its end, and its faults."""
-    wrong = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
+    fault_text = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
-        gives = f"; {pasted('add', report.spider, 'URL')} gives it some" if is_kept() else ""
-        return f"Drained: the ledger has no page of {report.spider} yet{gives}."
+        hint = f"; {pasted('add', report.spider, 'URL')} gives it some" if is_kept() else ""
+        return f"Drained: the ledger has no page of {report.spider} yet{hint}."
     if report.drained and faults:
-        return f"Drained, but {wrong}{_commands(report)}."
+        return f"Drained, but {fault_text}{_commands(report)}."
     if report.drained:
         return f"Drained: nothing is left to do.{_failed_before(report)}"
     rule = FINISH_RULES[report.finish_reason]
-    why = rule.opening
+    opening = rule.opening
     if report.detail and not faults:
-        why = f"{why} ({printable(report.detail)})"
-    but = f", and {wrong}" if faults else ""
-    on = "The same command goes on from here." if is_kept() else "The ledger is not kept."
+        opening = f"{opening} ({printable(report.detail)})"
+    fault_clause = f", and {fault_text}" if faults else ""
+    continuation = "The same command goes on from here." if is_kept() else "The ledger is not kept."
     if rule.fault:
-        on += _failed_before(report)
-    return f"{why}: {report.released:,} tasks were released{but}. {on}"
+        continuation += _failed_before(report)
+    return f"{opening}: {report.released:,} tasks were released{fault_clause}. {continuation}"
 
 
 def _failed_before(report: Report) -> str:
@@ -140,13 +140,13 @@ def _failed_before(report: Report) -> str:
     if not report.failed_before:
         return ""
     number = report.failed_before
-    were = "1 page was" if number == 1 else f"{number:,} pages were"
-    return f" {were} given up in this run or before{_commands(report)}."
+    subject = "1 page was" if number == 1 else f"{number:,} pages were"
+    return f" {subject} given up in this run or before{_commands(report)}."
 
 
 def _commands(report: Report) -> str:
     """Return the commands that list the given-up pages, and that reopen them."""
     if not is_kept():
         return ""
-    listing = pasted("tasks", report.spider, "--given-up")
-    return f": {listing} lists them, {pasted('retry-failed', report.spider)} brings them back"
+    list_command = pasted("tasks", report.spider, "--given-up")
+    return f": {list_command} lists them, {pasted('retry-failed', report.spider)} brings them back"

@@ -60,14 +60,17 @@ def stopping(
     the block set the deadline of the process as well.
     """
     stop = _Stop(crawl, grace, kill, own)
-    before = {each: signal.signal(each, stop) for each in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers = {
+        signal_number: signal.signal(signal_number, stop)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
         if own is not None:
             deadline.allow(grace)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for signal_number, handler in old_handlers.items():
+            signal.signal(signal_number, handler)
 
 
 @dataclass(slots=True, eq=False)
@@ -87,58 +90,66 @@ class _Stop:
             self.kill()
             # Leases that were not released expire.
             os._exit(INTERRUPTED)
-        received = signal.Signals(number)
-        obeyed = threading.Event()
+        received_signal = signal.Signals(number)
+        obeyed_event = threading.Event()
         with suppress(RuntimeError):  # the loop has just ended
-            self.loop.call_soon_threadsafe(self._obey, self.received, received, obeyed)
+            self.loop.call_soon_threadsafe(self._obey, self.received, received_signal, obeyed_event)
         if self.own is not None:
             if at_once := self.received > 1:
                 deadline.hurry()
             else:
                 deadline.allow(self.grace)
-            arguments = (self.own, received, at_once, obeyed)
+            arguments = (self.own, received_signal, at_once, obeyed_event)
             threading.Thread(target=self._wait, args=arguments, daemon=True).start()
 
     def _wait(
-        self, own: Blockable, received: signal.Signals, at_once: bool, obeyed: threading.Event
+        self,
+        blockable: Blockable,
+        received_signal: signal.Signals,
+        at_once: bool,
+        obeyed_event: threading.Event,
     ) -> None:
         """Report that the loop is blocked; after the second signal, do not wait for it."""
-        if obeyed.wait(_OBEYED_WITHIN):
+        if obeyed_event.wait(_OBEYED_WITHIN):
             return
-        where = own.stuck_in()
-        where = f" ({printable(where)})" if where else ""
+        location = blockable.stuck_in()
+        location = f" ({printable(location)})" if location else ""
         if at_once:
             logger.warning(
                 "%s again, and the event loop is blocked%s",
-                received.name,
-                where,
+                received_signal.name,
+                location,
                 extra={"event": "stop_now"},
             )
             deadline.set(0.0)
             return
         logger.warning(
             "%s: the event loop is blocked%s; the process ends in %s, or at once after another one",
-            received.name,
-            where,
+            received_signal.name,
+            location,
             format_duration(self.grace),
             extra={"event": "stop_stuck"},
         )
 
-    def _obey(self, which: int, received: signal.Signals, obeyed: threading.Event) -> None:
-        obeyed.set()
+    def _obey(
+        self, signal_count: int, received_signal: signal.Signals, obeyed_event: threading.Event
+    ) -> None:
+        obeyed_event.set()
         # Warnings, so that --quiet shows them: the user waits for a reaction.
-        if which == 1:
+        if signal_count == 1:
             logger.warning(
                 "%s: claiming nothing more; requests under way have %s to finish, the rest is "
                 "released; once more to stop at once",
-                received.name,
+                received_signal.name,
                 format_duration(self.grace),
                 extra={"event": "stop"},
             )
             self.crawl.stop()
         else:
             logger.warning(
-                "%s again: releasing everything at once", received.name, extra={"event": "stop_now"}
+                "%s again: releasing everything at once",
+                received_signal.name,
+                extra={"event": "stop_now"},
             )
             self.crawl.stop_now()
 

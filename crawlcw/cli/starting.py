@@ -34,15 +34,15 @@ class Process:
     def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
         """Send this process's arguments and environment, a *share*, and when the crawl *began*."""
         run, *rest = sys.argv[1:]
-        shares = (f"--share={name}={limit}" for name, limit in share.items())
-        arguments = [run, *shares, f"--began={began.isoformat()}", *rest]
+        share_options = (f"--share={name}={limit}" for name, limit in share.items())
+        arguments = [run, *share_options, f"--began={began.isoformat()}", *rest]
         line = json.dumps({"arguments": arguments, "environment": dict(os.environ)})
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
         """End the process, which has no arguments yet, or has ended."""
-        for end in (self.channel, self.printed, self.logged):
-            end.close()
+        for stream in (self.channel, self.printed, self.logged):
+            stream.close()
         self.popen.kill()
         self.popen.wait()
 
@@ -59,15 +59,15 @@ def first(arguments: list[str]) -> Process | None:
 
 def start() -> Process:
     """Start a worker; raises `OSError` if no process can be created."""
-    with ExitStack() as ours, ExitStack() as theirs:
-        channel, their_channel = socket.socketpair()
-        ours.enter_context(channel)
-        theirs.enter_context(their_channel)
-        printed, stdout = _pipe(ours, theirs)
-        logged, stderr = _pipe(ours, theirs)
+    with ExitStack() as parent_stack, ExitStack() as child_stack:
+        channel, child_channel = socket.socketpair()
+        parent_stack.enter_context(channel)
+        child_stack.enter_context(child_channel)
+        stdout_reader, stdout = _pipe(parent_stack, child_stack)
+        stderr_reader, stderr = _pipe(parent_stack, child_stack)
         # The interpreter's options, and the same entry point: `-m`, or a script.
         interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
-        number = their_channel.fileno()
+        number = child_channel.fileno()
         popen = subprocess.Popen(  # noqa: S603  # this process's own command
             [sys.executable, *interpreter, WORKER, str(number)],
             stdin=subprocess.DEVNULL,
@@ -77,15 +77,15 @@ def start() -> Process:
             # The terminal's Ctrl-C reaches only this process, which then sends orders.
             start_new_session=True,
         )
-        ours.pop_all()
-    return Process(popen, channel, printed, logged)
+        parent_stack.pop_all()
+    return Process(popen, channel, stdout_reader, stderr_reader)
 
 
-def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    reading, writing = os.pipe()
+def _pipe(parent_stack: ExitStack, child_stack: ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    read_end, write_end = os.pipe()
     return (
-        ours.enter_context(os.fdopen(reading, "rb")),
-        theirs.enter_context(os.fdopen(writing, "wb")),
+        parent_stack.enter_context(os.fdopen(read_end, "rb")),
+        child_stack.enter_context(os.fdopen(write_end, "wb")),
     )
 
 
@@ -97,7 +97,7 @@ def received_arguments() -> list[str]:
         line = channel.readline()
     if not line.endswith(b"\n"):
         sys.exit()
-    received = json.loads(line)
-    os.environ.update(received["environment"])
-    sys.argv[1:] = run, *rest = received["arguments"]
+    message = json.loads(line)
+    os.environ.update(message["environment"])
+    sys.argv[1:] = run, *rest = message["arguments"]
     return [run, f"--worker-channel={number}", *rest]

@@ -59,9 +59,9 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
     """
     if wish.callback is not None:
         callback_named(spider, wish.callback)
-    not_pages = ": its tasks are not pages"
-    async with ledger_option.opened(ledger_url, spider.name, crawls_only=not_pages) as ledger:
-        chosen = await _chosen(ledger, spider, wish)
+    message = ": its tasks are not pages"
+    async with ledger_option.opened(ledger_url, spider.name, crawls_only=message) as ledger:
+        records = await _chosen(ledger, spider, wish)
         if wish.save and not wish.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
             options.confirm(question, yes=wish.yes)
@@ -69,7 +69,7 @@ async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish)
         numbers = _Numbers()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
         await settled(spider.opened())
-        await _parse_all(chosen, reparser, numbers, wish, saving)
+        await _parse_all(records, reparser, numbers, wish, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)
         run = options.pasted("run", wish.said_as, "-s", "keep_bodies=true")
@@ -114,8 +114,8 @@ async def _parse_all(
             numbers.missing[str(error)] += 1
             continue
         except DamagedRecordError as error:
-            why = f"its record is damaged: {error}"
-            _note(record, "could not be read", why, numbers)
+            reason = f"its record is damaged: {error}"
+            _note(record, "could not be read", reason, numbers)
             continue
         if isinstance(produced, Failed):
             _note(record, "failed", f"{callback} failed: {produced.message}", numbers)
@@ -136,37 +136,37 @@ async def _parse_all(
         await saving.flush()
 
 
-def _note(record: Record, kind: str, why: str, numbers: _Numbers) -> None:
+def _note(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
     """Count a faulty page; show the first ones."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
         url = printable(record.task.url, limit=400)
-        click.echo(f"crawlcw: {url}: {printable(why, limit=400)}", err=True)
+        click.echo(f"crawlcw: {url}: {printable(reason, limit=400)}", err=True)
 
 
 def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
     """Show the counts, and return the exit code."""
-    for why, number in numbers.missing.most_common(_SHOWN):
+    for reason, number in numbers.missing.most_common(_SHOWN):
         click.echo(
-            f"crawlcw: {_pages(number)} could not be read: {printable(why, limit=400)} "
+            f"crawlcw: {_pages(number)} could not be read: {printable(reason, limit=400)} "
             "(-s bodies_dir=... names another folder)",
             err=True,
         )
     for kind, number in numbers.wrong.items():
         click.echo(f"crawlcw: {_pages(number)} {kind}", err=True)
-    said = f"{_pages(numbers.parsed)} parsed: {counted(numbers.items, 'item')}"
+    summary = f"{_pages(numbers.parsed)} parsed: {counted(numbers.items, 'item')}"
     if saving is None:
-        click.echo(f"{said}, {counted(numbers.requests, 'request')}", err=True)
+        click.echo(f"{summary}, {counted(numbers.requests, 'request')}", err=True)
         return NOT_WELL if numbers.missing or numbers.wrong else OK
-    refused = +saving.refused
-    for why, number in refused.items():
-        click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {why}", err=True)
+    refused_pages = +saving.refused
+    for reason, number in refused_pages.items():
+        click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {reason}", err=True)
     click.echo(f"{_pages(saving.pages)} recorded anew, with {counted(saving.items, 'item')}")
     if saving.links:
-        waits = "waits" if saving.links == 1 else "wait"
+        verb = "waits" if saving.links == 1 else "wait"
         links = counted(saving.links, "new link")
-        click.echo(f"{links} {waits} for {options.pasted('run', wish.said_as)}")
-    return NOT_WELL if numbers.missing or numbers.wrong or refused else OK
+        click.echo(f"{links} {verb} for {options.pasted('run', wish.said_as)}")
+    return NOT_WELL if numbers.missing or numbers.wrong or refused_pages else OK
 
 
 def _pages(number: int) -> str:

@@ -91,7 +91,7 @@ class Trial:
         self._watch = Watchdog(Stats(), limit=settings.callback_timeout)
         self._parsing = Parsing(settings)
         self._render = Render(settings, admission)
-        found = pipeline.layers(
+        layers = pipeline.layers(
             spider,
             settings,
             downloader,
@@ -100,7 +100,7 @@ class Trial:
             render=self._render,
             watch=self._watch,
         )
-        self._ways = pipeline.ways(found)
+        self._ways = pipeline.ways(layers)
         clock = asyncio.get_running_loop().time
         self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
         admission.robots = self._robots
@@ -132,11 +132,11 @@ class Trial:
                 message = f"{error.message} (-s obey_robots=false fetches it all the same)"
                 raise FetchError(error.reason, message) from None
             raise
-        except StopCrawl as wish:
-            message = f"the crawl would stop: {printable(text_of(wish))}"
+        except StopCrawl as exception:
+            message = f"the crawl would stop: {printable(text_of(exception))}"
             raise FetchError(Reason.UNWANTED, message) from None
-        except Defer as wish:
-            message = f"the page would be put back: {printable(wish.cause)}"
+        except Defer as exception:
+            message = f"the page would be put back: {printable(exception.cause)}"
             raise FetchError(Reason.UNWANTED, message) from None
 
     async def _attempted(self, request: Request) -> Response:
@@ -147,22 +147,22 @@ class Trial:
             session = await self._sessions.admit(task)
             try:
                 return await self._answer(request, session)
-            except LoggedOutError as refused:
-                answer = refused.response
-                why = f"HTTP {answer.status} for {answer.url}, with a logged-in session"
+            except LoggedOutError as error:
+                response = error.response
+                message = f"HTTP {response.status} for {response.url}, with a logged-in session"
                 # A session from an earlier login is logged in again.
                 if session is None or await self._sessions.logged_out(
-                    session, task, why, told=False
+                    session, task, message, told=False
                 ):
-                    raise FetchError(Reason.LOGGED_OUT, why, status=answer.status) from None
+                    raise FetchError(Reason.LOGGED_OUT, message, status=response.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
         # Stays open for the user, for example with a rendered page.
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
-        ask = self._ways[RENDERED if is_rendered else Purpose.PAGE]
-        response = await ask(attempt, request)
+        send = self._ways[RENDERED if is_rendered else Purpose.PAGE]
+        response = await send(attempt, request)
         if session is not None:
             response = replaced(response, session=session.page_session())
         return response
@@ -226,8 +226,10 @@ async def trying(
             sessions = await stack.enter_async_context(open_sessions(spider))
         proxies = ProxyPool(settings, os.environ)
         default = pipeline.web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
-        way = await stack.enter_async_context(pipeline.downloader_of(spider, default, settings))
-        trial = Trial(spider, way, credentials, settings, proxies=proxies, ledger=sessions)
+        downloader = await stack.enter_async_context(
+            pipeline.downloader_of(spider, default, settings)
+        )
+        trial = Trial(spider, downloader, credentials, settings, proxies=proxies, ledger=sessions)
         stack.push_async_callback(trial.close)
         await settled(spider.opened())
         yield trial
@@ -235,10 +237,10 @@ async def trying(
 
 def head_of(response: Response) -> str:
     """Return a summary of a response in one line: status, URL, size, type, encoding, time."""
-    kind = response.headers.get("content-type", "no content type")
-    cut = f", cut: {response.truncated}" if response.truncated else ""
+    content_type = response.headers.get("content-type", "no content type")
+    cut_note = f", cut: {response.truncated}" if response.truncated else ""
     return printable(
-        f"{response.status} {response.url}  {response.size:,} bytes{cut}, {kind}, "
+        f"{response.status} {response.url}  {response.size:,} bytes{cut_note}, {content_type}, "
         f"{response.encoding}, {response.elapsed.total_seconds():.3f} s",
         limit=400,
     )

@@ -43,8 +43,8 @@ async def _tell(observer: Observer, *, every: timedelta, as_json: bool) -> None:
     from crawlcw.cli.terminal import overview
 
     while True:
-        look = await observer.look()
-        click.echo(json.dumps(overview.fields(look)) if as_json else overview.line(look))
+        state = await observer.look()
+        click.echo(json.dumps(overview.fields(state)) if as_json else overview.line(state))
         await anyio.sleep(every.total_seconds())
 
 
@@ -53,15 +53,15 @@ async def _show(observer: Observer, console: "Console", *, every: timedelta) -> 
 
     from crawlcw.cli.terminal import overview
 
-    last: Look | None = None
+    state: Look | None = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             try:
-                last = await observer.look(patience=_PATIENCE)
+                state = await observer.look(patience=_PATIENCE)
             except LedgerUnavailableError as error:
-                if last is None:
+                if state is None:
                     raise
                 # Keep polling: the ledger may come back, and the crawl itself waits as well.
-                last = replace(last, trouble=f"the ledger does not answer: {error}")
-            live.update(overview.picture(last, height=console.height), refresh=True)
+                state = replace(state, trouble=f"the ledger does not answer: {error}")
+            live.update(overview.picture(state, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())
