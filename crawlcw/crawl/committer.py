@@ -99,12 +99,12 @@ class TaskAdder:
         }
         if not fresh:
             return 0
-        new_count = await self.put(fresh)
-        self.stats.links_added += new_count
+        new = await self.put(fresh)
+        self.stats.links_added += new
         # Also for known tasks: the process that added one may have died before it woke the host.
         await self.announce(fresh.values())
         self.seen.add(fresh)
-        return new_count
+        return new
 
     def forget(self) -> None:
         """Forget which tasks the ledger has, because it may have lost them."""
