@@ -160,9 +160,9 @@ class Names:
         """Find uses of renamed names, and of Scrapy's attributes of a spider."""
         if not isinstance(node.ctx, ast.Load):
             return
-        dotted = self._source.dotted(node)
-        name = dotted.rpartition(".")[2]
-        if dotted.partition(".")[0] in FOREIGN_MODULES:
+        full_name = self._source.dotted(node)
+        name = full_name.rpartition(".")[2]
+        if full_name.partition(".")[0] in FOREIGN_MODULES:
             if name in _NAMES and name not in _SAME:
                 self._tell(node.lineno, ast.unparse(node), *_NAMES[name])
             return
@@ -182,8 +182,8 @@ class Names:
             self._tell(node.lineno, text, replacement, "spiders#Requests")
 
     def _call(self, call: ast.Call) -> None:
-        dotted = self._source.dotted(call.func)
-        if dotted.startswith("scrapy.") and dotted.endswith(_RULED):
+        full_name = self._source.dotted(call.func)
+        if full_name.startswith("scrapy.") and full_name.endswith(_RULED):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
                     code = f"{ast.unparse(call.func)}({keyword.arg}=...)"
@@ -253,13 +253,13 @@ class Names:
                 self._tell(statement.lineno, name, _setting(name, value), "settings")
 
 
-def _counterpart(dotted: str) -> tuple[str, str]:
-    name = dotted.rpartition(".")[2]
-    if name in _NAMES and not dotted.startswith("twisted"):
+def _counterpart(full_name: str) -> tuple[str, str]:
+    name = full_name.rpartition(".")[2]
+    if name in _NAMES and not full_name.startswith("twisted"):
         return _NAMES[name]
-    while dotted not in _MODULES:
-        dotted = dotted.rpartition(".")[0]
-    return _MODULES[dotted]
+    while full_name not in _MODULES:
+        full_name = full_name.rpartition(".")[0]
+    return _MODULES[full_name]
 
 
 def _setting(name: str, value: ast.expr | None) -> str:

@@ -103,11 +103,11 @@ def defined(statement: ast.stmt) -> list[str]:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
         case ast.Assign(targets=targets):
-            return [each.id for each in targets if isinstance(each, ast.Name)]
+            return [node.id for node in targets if isinstance(node, ast.Name)]
         case ast.AnnAssign(target=ast.Name(id=name)):
             return [name]
         case ast.If(body=body, orelse=orelse):
-            return [name for each in (*body, *orelse) for name in defined(each)]
+            return [name for node in (*body, *orelse) for name in defined(node)]
         case _:
             return []
 
@@ -123,13 +123,17 @@ class Source:
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.path.read_bytes(), str(self.path))
         self.imports = tuple(_imports(self.tree))
-        self._names = {each.name: each.dotted for each in self.imports}
+        self._names = {definition.name: definition.dotted for definition in self.imports}
         self._class_nodes = {
-            each.name: each for each in self.tree.body if isinstance(each, ast.ClassDef)
+            definition.name: definition
+            for definition in self.tree.body
+            if isinstance(definition, ast.ClassDef)
         }
         self._classes: dict[str, Class | None] = {}
         self.functions = {
-            each.name: each for each in self.tree.body if isinstance(each, FunctionNode)
+            definition.name: definition
+            for definition in self.tree.body
+            if isinstance(definition, FunctionNode)
         }
 
     def tell(
@@ -165,9 +169,9 @@ class Source:
     def _class(self, name: str) -> Class | None:
         node = self._class_nodes.get(name)
         if node is None:
-            module, _, last = self._names.get(name, "").rpartition(".")
-            other = self._beside(module)
-            return None if other is None else other.class_named(last)
+            module, _, class_name = self._names.get(name, "").rpartition(".")
+            source = self._beside(module)
+            return None if source is None else source.class_named(class_name)
         bases, foreign = [], []
         for expression in node.bases:
             base = self.class_named(expression.id) if isinstance(expression, ast.Name) else None
@@ -214,9 +218,12 @@ def path_of(expression: ast.expr) -> str:
 
 def _imports(tree: ast.Module) -> Iterator[Imported]:
     nodes = list(ast.walk(tree))
-    optional = {inner for node in nodes if _is_guard(node) for inner in ast.walk(node)}
+    optional = {descendant for node in nodes if _is_guard(node) for descendant in ast.walk(node)}
     in_functions = {
-        inner for node in nodes if isinstance(node, FunctionNode) for inner in ast.walk(node)
+        descendant
+        for node in nodes
+        if isinstance(node, FunctionNode)
+        for descendant in ast.walk(node)
     }
     for statement in nodes:
         match statement:
@@ -229,10 +236,10 @@ def _imports(tree: ast.Module) -> Iterator[Imported]:
                 pairs = [(entry, f"{package}.{entry.name}") for entry in names]
             case _:
                 continue
-        for alias, dotted in pairs:
+        for alias, full_name in pairs:
             yield Imported(
                 name=alias.asname or _top(alias.name),
-                dotted=dotted,
+                dotted=full_name,
                 line=statement.lineno,
                 is_optional=statement in optional,
                 in_function=statement in in_functions,

@@ -81,11 +81,13 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
     for name, method in methods.items():
         if [each.arg for each in method.node.args.args[1:2]] == ["response"]:
             new.add(name)
-    found: set[str] = set()
+    page_methods: set[str] = set()
     while new:
-        found |= new
-        new = {name for each in new for name in methods[each].reads if name in methods} - found
-    return found
+        page_methods |= new
+        new = {
+            name for each in new for name in methods[each].reads if name in methods
+        } - page_methods
+    return page_methods
 
 
 def _containers(spider: Class) -> set[str]:
@@ -112,12 +114,12 @@ def _is_container(value: ast.expr | None) -> bool:
 
 def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, str]]:
     lazy_assignments = {
-        inner
+        descendant
         for node in ast.walk(method)
         if isinstance(node, ast.If)
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Assign)
-        and any(_of_self(lazy_target) in _tested(node) for lazy_target in inner.targets)
+        for descendant in ast.walk(node)
+        if isinstance(descendant, ast.Assign)
+        and any(_of_self(lazy_target) in _tested(node) for lazy_target in descendant.targets)
     }
     for node in ast.walk(method):
         match node:
@@ -153,11 +155,11 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     flat_targets: list[ast.expr] = []
     while targets:
-        first, *targets = targets
-        if isinstance(first, ast.Tuple | ast.List):
-            targets = [*first.elts, *targets]
+        target, *targets = targets
+        if isinstance(target, ast.Tuple | ast.List):
+            targets = [*target.elts, *targets]
         else:
-            flat_targets.append(first)
+            flat_targets.append(target)
     return flat_targets
 
 

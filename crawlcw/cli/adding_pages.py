@@ -72,12 +72,12 @@ class PageAdder:
         tasks = [task for request in requests if (task := self._task(request, now)) is not None]
         if not tasks:
             return
-        added = await self._ledger.tasks.add(tasks)
-        for task, reason in added.rejected:
+        result = await self._ledger.tasks.add(tasks)
+        for task, reason in result.rejected:
             self._refuse("store-rejected", f"{task.url}: {reason}")
-        self.fed.new += added.new
-        self.fed.known += added.known
-        if added.known:
+        self.fed.new += result.new
+        self.fed.known += result.known
+        if result.known:
             self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.fed.again += await self._ledger.tasks.reopen_changed(changed_tasks)

@@ -220,19 +220,19 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _awaited(suspended: Any) -> list[FrameType]:
+def _awaited(awaitable: Any) -> list[FrameType]:
     """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
     frames: list[FrameType] = []
-    while suspended is not None:
+    while awaitable is not None:
         for frame_name, next_name in _SUSPENDED.values():
-            if frame := getattr(suspended, frame_name, None):
+            if frame := getattr(awaitable, frame_name, None):
                 frames.insert(0, frame)
-                suspended = getattr(suspended, next_name)
+                awaitable = getattr(awaitable, next_name)
                 break
         else:
             # Only the garbage collector knows the generator of an `__anext__`.
             candidates = [
-                referent for referent in gc.get_referents(suspended) if type(referent) in _SUSPENDED
+                referent for referent in gc.get_referents(awaitable) if type(referent) in _SUSPENDED
             ]
-            suspended = candidates[0] if len(candidates) == 1 else None
+            awaitable = candidates[0] if len(candidates) == 1 else None
     return frames

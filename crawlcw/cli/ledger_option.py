@@ -133,8 +133,8 @@ async def nothing_of(name: str, url: str) -> UsageError:
 
     Raises the errors of `recorded_names`.
     """
-    recorded = await recorded_names(url, settings=settings_of())
-    matches = difflib.get_close_matches(name, recorded, n=1)
+    known_names = await recorded_names(url, settings=settings_of())
+    matches = difflib.get_close_matches(name, known_names, n=1)
     return UsageError(
         f"nothing is recorded for a spider or use case named {name!r} in this ledger: "
         + (f"did you mean {matches[0]}? " if matches else "")

@@ -58,8 +58,8 @@ def find(text: str) -> type[Spider]:
 
     Raises `SpiderError`, which lists the available spiders.
     """
-    if (located := _located(text)) is not None:
-        return _in_module(*located)
+    if (target := _located(text)) is not None:
+        return _in_module(*target)
     if is_name(text):
         return _by_name(text)
     raise SpiderError(
@@ -179,29 +179,29 @@ def _by_name(name: str) -> type[Spider]:
             "give a file (spider.py) or package.module:Class"
         )
     entries = list(listed())
-    spiders = [each for each in entries if isinstance(each, Listed)]
-    matching = [each for each in spiders if each.name == name]
-    if len(matching) > 1:
-        locations = ", ".join(each.place for each in matching)
+    spiders = [entry for entry in entries if isinstance(entry, Listed)]
+    matching_spiders = [entry for entry in spiders if entry.name == name]
+    if len(matching_spiders) > 1:
+        locations = ", ".join(entry.place for entry in matching_spiders)
         raise SpiderError(f"several spiders are named {name!r}: say which of {locations}")
-    if matching:
-        return matching[0].kind
-    broken = [each for each in entries if isinstance(each, Broken)]
-    for each in broken:
+    if matching_spiders:
+        return matching_spiders[0].kind
+    broken_files = [entry for entry in entries if isinstance(entry, Broken)]
+    for entry in broken_files:
         # A file that cannot be loaded has no known spider name; its file name is a guess.
-        if each.path.stem == name:
-            raise each.error
-    raise SpiderError(_no_such(name, [each.name for each in spiders], broken))
+        if entry.path.stem == name:
+            raise entry.error
+    raise SpiderError(_no_such(name, [entry.name for entry in spiders], broken_files))
 
 
-def _no_such(name: str, names: list[str], broken: list[Broken]) -> str:
+def _no_such(name: str, names: list[str], broken_files: list[Broken]) -> str:
     matches = difflib.get_close_matches(name, names, n=2)
     parts = [f"there is no spider {name!r} in ./{FOLDER}"]
     if matches:
         parts.append(f"did you mean {' or '.join(matches)}?")
     parts.append(f"there are {', '.join(sorted(names))}" if names else "it has none")
-    if broken:
-        files = ", ".join(str(broken_file.path) for broken_file in broken)
+    if broken_files:
+        files = ", ".join(str(broken_file.path) for broken_file in broken_files)
         parts.append(f"{files} cannot be loaded (`crawlcw list` says why)")
     return "; ".join(parts)
 

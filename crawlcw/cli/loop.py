@@ -56,17 +56,17 @@ async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[N
 
 def stopped_by_signals() -> asyncio.Event:
     """Return an event that the first SIGINT or SIGTERM sets; the next one exits the process."""
-    stopped = asyncio.Event()
+    stop_event = asyncio.Event()
 
     def stop() -> None:
-        if stopped.is_set():
+        if stop_event.is_set():
             # Clients keep their tasks until the leases expire.
             os._exit(INTERRUPTED)
-        stopped.set()
+        stop_event.set()
 
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signal_number, stop)
-    return stopped
+    return stop_event
 
 
 async def until_stopped(work: Coroutine[None, None, None]) -> None:

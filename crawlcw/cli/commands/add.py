@@ -85,8 +85,8 @@ def command(
         source = _file_of_keys(name, sources)
         style, priority = style or _style(sources[0]), keys.priority(priority)
         tasks = reading_tasks.read(source, style, key=key, priority=priority)
-        added = loop.run(_add(use_case, ledger_url, tasks, stage))
-        _tell_added(added, as_json=as_json)
+        result = loop.run(_add(use_case, ledger_url, tasks, stage))
+        _tell_added(result, as_json=as_json)
         return OK
     if stage is not None or key != "key" or style == "csv":
         raise UsageError(f"{spider_name} is a spider: --stage, --key and CSV are for use cases")
@@ -156,14 +156,14 @@ async def _feed(
 
 def _tell_fed(counts: Fed, *, as_json: bool) -> None:
     if as_json:
-        refused = dict(counts.refused.most_common())
+        refused_by_reason = dict(counts.refused.most_common())
         click.echo(
             json.dumps(
                 {
                     "new": counts.new,
                     "known": counts.known,
                     "again": counts.again,
-                    "refused": refused,
+                    "refused": refused_by_reason,
                 }
             )
         )
@@ -188,14 +188,14 @@ def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
     return _file(sources[0])
 
 
-def _tell_added(added: Added, *, as_json: bool) -> None:
+def _tell_added(result: Added, *, as_json: bool) -> None:
     if as_json:
-        numbers = {"new": added.new, "known": added.known, "refused": len(added.rejected)}
+        numbers = {"new": result.new, "known": result.known, "refused": len(result.rejected)}
         click.echo(json.dumps(numbers))
         return
-    rejected_note = f", {len(added.rejected):,} cannot be stored" if added.rejected else ""
-    click.echo(f"{added.new:,} added, {added.known:,} known already{rejected_note}")
-    for task, reason in added.rejected[:10]:
+    rejected_note = f", {len(result.rejected):,} cannot be stored" if result.rejected else ""
+    click.echo(f"{result.new:,} added, {result.known:,} known already{rejected_note}")
+    for task, reason in result.rejected[:10]:
         click.echo(f"crawlcw: {printable(task.url)}: {printable(reason)}", err=True)
 
 

@@ -101,10 +101,10 @@ def _lines(name: str, report: Report) -> Iterator[str]:
         yield ""
         yield from _paragraph(finding)
     open_count = sum(f.count - f.mended for f in report.findings.values() if not f.note)
-    mended = sum(f.mended for f in report.findings.values())
+    mended_count = sum(f.mended for f in report.findings.values())
     yield ""
     conclusion = counted(open_count, "violation") if open_count else "clean: no violation"
-    yield f"{conclusion}; {mended:,} mended" if mended else conclusion
+    yield f"{conclusion}; {mended_count:,} mended" if mended_count else conclusion
 
 
 def _in_order(report: Report) -> list[Finding]:
@@ -116,9 +116,9 @@ def _in_order(report: Report) -> list[Finding]:
 
 def _paragraph(finding: Finding) -> Iterator[str]:
     advice = ADVICE[finding.kind]
-    mended = f", {finding.mended:,} mended" if finding.mended else ""
+    mended_note = f", {finding.mended:,} mended" if finding.mended else ""
     title = "note" if finding.note else "VIOLATION"
-    yield f"{title} {finding.kind} ({finding.count:,}{mended}): {advice.meaning}"
+    yield f"{title} {finding.kind} ({finding.count:,}{mended_note}): {advice.meaning}"
     for example in finding.examples:
         where = " ".join(example.where.values())
         yield f"    {where}: {example.detail}" if where else f"    {example.detail}"

@@ -157,13 +157,15 @@ def command(
     )
 
 
-def _crawl_by(processes: int, first: Process | None) -> Callable[..., Coroutine[Any, Any, int]]:
+def _crawl_by(
+    processes: int, first_process: Process | None
+) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
     # Imported here: a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
-        return partial(supervisor.crawl, processes=processes, first=first)
+        return partial(supervisor.crawl, processes=processes, first=first_process)
     from crawlcw.cli import crawling
 
     return crawling.crawl

@@ -174,12 +174,12 @@ def listing(*, as_json: bool) -> None:
     """
     entries = list(loading.listed())
     spiders = sorted((s for s in entries if isinstance(s, Listed)), key=lambda s: s.name)
-    broken = [entry for entry in entries if isinstance(entry, Broken)]
+    broken_files = [entry for entry in entries if isinstance(entry, Broken)]
     if as_json:
         for spider in spiders:
             fields = {"name": spider.name, "place": spider.place, "about": _about(spider)}
             click.echo(json.dumps(fields))
-        for broken_file in broken:
+        for broken_file in broken_files:
             click.echo(json.dumps({"file": str(broken_file.path), "error": str(broken_file.error)}))
         return
     name_width = max((len(spider.name) for spider in spiders), default=0)
@@ -187,7 +187,7 @@ def listing(*, as_json: bool) -> None:
     for spider in spiders:
         line = f"{spider.name:{name_width}}  {spider.place:{place_width}}  {_about(spider)}"
         click.echo(printable(line.rstrip(), limit=500))
-    for broken_file in broken:
+    for broken_file in broken_files:
         click.echo(printable(f"cannot be loaded: {broken_file.error}", limit=500))
     if not entries:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")

@@ -215,7 +215,7 @@ def _print(numbers: _Numbers) -> None:
     if counters.items_dropped:
         tables.show(two_columns("items not recorded by reason", _shown(counters.items_dropped)))
     if numbers.reasons:
-        reasons = {_reason(name): f"{n:,}" for name, n in numbers.reasons.items()}
+        reasons = {_reason(name): f"{task_count:,}" for name, task_count in numbers.reasons.items()}
         tables.show(two_columns("failed and ignored by reason", reasons))
     if counters.links_dropped:
         tables.show(two_columns("links not followed by reason", _shown(counters.links_dropped)))

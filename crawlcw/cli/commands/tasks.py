@@ -183,10 +183,8 @@ def _attempts(record: Record) -> Iterator[str]:
         )
         if response.final_url != record.task.url and record.leads_to is None:
             yield printable(f"  it was at {response.final_url}", limit=2000)
-    if (stored := record.task.stored) is not None:
-        yield printable(
-            f"  its body is in {stored.file}, {stored.length:,} bytes at {stored.offset:,}"
-        )
+    if (body := record.task.stored) is not None:
+        yield printable(f"  its body is in {body.file}, {body.length:,} bytes at {body.offset:,}")
     for claim in record.trace:
         fields = {k: v for k, v in trace_document(claim).items() if v is not None}
         yield printable(f"  claim {values.to_json(values.clean(fields))}", limit=700)

@@ -59,8 +59,10 @@ class WorkerState:
             fields["measures"] = Measures(**fields["measures"])
         if fields["finish_reason"] is not None:
             fields["finish_reason"] = FinishReason(fields["finish_reason"])
-        if (end := fields["ending"]) is not None:
-            fields["ending"] = EarlyEnd(reason=FinishReason(end["reason"]), detail=end["detail"])
+        if (early_end := fields["ending"]) is not None:
+            fields["ending"] = EarlyEnd(
+                reason=FinishReason(early_end["reason"]), detail=early_end["detail"]
+            )
         return cls(**fields)
 
 

@@ -360,8 +360,8 @@ class Supervisor:
     async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
         try:
-            first, self._first = self._first, None
-            await worker.start(share=share, began=self._began, process=first)
+            process, self._first = self._first, None
+            await worker.start(share=share, began=self._began, process=process)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",

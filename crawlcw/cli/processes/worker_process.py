@@ -112,8 +112,8 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Close the connection: a running worker then stops gracefully."""
-        for end in self._ends:
-            end.close()
+        for transport in self._ends:
+            transport.close()
 
     @property
     def _started(self) -> "subprocess.Popen[bytes]":

@@ -64,9 +64,9 @@ def line(look: Look) -> str:
     parts += [f"workers {len(look.workers):,} holding {task_count:,}"]
     if look.paused is not None:
         parts.append(_paused(look.paused))
-    failing = sum(host_line.host.failures > 0 for host_line in look.hosts)
-    if failing:
-        parts.append(f"hosts failing {failing:,}")
+    failing_count = sum(host_line.host.failures > 0 for host_line in look.hosts)
+    if failing_count:
+        parts.append(f"hosts failing {failing_count:,}")
     if look.reasons:
         parts.append(f"reasons {_reasons(look)}")
     return ", ".join(parts)

@@ -137,7 +137,7 @@ class Progress:
         parts = [f"{name} {number:,}" for name, number in self.counts.for_people().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
-        return f"{line}; {why}" if (why := self.standstill) else line
+        return f"{line}; {reason}" if (reason := self.standstill) else line
 
     @property
     def standstill(self) -> str:

@@ -45,8 +45,8 @@ def show(text: str, *, err: bool = False) -> None:
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, least: Sequence[int]) -> str:
     lines = [list(headers), *map(list, rows)]
     widths = [
-        max(first, *map(_cells, column))
-        for first, column in zip(least, zip(*lines, strict=True), strict=True)
+        max(min_width, *map(_cells, column))
+        for min_width, column in zip(least, zip(*lines, strict=True), strict=True)
     ]
     head, *body = (_line(cells, widths) for cells in lines)
     rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
