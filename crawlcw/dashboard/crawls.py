@@ -60,8 +60,8 @@ class Crawls:
 
     async def names(self) -> list[str]:
         """Return the shown names that have tasks, sorted."""
-        recorded = await self._recorded.get()
-        return [name for name in recorded if not self._only or name in self._only]
+        known_names = await self._recorded.get()
+        return [name for name in known_names if not self._only or name in self._only]
 
     async def overview(self, name: str) -> "Overview":
         """Return the overview of *name*; raises `RefusedError` for an unknown name."""

@@ -51,8 +51,8 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
 
 def _known_until(spans: Sequence[Span], *, now: datetime) -> datetime:
     """Return the time of the last known point; the workers have not written the next one yet."""
-    last = max((span.until for span in spans), default=now)
-    return last if now - last < 2 * rates.EVERY else now
+    last_time = max((span.until for span in spans), default=now)
+    return last_time if now - last_time < 2 * rates.EVERY else now
 
 
 def _per_second(slot: Slot, number: float) -> float:

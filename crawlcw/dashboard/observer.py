@@ -176,13 +176,13 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
     """Return the tasks finished a second since *since*, idle times included."""
     if not spans:
         return None
-    finished = 0.0
+    finished_tasks = 0.0
     for span in spans:
         # A span that began earlier counts in part.
         share = (span.until - max(span.since, since)).total_seconds() / span.seconds
-        finished += share * span.vitals.finished
+        finished_tasks += share * span.vitals.finished
     start = max(min(span.since for span in spans), since)
-    return finished / max((spans[-1].until - start).total_seconds(), 1.0)
+    return finished_tasks / max((spans[-1].until - start).total_seconds(), 1.0)
 
 
 def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:

@@ -127,14 +127,14 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
         task_filter = replace(task_filter, until=ledger.now() + timedelta(milliseconds=1))
     match asked.action:
         case "retry":
-            changed = await ledger.admin.retry_failed(task_filter)
+            changed_count = await ledger.admin.retry_failed(task_filter)
         case "ignore":
-            changed = await ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
+            changed_count = await ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
         case "reset":
-            changed = await ledger.admin.reopen(task_filter, anew=True)
+            changed_count = await ledger.admin.reopen(task_filter, anew=True)
         case _:
             assert_never(asked.action)
-    return {"changed": changed}
+    return {"changed": changed_count}
 
 
 async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:

@@ -174,24 +174,24 @@ def _stock(rng: random.Random) -> list[Book]:
             book = _book(rng, category, nouns.split())
             books.setdefault(book.path, book)
     # The one book whose page is not UTF-8.
-    *rest, last = books.values()
-    return [*rest, replace(last, title="Crème, Sugar & “Naïve” Shadows", price="19.90")]
+    *other_books, last_book = books.values()
+    return [*other_books, replace(last_book, title="Crème, Sugar & “Naïve” Shadows", price="19.90")]
 
 
 def _book(rng: random.Random, category: str, nouns: Sequence[str]) -> Book:
-    noun, other = rng.sample(nouns, 2)
+    noun, other_noun = rng.sample(nouns, 2)
     template_values = {
         "noun": noun,
-        "other": other,
+        "other": other_noun,
         "adjective": rng.choice(_ADJECTIVES.split()),
         "place": rng.choice(_PLACES.split()),
         "number": rng.choice(_NUMBERS.split()),
     }
-    first, last = rng.choice(_FIRST_NAMES.split()), rng.choice(_LAST_NAMES.split())
+    first_name, last_name = rng.choice(_FIRST_NAMES.split()), rng.choice(_LAST_NAMES.split())
     description = " ".join(rng.sample(_SENTENCES, 3))
     return Book(
         title=rng.choice(_TITLES).format(**template_values).replace("_", " "),
-        author=f"{first} {last}",
+        author=f"{first_name} {last_name}",
         category=category,
         price=f"{rng.randrange(8, 60) / 2 - 0.1:.2f}",
         copies=max(0, rng.randrange(-3, 15)),
@@ -228,8 +228,8 @@ def _pages(books: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
         shelf = [book for book in books if book.category == category]
         pages |= _shelf_pages(category, shelf)
         for position, book in enumerate(shelf, start=1):
-            related = [shelf[(position + step) % len(shelf)] for step in range(_RELATED)]
-            pages[book.path] = _book_page(book, related)
+            related_books = [shelf[(position + step) % len(shelf)] for step in range(_RELATED)]
+            pages[book.path] = _book_page(book, related_books)
     for author in authors:
         author_books = [book for book in books if book.author == author]
         pages[_path("author", author)] = _page(
@@ -239,22 +239,27 @@ def _pages(books: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
 
 
 def _shelf_pages(category: str, shelf: Sequence[Book]) -> dict[str, tuple[bytes, str]]:
-    first = _path("category", category)
+    first_path = _path("category", category)
     offsets = range(0, len(shelf), _PER_PAGE)
-    paths = [first, *(f"{first}page-{n}/" for n in range(2, len(offsets) + 1))]
+    paths = [first_path, *(f"{first_path}page-{index}/" for index in range(2, len(offsets) + 1))]
     pages = {}
-    for n, (path, offset) in enumerate(zip(paths, offsets, strict=True)):
-        step_links = [_link(paths[n - 1], "Previous", rel="prev")] if n else []
-        step_links += [_link(paths[n + 1], "Next", rel="next")] if n + 1 < len(paths) else []
+    for index, (path, offset) in enumerate(zip(paths, offsets, strict=True)):
+        step_links = [_link(paths[index - 1], "Previous", rel="prev")] if index else []
+        step_links += (
+            [_link(paths[index + 1], "Next", rel="next")] if index + 1 < len(paths) else []
+        )
         cards = _cards(shelf[offset : offset + _PER_PAGE])
         pages[path] = _page(category, f"<div>{cards}</div><nav>{_list(step_links)}</nav>")
     return pages
 
 
-def _book_page(book: Book, related: Iterable[Book]) -> tuple[bytes, str]:
+def _book_page(book: Book, related_books: Iterable[Book]) -> tuple[bytes, str]:
     stock = f"In stock, {book.copies} left" if book.copies else "Sold out"
     # Relative links, to exercise their resolution.
-    related_links = [_link(f"..{b.path.removeprefix('/book')}", b.title) for b in related]
+    related_links = [
+        _link(f"..{related_book.path.removeprefix('/book')}", related_book.title)
+        for related_book in related_books
+    ]
     author = _link(_path("author", book.author), book.author, rel="author", itemprop="author")
     genre = _link(_path("category", book.category), book.category, itemprop="genre")
     main = f"""

@@ -168,24 +168,24 @@ class _Examination:
     async def _twice(self, check: _Check) -> None:
         """Report the candidates of a check that are still candidates a moment later."""
         # By the text of their keys, because these may have any type.
-        first: dict[str, Any] = {}
+        keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
-            first[repr(candidate.key)] = candidate.key
-            if len(first) >= _CANDIDATES:
-                await self._look_again(check, first)
-                first.clear()
-        if first:
-            await self._look_again(check, first)
+            keys_by_text[repr(candidate.key)] = candidate.key
+            if len(keys_by_text) >= _CANDIDATES:
+                await self._look_again(check, keys_by_text)
+                keys_by_text.clear()
+        if keys_by_text:
+            await self._look_again(check, keys_by_text)
 
-    async def _look_again(self, check: _Check, first: Mapping[str, Any]) -> None:
+    async def _look_again(self, check: _Check, keys_by_text: Mapping[str, Any]) -> None:
         await anyio.sleep(self.second_look.total_seconds())
-        async for candidate in check([*first.values()]):
+        async for candidate in check([*keys_by_text.values()]):
             mendable = [problem for problem in candidate.violations if problem.mend is not None]
             will_repair = self.repair and bool(mendable)
             repaired = will_repair and await candidate.repair() is not False
             for violation in candidate.violations:
-                mended = repaired and violation.mend is not None
-                self.report.add(violation, candidate.where, mended=mended)
+                was_mended = repaired and violation.mend is not None
+                self.report.add(violation, candidate.where, mended=was_mended)
 
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for document in self.ledger.inspection.examine(Part.TASKS, only=only):
@@ -210,11 +210,11 @@ class _Examination:
         change: dict[str, Any] = {}
         for violation in violations:
             change |= violation.mend or {}
-        mended = await self.ledger.admin.mend(document, change)
+        was_mended = await self.ledger.admin.mend(document, change)
         due = change.get("due")
-        if mended and isinstance(due, datetime) and not self.ledger.kind.tracked:
+        if was_mended and isinstance(due, datetime) and not self.ledger.kind.tracked:
             await self.ledger.hosts.wake({document["host"]: due})
-        return mended
+        return was_mended
 
     async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""

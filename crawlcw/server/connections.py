@@ -189,13 +189,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        refused = self._connections.refused
+        refused_connections = self._connections.refused
         if self._connections.admit(self, transport):
             self._served = self._make()
             self.wait(self._connections.deadlines.headers)
             self._served.connection_made(transport)
-        elif len(refused) < _MOST_REFUSALS:
-            refused.add(self)
+        elif len(refused_connections) < _MOST_REFUSALS:
+            refused_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
             # Read the request until then, because closing with unread data resets the

@@ -114,8 +114,8 @@ def _in_query(schema: Document, shared: Document) -> list[Document]:
 
 def _not_null(schema: Document) -> Document:
     """Return the schema of a query parameter: optional, but never null."""
-    fields = {name: each for name, each in schema.items() if name not in ("default", "title")}
+    fields = {name: value for name, value in schema.items() if name not in ("default", "title")}
     if kinds := fields.pop("anyOf", None):
-        (kind,) = (each for each in kinds if each != {"type": "null"})
+        (kind,) = (value for value in kinds if value != {"type": "null"})
         fields |= kind
     return fields

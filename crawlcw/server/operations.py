@@ -101,12 +101,12 @@ class Api:
     ) -> answers.Created:
         """Add one task, or up to 1,000 `tasks`. Known tasks do not change."""
         tasks = asked.tasks if isinstance(asked, bodies.NewTasks) else [asked]
-        added = await self.tracker.add_many(_made(tracking.NewTask, body) for body in tasks)
+        result = await self.tracker.add_many(_made(tracking.NewTask, body) for body in tasks)
         rejected = [
             answers.RejectedTask(key=task.url, error=printable(reason))
-            for task, reason in added.rejected
+            for task, reason in result.rejected
         ]
-        return answers.Created(new=added.new, known=added.known, rejected=rejected)
+        return answers.Created(new=result.new, known=result.known, rejected=rejected)
 
     @_operation("POST", "/hold_task", asks=bodies.HoldTask, gives=answers.Held)
     async def hold_task(self, asked: bodies.HoldTask, request: web.Request) -> answers.Held:

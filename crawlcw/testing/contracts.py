@@ -137,8 +137,8 @@ class DownloaderContract:
         self, downloader: Downloader, origin: str
     ) -> None:
         """Refused connection, closed connection, incomplete body, timeout."""
-        refused = "http://127.0.0.1:1/"
-        for url in (refused, *(f"{origin}/{path}" for path in ("nothing", "cut", "silence"))):
+        refused_url = "http://127.0.0.1:1/"
+        for url in (refused_url, *(f"{origin}/{path}" for path in ("nothing", "cut", "silence"))):
             try:
                 await downloader.fetch(Request(url), url=url)
             except FetchError:
@@ -164,9 +164,9 @@ class DownloaderContract:
     ) -> None:
         """Many fetchers use the downloader concurrently."""
         urls = [f"{origin}/number/{number}" for number in range(_MANY)]
-        answers = await asyncio.gather(*(downloader.fetch(Request(url), url=url) for url in urls))
-        assert [answer.body for answer in answers] == [b"%d" % n for n in range(_MANY)]
-        assert [answer.url for answer in answers] == urls
+        responses = await asyncio.gather(*(downloader.fetch(Request(url), url=url) for url in urls))
+        assert [response.body for response in responses] == [b"%d" % n for n in range(_MANY)]
+        assert [response.url for response in responses] == urls
 
     @_test
     async def test_it_may_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
@@ -295,10 +295,10 @@ class LayerContract:
         async def below(_: Attempt, request: Request) -> Response:
             return Response(request.url, request=request)
 
-        first = Request(_URL, headers={"X-Own": "mine"})
-        copy = first.elsewhere(first.url, headers=first.headers)
-        await _result(layer(Attempt(request=first), copy, below))
-        assert (first.url, dict(first.headers)) == (_URL, {"X-Own": "mine"})
+        first_request = Request(_URL, headers={"X-Own": "mine"})
+        sent_request = first_request.elsewhere(first_request.url, headers=first_request.headers)
+        await _result(layer(Attempt(request=first_request), sent_request, below))
+        assert (first_request.url, dict(first_request.headers)) == (_URL, {"X-Own": "mine"})
 
     @_test
     async def test_a_failure_stays_one(self, layer: Layer) -> None:
