@@ -51,9 +51,9 @@ class LedgerClock:
         reading = self.monotonic()
         if reading >= self._to_set and self._time_of_day is not None:
             self._to_set = reading + _SET_EVERY
-            found = self._time_of_day()
-            if found >= self._shown - _LONGEST_STANDSTILL:
-                self.set(found, asked=reading, answered=reading)
+            time_of_day = self._time_of_day()
+            if time_of_day >= self._shown - _LONGEST_STANDSTILL:
+                self.set(time_of_day, asked=reading, answered=reading)
         # Cached, because callers read it several times in a millisecond: each page six times.
         milliseconds = int((reading + self._offset) * 1000)
         if milliseconds > self._latest:
@@ -91,8 +91,8 @@ class Stalls:
 
     def since(self, began: float, *, now: float) -> float:
         """Return the total length of the stalls since *began*."""
-        stood = self._stalls and self._stalls[-1][1] > began
-        if not stood and now - self._due < _COUNTED_FROM:  # the usual case
+        has_stalls = self._stalls and self._stalls[-1][1] > began
+        if not has_stalls and now - self._due < _COUNTED_FROM:  # the usual case
             return 0.0
         return sum(self._lengths(began, now))
 
@@ -112,16 +112,16 @@ class Stalls:
         limit = limits.get(reason)
         if limit is None:
             return False
-        stood = sum(lengths)
-        weighs = longest >= STANDSTILL or stood >= _PART * limit
-        return weighs and now - began - stood < limit
+        stalled_seconds = sum(lengths)
+        weighs = longest >= STANDSTILL or stalled_seconds >= _PART * limit
+        return weighs and now - began - stalled_seconds < limit
 
-    def _lengths(self, began: float, now: float) -> list[float]:
+    def _lengths(self, attempt_start: float, now: float) -> list[float]:
         lengths = []
         for start, end in reversed((*self._stalls, (self._due, now))):
-            if end <= began:
+            if end <= attempt_start:
                 break
-            length = end - max(start, began)
+            length = end - max(start, attempt_start)
             if length >= _COUNTED_FROM:
                 lengths.append(length)
         return lengths
@@ -140,7 +140,7 @@ class Silence:
 
     def look(self, now: float, *, heard: bool) -> float:
         """Record whether anything was *heard* since the last call; return the silent seconds."""
-        passed = min(now - self._looked, self._longest)
+        elapsed = min(now - self._looked, self._longest)
         self._looked = now
-        self.seconds = 0.0 if heard else self.seconds + passed
+        self.seconds = 0.0 if heard else self.seconds + elapsed
         return self.seconds

@@ -76,12 +76,14 @@ def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> 
     *is_empty* says that no task remains. The result is `failed` if tasks remain and no worker has
     another reason.
     """
-    found = set(reasons)
+    distinct_reasons = set(reasons)
     # A worker that has drained the ledger has added all start URLs. If tasks remain, other
     # workers released or added them later.
-    if not is_empty and found != {FinishReason.DRAINED}:
-        found.discard(FinishReason.DRAINED)
-    return next((reason for reason in FINISH_RULES if reason in found), FinishReason.FAILED)
+    if not is_empty and distinct_reasons != {FinishReason.DRAINED}:
+        distinct_reasons.discard(FinishReason.DRAINED)
+    return next(
+        (reason for reason in FINISH_RULES if reason in distinct_reasons), FinishReason.FAILED
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +142,11 @@ class DroppedLinks:
     def note(self, reason: str, link: str) -> None:
         """Count one link; *link* is its text in the page, which may be anything."""
         self.counts[reason] += 1
-        kept = self.examples.setdefault(reason, [])
+        examples = self.examples.setdefault(reason, [])
         # Clean only the kept ones: a page may have thousands, and cleaning all costs more than
         # filtering them.
-        if len(kept) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in kept:
-            kept.append(example)
+        if len(examples) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in examples:
+            examples.append(example)
 
     def add(self, other: "DroppedLinks") -> None:
         """Add the counts of *other*."""
@@ -227,19 +229,19 @@ class Counters:
     def __add__(self, other: "Counters") -> "Counters":
         """Return the sum of both, with the largest numbers of a mapping first."""
         hosts = {**self.hosts_given_up, **other.hosts_given_up}
-        more = self.more_hosts_given_up + other.more_hosts_given_up
+        more_hosts = self.more_hosts_given_up + other.more_hosts_given_up
         total: dict[str, Any] = {
             "longest_stall": max(self.longest_stall, other.longest_stall),
             "link_examples": merged_examples([self.link_examples, other.link_examples]),
             "hosts_given_up": dict(islice(hosts.items(), MOST_NAMED)),
-            "more_hosts_given_up": more + max(0, len(hosts) - MOST_NAMED),
+            "more_hosts_given_up": more_hosts + max(0, len(hosts) - MOST_NAMED),
         }
-        for name in (each.name for each in fields(Counters) if each.name not in total):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            if isinstance(mine, Mapping):
-                total[name] = dict((Counter(mine) + Counter(theirs)).most_common())
+        for name in (counter.name for counter in fields(Counters) if counter.name not in total):
+            own_value, other_value = getattr(self, name), getattr(other, name)
+            if isinstance(own_value, Mapping):
+                total[name] = dict((Counter(own_value) + Counter(other_value)).most_common())
             else:
-                total[name] = mine + theirs
+                total[name] = own_value + other_value
         return Counters(**total)
 
 
@@ -258,8 +260,8 @@ class Report(Counters):
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:
         """Return the report with these counters; *fields_* are the other fields of a report."""
-        counted = {each.name: getattr(counters, each.name) for each in fields(Counters)}
-        return cls(**counted, **fields_)
+        values = {counter.name: getattr(counters, counter.name) for counter in fields(Counters)}
+        return cls(**values, **fields_)
 
     @property
     def any_finished(self) -> bool | None:
@@ -277,5 +279,5 @@ def failed_pages(reasons: Mapping[str, int]) -> int:
 
     Pages beyond `max_pages_per_host` did not fail, although `retry-failed` also brings them back.
     """
-    failed = FAILURE_REASONS - {Reason.HOST_FULL}
-    return sum(number for reason, number in reasons.items() if reason in failed)
+    failure_reasons = FAILURE_REASONS - {Reason.HOST_FULL}
+    return sum(number for reason, number in reasons.items() if reason in failure_reasons)

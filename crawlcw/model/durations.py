@@ -24,15 +24,15 @@ def duration(value: timedelta | float | str) -> timedelta:
     Raises `SettingsError` for anything else.
     """
     try:
-        found = _read(value)
+        length = _read(value)
     except (AttributeError, OverflowError, TypeError, ValueError):
         # AttributeError and TypeError: another type, for example a list in pyproject.toml.
-        found = None
-    if found is None or not timedelta(0) <= found <= _LONGEST:
+        length = None
+    if length is None or not timedelta(0) <= length <= _LONGEST:
         raise SettingsError(
             f"{value!r} is not a duration: write seconds, or a text such as 30s, 5m, 1h30m, 7d"
         )
-    return found
+    return length
 
 
 def _read(value: timedelta | float | str) -> timedelta | None:

@@ -174,9 +174,9 @@ class _Probe:
         pages that are throttled for the first time count: otherwise some pages would never cost
         an attempt. One is enough if the host has a *delay*, because it has shown a limit before.
         """
-        first = sum(self.pages.values())
+        first_throttled = sum(self.pages.values())
         # After a rest one page less is enough: the probe gets a good response in any case.
-        return first >= (1 if delay else _MANY - self.rested)
+        return first_throttled >= (1 if delay else _MANY - self.rested)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -266,23 +266,23 @@ class Origin(Breaker):
         rest that it asks for before the probe: a host with a limit would throttle the probe, too.
         """
         self.resolved = True
-        before, mark = marks.get(page), _Mark(now)
+        previous, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
         # A mark from before the origin opened does not count.
-        known = before if before is not None and before.at >= self.opened_at else None
-        if known is not None and known.own:
+        valid_mark = previous if previous is not None and previous.at >= self.opened_at else None
+        if valid_mark is not None and valid_mark.own:
             mark.own = True
             return Cause.PAGE
         if self.given_up is not None or self.sent_before_opening(sent):
             return Cause.ORIGIN
         if may_probe and not self.failures and self.probe_page not in (None, url):
             if self.probe is None:
-                short = 0 < (error.retry_after or 0) <= _SHORT_REST
-                self.probe = _Probe(now, rested=is_new and short and not self.cleared)
-            self.probe.pages.setdefault(page, before is None)
+                is_short = 0 < (error.retry_after or 0) <= _SHORT_REST
+                self.probe = _Probe(now, rested=is_new and is_short and not self.cleared)
+            self.probe.pages.setdefault(page, previous is None)
             self.probe.retry_after = max(self.probe.retry_after, error.retry_after or 0.0)
             return None
-        if known is not None and self.good_at is not None and self.good_at > known.at:
+        if valid_mark is not None and self.good_at is not None and self.good_at > valid_mark.at:
             mark.own = True
             return Cause.PAGE
         return Cause.ORIGIN
@@ -303,35 +303,39 @@ class Origin(Breaker):
         *chance* is that of `Policy.rest`. *named* says that the host's name had an address,
         *other_answers* that its other origin answers.
         """
-        reason, asked, faults = error.underlying, error.retry_after, 1
+        reason, requested_rest, faults = error.underlying, error.retry_after, 1
         self.has_refused = self.has_refused or reason is Reason.HTTP_STATUS
         if self.sent_before_opening(sent):
-            more = policy.rest(self.failures, retry_after=asked, chance=chance) if asked else 0.0
-            self.until = max(self.until or now, now + more)
+            extra_rest = (
+                policy.rest(self.failures, retry_after=requested_rest, chance=chance)
+                if requested_rest
+                else 0.0
+            )
+            self.until = max(self.until or now, now + extra_rest)
             return 0
         if (probe := self.probe) is not None:
             # The throttled pages have asked for a rest, too. If the host still throttles after
             # that rest, they count as one more fault.
-            self.probe, asked = None, max(probe.retry_after, asked or 0.0)
+            self.probe, requested_rest = None, max(probe.retry_after, requested_rest or 0.0)
             faults += probe.rested and reason is Reason.HTTP_STATUS
-        failures, most = self.failures + faults, policy.max_failures
+        failures, max_failures = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
             # Counted apart: a resolver's mistakes must not add to other failures of the origin.
             self.unresolved += 1
-            since = now if self.failing_since is None else self.failing_since
-            last = failures >= most and now - since >= LONGEST_OUTAGE
+            failing_since = now if self.failing_since is None else self.failing_since
+            is_final = failures >= max_failures and now - failing_since >= LONGEST_OUTAGE
         else:
-            closed = reason is Reason.DNS_NXDOMAIN or (other_answers and reason in PAST_THE_NAME)
+            is_closed = reason is Reason.DNS_NXDOMAIN or (other_answers and reason in PAST_THE_NAME)
             # A port that throttles pages (429) is not closed.
-            if closed and self.good_at is None and not self.has_refused:
-                most = min(most, _FEW_FAILURES)
-            last = failures - self.unresolved >= most
+            if is_closed and self.good_at is None and not self.has_refused:
+                max_failures = min(max_failures, _FEW_FAILURES)
+            is_final = failures - self.unresolved >= max_failures
         self.resolved = self.resolved or reason not in _DNS_FAILURES
-        rest = policy.rest(failures, retry_after=asked, chance=chance)
+        rest = policy.rest(failures, retry_after=requested_rest, chance=chance)
         self.open(now=now, rest=rest, faults=faults)
-        if last and self.given_up is None:
-            gone = reason is Reason.DNS_NXDOMAIN
-            self.given_up = reason if gone else Reason.HOST_UNREACHABLE
+        if is_final and self.given_up is None:
+            is_nxdomain = reason is Reason.DNS_NXDOMAIN
+            self.given_up = reason if is_nxdomain else Reason.HOST_UNREACHABLE
         return faults
 
 
@@ -478,8 +482,8 @@ class Uplink(Breaker):
 
         None: there are no more probes after an hour.
         """
-        since = now if self.failing_since is None else self.failing_since
+        failing_since = now if self.failing_since is None else self.failing_since
         pause = min(_FIRST_PAUSE * (1 << min(self.failures, 10)), _LONGEST_PAUSE)
         self.open(now=now, rest=pause)
-        self.is_blocked = now - since < LONGEST_OUTAGE
+        self.is_blocked = now - failing_since < LONGEST_OUTAGE
         return pause if self.is_blocked else None

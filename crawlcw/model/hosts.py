@@ -80,10 +80,10 @@ class Host:
 
     def copy(self) -> "Host":
         """Return a copy that later changes do not affect."""
-        found = copy(self)
+        host_copy = copy(self)
         copies = {scheme: copy(origin) for scheme, origin in self.origins.items()}
-        found.origins = defaultdict(Origin, copies)
-        return found
+        host_copy.origins = defaultdict(Origin, copies)
+        return host_copy
 
     @property
     def lost_origins(self) -> dict[str, Reason]:
@@ -97,16 +97,16 @@ class Host:
     @property
     def is_silent(self) -> bool:
         """Whether it has failed and has never sent a good response in this crawl."""
-        return self.failures > 0 and all(each.good_at is None for each in self.origins.values())
+        return self.failures > 0 and all(origin.good_at is None for origin in self.origins.values())
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
         """Return the end of an origin's rest; None: it does not rest, or the whole host does."""
         seconds = self.origins[scheme].until
         if seconds is None:
             return None
-        until = datetime.fromtimestamp(seconds, UTC)
-        host_rests = self.not_before is not None and self.not_before >= until
-        return None if until <= now or host_rests else until
+        rest_end = datetime.fromtimestamp(seconds, UTC)
+        host_rests = self.not_before is not None and self.not_before >= rest_end
+        return None if rest_end <= now or host_rests else rest_end
 
     def probe_url(self, *, now: datetime) -> str | None:
         """Return the probe page to fetch first after the host's rest, if there is one.
@@ -171,8 +171,12 @@ class Host:
         throttling. *chance* in [0, 1) adds up to a tenth to the rest.
         """
         origin, is_load = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
-        others = [other for other in self.origins.values() if other is not origin]
-        alone = not is_load and any(each.good_at and not each.failures for each in others)
+        other_origins = [
+            candidate for candidate in self.origins.values() if candidate is not origin
+        ]
+        other_answers = not is_load and any(
+            other.good_at and not other.failures for other in other_origins
+        )
         faults = origin.fault(
             error,
             sent=sent.timestamp(),
@@ -180,16 +184,18 @@ class Host:
             policy=policy,
             chance=chance,
             # Both origins share the host's name, so an address for one counts for the other.
-            named=any(each.resolved for each in others),
-            other_answers=alone,
+            named=any(other.resolved for other in other_origins),
+            other_answers=other_answers,
         )
-        if not alone:
+        if not other_answers:
             self.failures += faults
-        if not alone and origin.until is not None and origin.given_up is None:
-            until = datetime.fromtimestamp(origin.until, UTC)
+        if not other_answers and origin.until is not None and origin.given_up is None:
+            rest_end = datetime.fromtimestamp(origin.until, UTC)
             # A longer rest of the host stays. A given-up origin adds no rest: its tasks send no
             # requests, so any process may lease the host next.
-            self.not_before = until if self.not_before is None else max(self.not_before, until)
+            self.not_before = (
+                rest_end if self.not_before is None else max(self.not_before, rest_end)
+            )
         if is_load:
             longest = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:

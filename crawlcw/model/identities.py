@@ -166,8 +166,8 @@ def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy)
     If there was no sign that its login worked, this counts as a failed login.
     """
     failures = 0 if identity.score else identity.failures + 1
-    out = replace(identity, cookies={}, headers=())
-    return _resting(out, why, failures=failures, now=now, policy=policy)
+    logged_out = replace(identity, cookies={}, headers=())
+    return _resting(logged_out, why, failures=failures, now=now, policy=policy)
 
 
 def moved(identity: Identity, *, proxy: str | None) -> Identity:
@@ -194,14 +194,14 @@ def _released(identity: Identity) -> Identity:
 
 
 def _resting(
-    identity: Identity, why: str, *, failures: int, now: datetime, policy: LoginPolicy
+    identity: Identity, cause: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
     # No wait after the first failure, which may be chance.
     wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),
         state=IdentityState.RETIRED,
-        reason=why,
+        reason=cause,
         failures=failures,
         not_before=now + wait if failures > 1 else None,
         given_up=now if failures >= policy.most else None,

@@ -69,19 +69,19 @@ def parse(text: object) -> Proxy:
     """
     if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
         raise SettingsError(f"it is no proxy: {_HOW}")
-    whole = text.strip()
+    url = text.strip()
     try:
-        split = urlsplit(whole if "://" in whole else f"http://{whole}")
-        port = split.port
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = parts.port
     except ValueError:
         raise SettingsError(f"it is no proxy: {_HOW}") from None
-    scheme, host = split.scheme.lower(), split.hostname or ""
+    scheme, host = parts.scheme.lower(), parts.hostname or ""
     if scheme not in PORTS:
         raise SettingsError(f"its scheme is none of {', '.join(PORTS)}: {_HOW}")
-    if not host or split.path not in ("", "/") or split.query or split.fragment:
+    if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise SettingsError(f"it is no proxy: {_HOW}")
-    user = None if split.username is None else unquote(split.username)
-    password = None if split.password is None else unquote(split.password)
+    user = None if parts.username is None else unquote(parts.username)
+    password = None if parts.password is None else unquote(parts.password)
     if user is not None and (":" in user or not (user + (password or "")).isprintable()):
         raise SettingsError("its user has a colon, or its password is not one line of text")
     return Proxy(scheme, host, PORTS[scheme] if port is None else port, user, password)
@@ -103,8 +103,8 @@ class NoProxy:
                 networks.append(ipaddress.ip_network(entry.strip("[]"), strict=False))
             except ValueError:
                 name, colon, port = entry.rpartition(":")
-                found = (name, int(port)) if colon and port.isdigit() else (entry, None)
-                names.add((found[0].removeprefix("*.").strip(".[]"), found[1]))
+                exception = (name, int(port)) if colon and port.isdigit() else (entry, None)
+                names.add((exception[0].removeprefix("*.").strip(".[]"), exception[1]))
         return cls(frozenset(names), tuple(networks))
 
     def covers(self, host: str, port: int | None) -> bool:
@@ -114,14 +114,18 @@ class NoProxy:
         name = host.lower().rstrip(".")
         address = address_of(name)
         if address is not None and any(
-            address.version == each.version and address in each for each in self.networks
+            address.version == network.version and address in network for network in self.networks
         ):
             return True
-        parts = [name]
+        domains = [name]
         while address is None and "." in name:
             name = name.partition(".")[2]
-            parts.append(name)
-        return any((part, at) in self.names for part in parts for at in (None, port))
+            domains.append(name)
+        return any(
+            (domain, listed_port) in self.names
+            for domain in domains
+            for listed_port in (None, port)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,7 @@ class ProxyEnvironment:
 
 
 def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
-    found: dict[str, Proxy] = {}
+    proxy_by_scheme: dict[str, Proxy] = {}
     everywhere = _variable(variables, "all_proxy")
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
@@ -164,12 +168,12 @@ def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
             text = everywhere
         if text:
             try:
-                found[scheme] = parse(text)
+                proxy_by_scheme[scheme] = parse(text)
             except SettingsError as error:
                 raise SettingsError(
                     f"the variable {name} (or all_proxy): {error}; proxy_env=false ignores it"
                 ) from None
-    return found
+    return proxy_by_scheme
 
 
 def _variable(variables: Mapping[str, str], name: str) -> str | None:

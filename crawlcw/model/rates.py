@@ -85,8 +85,8 @@ class Point:
     @property
     def kept_days(self) -> int:
         """Its lifetime in days."""
-        whole = minute_of(self.time).minute % (COARSE // EVERY) == 0
-        return KEPT_DAYS if whole or self.last else FINE_DAYS
+        is_coarse = minute_of(self.time).minute % (COARSE // EVERY) == 0
+        return KEPT_DAYS if is_coarse or self.last else FINE_DAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +121,10 @@ class Slot:
     def add(self, span: Span) -> None:
         """Count the part of a span that is within the slot."""
         common = min(self.until, span.until) - max(self.since, span.since)
-        part, vitals = common.total_seconds() / span.seconds, span.vitals
-        self.finished += part * vitals.finished
-        self.failed += part * vitals.failed
-        self.ignored += part * vitals.ignored
+        share, vitals = common.total_seconds() / span.seconds, span.vitals
+        self.finished += share * vitals.finished
+        self.failed += share * vitals.failed
+        self.ignored += share * vitals.ignored
         self.lag = max(self.lag, vitals.lag)
 
 
@@ -144,27 +144,33 @@ def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[
     The points are those from `first_read` on, in any order. The spans are sorted by their
     ends. A worker's first span begins at its start, unless that was before `first_read`.
     """
-    found: list[Span] = []
+    span_list: list[Span] = []
     ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
     for _, of_worker in groupby(ordered, key=lambda point: point.worker):
-        own = [*of_worker]
-        began = own[0].started
-        if began >= first_read(since):
-            start = Point(worker=own[0].worker, started=began, time=began, vitals=Vitals())
-            own.insert(0, start)
-        found += [
-            _span(before, after)
-            for before, after in pairwise(own)
-            if since <= after.time < until and after.time > before.time
+        worker_points = [*of_worker]
+        started_at = worker_points[0].started
+        if started_at >= first_read(since):
+            start = Point(
+                worker=worker_points[0].worker, started=started_at, time=started_at, vitals=Vitals()
+            )
+            worker_points.insert(0, start)
+        span_list += [
+            _span(previous_point, next_point)
+            for previous_point, next_point in pairwise(worker_points)
+            if since <= next_point.time < until and next_point.time > previous_point.time
         ]
-    return sorted(found, key=lambda span: (span.until, span.worker))
+    return sorted(span_list, key=lambda span: (span.until, span.worker))
 
 
-def _span(before: Point, after: Point) -> Span:
-    first, last = before.vitals, after.vitals
-    counted = {name: max(getattr(last, name) - getattr(first, name), 0) for name in _COUNTERS}
-    vitals = replace(last, **counted)
-    return Span(worker=after.worker, since=before.time, until=after.time, vitals=vitals)
+def _span(previous_point: Point, next_point: Point) -> Span:
+    old_vitals, new_vitals = previous_point.vitals, next_point.vitals
+    differences = {
+        name: max(getattr(new_vitals, name) - getattr(old_vitals, name), 0) for name in _COUNTERS
+    }
+    vitals = replace(new_vitals, **differences)
+    return Span(
+        worker=next_point.worker, since=previous_point.time, until=next_point.time, vitals=vitals
+    )
 
 
 def slots(
@@ -181,13 +187,13 @@ def slots(
     ]
     latest: list[dict[str, Span]] = [{} for _ in row]
     for span in found:
-        first = max((span.since - since) // step, 0)
+        first_slot = max((span.since - since) // step, 0)
         # A span that ends exactly at the start of a slot does not count in it.
-        last = min(-((since - span.until) // step), number)
-        for n in range(first, last):
+        end_slot = min(-((since - span.until) // step), number)
+        for n in range(first_slot, end_slot):
             row[n].add(span)
-            held = latest[n].get(span.worker)
-            if held is None or held.until < span.until:
+            latest_span = latest[n].get(span.worker)
+            if latest_span is None or latest_span.until < span.until:
                 latest[n][span.worker] = span
     for slot, workers in zip(row, latest, strict=True):
         slot.workers = len(workers)

@@ -78,8 +78,8 @@ class RetryPolicy:
         jittered = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
         if retry_after is None:
             return jittered
-        asked = min(timedelta(seconds=retry_after), LONGEST_RETRY_AFTER)
-        return max(jittered, asked)
+        requested_wait = min(timedelta(seconds=retry_after), LONGEST_RETRY_AFTER)
+        return max(jittered, requested_wait)
 
 
 def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
@@ -114,15 +114,15 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
     Raises `SettingsError` for anything else.
     """
     try:
-        found = set(_read(value))
+        numbers = set(_read(value))
     except (TypeError, ValueError):
-        found = {0}
-    if not all(status in _KNOWN for status in found):
+        numbers = {0}
+    if not all(status in _KNOWN for status in numbers):
         raise SettingsError(
             f"{value!r} are no HTTP statuses: write numbers from 100 to 599, or a text such as "
             "404,500-599"
         )
-    return tuple(sorted(found))
+    return tuple(sorted(numbers))
 
 
 def format_statuses(found: Iterable[int]) -> str:
@@ -133,8 +133,8 @@ def format_statuses(found: Iterable[int]) -> str:
             spans[-1][1] = status
         else:
             spans.append([status, status])
-    shown = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
-    return ",".join(shown) or "none"
+    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+    return ",".join(texts) or "none"
 
 
 def _read(value: int | str | Iterable[int | str]) -> Iterator[int]:
@@ -145,15 +145,15 @@ def _read(value: int | str | Iterable[int | str]) -> Iterator[int]:
     elif isinstance(value, str):
         yield from _in_text(value)
     else:
-        for each in value:
-            yield from _read(each)
+        for entry in value:
+            yield from _read(entry)
 
 
 def _in_text(text: str) -> Iterator[int]:
     if text.strip().lower() in ("", "none"):
         return
-    for part in text.split(","):
-        match = _STATUSES.fullmatch(part.strip())
+    for span_text in text.split(","):
+        match = _STATUSES.fullmatch(span_text.strip())
         if match is None:
-            raise ValueError(part)
+            raise ValueError(span_text)
         yield from range(int(match[1]), int(match[2] or match[1]) + 1)

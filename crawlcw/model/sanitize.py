@@ -40,11 +40,11 @@ def redacted(text: str) -> str:
 
 def printable(text: object, *, limit: int = _LIMIT) -> str:
     r"""Return *text* on one line, with unprintable characters written as `\x1b`, cut at *limit*."""
-    whole = str(text)
-    line = whole[: limit + 1]
+    full_text = str(text)
+    line = full_text[: limit + 1]
     if not line.isprintable():
         line = "".join(c if c.isprintable() else _escaped(c) for c in line)
-    if len(line) > limit or len(whole) > limit:
+    if len(line) > limit or len(full_text) > limit:
         return line[: limit - 1] + "…"
     return line
 
@@ -89,10 +89,12 @@ def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
         frames = frames.tb_next
     if isinstance(error, SpiderError):
-        theirs = [
-            each for each in traceback.extract_tb(frames) if not each.filename.startswith(_PACKAGE)
+        user_frames = [
+            frame
+            for frame in traceback.extract_tb(frames)
+            if not frame.filename.startswith(_PACKAGE)
         ]
-        return format_frames(theirs, error) if theirs else ""
+        return format_frames(user_frames, error) if user_frames else ""
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
 
 
@@ -107,14 +109,14 @@ def where(error: BaseException, *, own: tuple[str, ...], function: Callable[...,
 
     If there is no such frame, return those of the innermost frame that is not our *own*.
     """
-    called = inspect.unwrap(function)  # may be a callable object
-    code = getattr(called, "__code__", getattr(type(called).__call__, "__code__", None))
-    place = last = ""
+    unwrapped = inspect.unwrap(function)  # may be a callable object
+    code = getattr(unwrapped, "__code__", getattr(type(unwrapped).__call__, "__code__", None))
+    position = innermost = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if file.startswith(own):
             continue
-        last = f"{file}:{line}"
+        innermost = f"{file}:{line}"
         if code is not None and file == code.co_filename:
-            place = last
-    return place or last
+            position = innermost
+    return position or innermost

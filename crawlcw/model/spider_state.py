@@ -85,17 +85,19 @@ class Page:
     def write_to(self, values: dict[str, Any], pending: dict[bytes, PageSums]) -> None:
         """Make the changes in a state."""
         task_id, fence = self.run
-        earlier = pending.get(task_id)
-        if earlier is not None and earlier.fence > fence:
+        earlier_sums = pending.get(task_id)
+        if earlier_sums is not None and earlier_sums.fence > fence:
             return  # this lease was lost, so the changes of the newer lease count
-        if earlier is not None and earlier.fence == self.recorded:
-            _add(values, earlier.sums)
+        if earlier_sums is not None and earlier_sums.fence == self.recorded:
+            _add(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
             # The assignment replaces all earlier additions.
-            for other in [other for other, added in pending.items() if name in added.sums]:
-                kept = {n: number for n, number in pending[other].sums.items() if n != name}
-                pending[other] = PageSums(pending[other].fence, kept)
+            for other_id in [other_id for other_id, added in pending.items() if name in added.sums]:
+                other_sums = {
+                    n: number for n, number in pending[other_id].sums.items() if n != name
+                }
+                pending[other_id] = PageSums(pending[other_id].fence, other_sums)
             if value is _ABSENT:
                 values.pop(name, None)
             else:
@@ -151,8 +153,8 @@ class History:
         self._show(name, self.view.get(name, 0) + number)
         page = page or self._no_page()
         if name in page.values:
-            own = page.values[name]
-            page.values[name] = number if own is _ABSENT else own + number
+            page_value = page.values[name]
+            page.values[name] = number if page_value is _ABSENT else page_value + number
         else:
             page.sums[name] = page.sums.get(name, 0) + number
 
@@ -251,8 +253,8 @@ class History:
 
     def _show(self, name: str, value: Any) -> None:
         total = self._size
-        if (before := self.view.get(name, _ABSENT)) is not _ABSENT:
-            total -= len(name) + 8 + size(before)
+        if (old_value := self.view.get(name, _ABSENT)) is not _ABSENT:
+            total -= len(name) + 8 + size(old_value)
         if value is _ABSENT:
             del self.view[name]
         else:
@@ -327,8 +329,8 @@ class State(MutableMapping[str, Any]):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")
         page, value = self._page(), self.get(name, 0)
         if not is_number(value):
-            kind = type(value).__name__
-            raise TypeError(f"self.state[{printable(repr(name))}] is no number but {kind}")
+            type_name = type(value).__name__
+            raise TypeError(f"self.state[{printable(repr(name))}] is no number but {type_name}")
         total = value + number
         if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
             raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")

@@ -80,28 +80,28 @@ def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
     The reason of a worker that knows one says more than that the others wait for it. The
     workers count different hosts, so the numbers of hosts are added.
     """
-    found: Standstill | None = None
-    for each in workers:
-        if each is None:
+    total: Standstill | None = None
+    for standstill in workers:
+        if standstill is None:
             return None
-        found = each if found is None else _both(found, each)
-    return found
+        total = standstill if total is None else _both(total, standstill)
+    return total
 
 
-def _both(one: Standstill, other: Standstill) -> Standstill:
-    away = [each.away_since for each in (one, other) if each.away_since is not None]
+def _both(first: Standstill, second: Standstill) -> Standstill:
+    away = [wait.away_since for wait in (first, second) if wait.away_since is not None]
     # Choose the first rest of a host; only without one, the next due task.
-    timed = [(each.until, each) for each in (one, other) if each.until is not None]
-    resting = [(until, each) for until, each in timed if each.hosts] or timed
-    _, first = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
-    paused = [each.paused_since for each in (one, other) if each.paused_since is not None]
+    timed = [(wait.until, wait) for wait in (first, second) if wait.until is not None]
+    resting = [(rest_end, wait) for rest_end, wait in timed if wait.hosts] or timed
+    _, earliest = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
+    paused = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
     return replace(
-        first,
+        earliest,
         paused_since=min(paused, default=None),
         away_since=min(away, default=None),
-        hosts=one.hosts + other.hosts,
-        others=one.others or other.others,
-        start=one.start or other.start,
+        hosts=first.hosts + second.hosts,
+        others=first.others or second.others,
+        start=first.start or second.start,
     )
 
 
@@ -116,8 +116,8 @@ class Rests:
 
     def note(self, host: str, *, until: datetime, why: str) -> None:
         """Record that *host* rests *until* a time of the ledger; *why* is a short text."""
-        known = self._resting.get(host)
-        if known is None or known[0] < until:
+        current_rest = self._resting.get(host)
+        if current_rest is None or current_rest[0] < until:
             self._resting[host] = (until, why)
         if len(self._resting) > MOST_RESTS:
             latest = sorted(self._resting.items(), key=lambda pair: pair[1][0])
@@ -132,20 +132,20 @@ class Rests:
         """Return the rests known at *now*, for a crawl without running requests."""
         away_since = self.network_away_since
         if away_since is None and (away := self.proxies_away()) is not None:
-            wait, why = away
-            return Standstill(until=now + timedelta(seconds=wait), proxies=why)
+            wait, cause = away
+            return Standstill(until=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
             return Standstill(away_since=away_since)
-        until, why = min(self._resting.values())
-        return Standstill(away_since=away_since, hosts=number, until=until, why=why)
+        rest_end, cause = min(self._resting.values())
+        return Standstill(away_since=away_since, hosts=number, until=rest_end, why=cause)
 
 
 def failure_text(
     reason: str, *, status: int | None = None, retry_after: float | None = None
 ) -> str:
     """Return a short reason for a host's rest: `429, Retry-After`, or `connect`."""
-    what = reason if status is None else str(status)
-    return f"{what}, Retry-After" if retry_after else what
+    label = reason if status is None else str(status)
+    return f"{label}, Retry-After" if retry_after else label
 
 
 def _time_of_day(moment: datetime) -> str:

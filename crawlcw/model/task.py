@@ -83,10 +83,10 @@ class RequestOptions:
 
     def to_document(self) -> dict[str, Any]:
         """Return the options that are set, by name."""
-        named = {name: getattr(self, name) for name in _NAMES}
+        value_by_name = {name: getattr(self, name) for name in _NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in named.items()
+            for name, value in value_by_name.items()
             if value is not None
         }
 
@@ -103,7 +103,7 @@ NO_OPTIONS = RequestOptions()
 
 def _unchanging(value: Any) -> Any:
     """Return a stored value with tuples in place of lists."""
-    return tuple(_unchanging(each) for each in value) if isinstance(value, list) else value
+    return tuple(_unchanging(entry) for entry in value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,10 +252,10 @@ def task_id(
     The host comes first, so that the tasks of a host are adjacent in the index. *salt*
     makes a second task for the same request, see `Request.dont_filter`.
     """
-    rest = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
+    content = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
     return (
         blake2b(location.host.encode(), digest_size=HOST_BYTES).digest()
-        + blake2b(rest, digest_size=_REQUEST_BYTES).digest()
+        + blake2b(content, digest_size=_REQUEST_BYTES).digest()
     )
 
 

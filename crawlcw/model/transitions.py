@@ -241,12 +241,14 @@ class BulkChange:
 def _bulk(event: Event, **fields: Any) -> BulkChange:
     """Return the bulk change for an event that has only one result in the table."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
-    (to,) = {after for status in from_statuses for after in TABLE[status, event]}
+    (target_status,) = {
+        new_status for status in from_statuses for new_status in TABLE[status, event]
+    }
     free = tuple(status for status in from_statuses if status is not Status.PROCESSING)
-    change = BulkChange(event=event, from_statuses=free, to=to, **fields)
+    change = BulkChange(event=event, from_statuses=free, to=target_status, **fields)
     if Status.PROCESSING not in from_statuses:
         return change
-    held = replace(
+    held_change = replace(
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
@@ -254,7 +256,7 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         raises_fence=True,
         ends_leases=True,
     )
-    return replace(change, of_held=held)
+    return replace(change, of_held=held_change)
 
 
 #: Counters to reset, as if the task was never tried.
@@ -301,9 +303,9 @@ def claim(
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
-    lost = losses(task)
-    if lost > task.lost:
-        return _lost(task, lost=lost, now=now, is_last=lost >= max_lost)
+    loss_count = losses(task)
+    if loss_count > task.lost:
+        return _lost(task, lost=loss_count, now=now, is_last=loss_count >= max_lost)
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     return Change(
         event=event,
@@ -315,7 +317,7 @@ def claim(
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
-        lost=lost,
+        lost=loss_count,
         quarantine_fence=_quarantine_fence(task),
         reason=task.reason,
     )
@@ -391,8 +393,8 @@ def settle(
             change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
         case Unchanged():
             status = _AFTER[Status.PROCESSING, Event.CONFIRM]
-            found = _finished(lease, outcome, now=now)
-            change = replace(found, event=Event.CONFIRM, status=status, items=None)
+            finished = _finished(lease, outcome, now=now)
+            change = replace(finished, event=Event.CONFIRM, status=status, items=None)
         case Succeeded():
             change = _finished(lease, outcome, now=now)
         case Failed():
@@ -460,15 +462,15 @@ def _failed(
 ) -> Change:
     failure = outcome.reason in FAILURE_REASONS
     attempt = lease.task.retry + 1
-    again = not outcome.last and policy.tries_again(
+    tries_again = not outcome.last and policy.tries_again(
         outcome.reason, attempt=attempt, status=outcome.status
     )
-    event = Event.FAIL if again else Event.GIVE_UP
+    event = Event.FAIL if tries_again else Event.GIVE_UP
     wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
     return Change(
         event=event,
         status=_AFTER[Status.PROCESSING, event],
-        due=now + wait if again else None,
+        due=now + wait if tries_again else None,
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -486,7 +488,7 @@ def _failed(
         ),
         kept_errors=policy.kept_errors,
         response=outcome.response,
-        revisit=None if again else outcome.revisit,
+        revisit=None if tries_again else outcome.revisit,
         stored=outcome.stored,
         progress=outcome.progress,
         trace=_trace(lease, outcome, event, now=now) if outcome.progress else None,
@@ -498,11 +500,11 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
 
     `put_off` may have set a later `due` in the lease's task.
     """
-    before = lease.task
-    status, due = before.status, before.due
+    task = lease.task
+    status, due = task.status, task.due
     if status is Status.PROCESSING:
         # This claim took the task over, so its status before the earlier claim is not known.
-        status = _waiting(before)
+        status = _waiting(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
     change = Change(
@@ -511,12 +513,12 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         due=due,
         update_time=now,
         fence=lease.fence,
-        settled=before.settled,
-        retry=before.retry,
+        settled=task.settled,
+        retry=task.retry,
         lost=losses(lease.task),
         # A quarantined task stays quarantined, although this worker has not begun with it.
-        quarantine_fence=lease.fence if is_quarantined(before) else _quarantine_fence(before),
-        reason=before.reason,
+        quarantine_fence=lease.fence if is_quarantined(task) else _quarantine_fence(task),
+        reason=task.reason,
     )
     return Settlement(lease=lease, change=change)
 
@@ -584,10 +586,10 @@ def lease_of(task: Task) -> Lease:
     assert task.lock is not None
     assert task.due is not None
     former, fence = _waiting(task), task.fence - 1
-    before = replace(
+    unclaimed_task = replace(
         task, status=former, due=task.lock_time, lock=None, lock_time=None, fence=fence
     )
-    return Lease(task=before, token=task.lock, fence=task.fence, expires=task.due)
+    return Lease(task=unclaimed_task, token=task.lock, fence=task.fence, expires=task.due)
 
 
 def _waiting(task: Task) -> Status:
@@ -597,12 +599,17 @@ def _waiting(task: Task) -> Status:
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
     """Decide an outcome that the store cannot hold: only this task fails, without a retry."""
     lease, change = settlement.lease, settlement.change
-    failed = Failed(reason=reason, message=message, stored=change.stored, last=True)
-    made = _failed(lease, failed, now=change.update_time, policy=RetryPolicy(), chance=0.0)
-    kept = replace(
-        made, retry=change.retry, lost=change.lost, quarantine_fence=change.quarantine_fence
+    failure = Failed(reason=reason, message=message, stored=change.stored, last=True)
+    failed_change = _failed(
+        lease, failure, now=change.update_time, policy=RetryPolicy(), chance=0.0
     )
-    return Settlement(lease=lease, change=kept)
+    final_change = replace(
+        failed_change,
+        retry=change.retry,
+        lost=change.lost,
+        quarantine_fence=change.quarantine_fence,
+    )
+    return Settlement(lease=lease, change=final_change)
 
 
 def retries(status: Status, reason: Reason | None) -> bool:

@@ -122,10 +122,10 @@ def locate(url: str) -> Location:
     - the host has no final dot, which names the root
     - the parameters of the query are sorted, as in Scrapy's fingerprint
     """
-    found = located(url)
-    if isinstance(found, Refusal):
-        raise found.error()
-    return found
+    result = located(url)
+    if isinstance(result, Refusal):
+        raise result.error()
+    return result
 
 
 def located(url: str) -> Location | Refusal:
@@ -140,9 +140,9 @@ def _locate(url: str) -> Location | Refusal:
 
 def _plainly_located(url: str) -> Location | None:
     """Return the location of a URL if neither its path nor its origin needs a parser, else None."""
-    found = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
-    place = None if found is None else _plain_folder(found[1])
-    return None if place is None else Location(url, url, place[2])
+    match = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
+    folder_parts = None if match is None else _plain_folder(match[1])
+    return None if folder_parts is None else Location(url, url, folder_parts[2])
 
 
 def parse(url: str) -> yarl.URL:
@@ -184,10 +184,10 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 
     *encoding* is that of the page, by the standard's name, see `resolver`.
     """
-    found = resolver(base, encoding=encoding)(href)
-    if isinstance(found, Refusal):
-        raise found.error()
-    return found.url
+    result = resolver(base, encoding=encoding)(href)
+    if isinstance(result, Refusal):
+        raise result.error()
+    return result.url
 
 
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
@@ -209,15 +209,15 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
     def resolve_on_page(href: str) -> Location | Refusal:
         # The fragment names a part of a page, not a page (RFC 3986, section 3.5).
         target, mark, _ = href.partition("#")
-        first = target[:1]
-        if first <= " " or (mark and target[-1] <= " "):
+        first_character = target[:1]
+        if first_character <= " " or (mark and target[-1] <= " "):
             # A space before the fragment is part of the address: strip only spaces around it.
             target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
-            first = target[:1]
+            first_character = target[:1]
         if len(target) > room:
             return _parsed(target, base)
-        of = base if first in {"", "?", "#"} else folder
-        return _resolve_in(of, target) or _parsed(target, base)
+        link_base = base if first_character in {"", "?", "#"} else folder
+        return _resolve_in(link_base, target) or _parsed(target, base)
 
     if encoding == "utf-8":
         return resolve_on_page
@@ -259,10 +259,10 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
     None: the link depends on the page, so the folder is not enough.
     """
-    found = _plainly_resolved(base, href) or _plainly_located(href)
-    if found is None and not _is_of_its_scheme(href):
+    location = _plainly_resolved(base, href) or _plainly_located(href)
+    if location is None and not _is_of_its_scheme(href):
         return _parsed(href, base)
-    return found
+    return location
 
 
 def _is_of_its_scheme(href: str) -> bool:
@@ -276,32 +276,32 @@ def _plainly_resolved(folder: str, href: str) -> Location | None:
         return _plainly_located(folder)  # a link to the page itself
     if len(folder) + len(href) > LONGEST_CACHED:
         return None
-    found = _PLAIN_LINK.fullmatch(href)
-    place = None if found is None else _plain_folder(folder)
-    if found is None or place is None:
+    match = _PLAIN_LINK.fullmatch(href)
+    folder_parts = None if match is None else _plain_folder(folder)
+    if match is None or folder_parts is None:
         return None
-    origin, path, host = place
-    up, down = found.groups()
-    if up == "/":
-        path = up
-    elif up:
-        above = path.split("/")[1:-1]
-        above = above[: max(0, len(above) - len(up) // len("../"))]
-        path = "/".join(("", *above, ""))
-    url = f"{origin}{path}{down}"
+    origin, path, host = folder_parts
+    prefix, suffix = match.groups()
+    if prefix == "/":
+        path = prefix
+    elif prefix:
+        segments = path.split("/")[1:-1]
+        segments = segments[: max(0, len(segments) - len(prefix) // len("../"))]
+        path = "/".join(("", *segments, ""))
+    url = f"{origin}{path}{suffix}"
     return Location(url, url, host)
 
 
 @lru_cache(maxsize=1 << 10)
 def _plain_folder(folder: str) -> tuple[str, str, str] | None:
     """Return the origin, path and host of a folder whose links can be joined as text, else None."""
-    found = _PLAIN_FOLDER.fullmatch(folder)
-    if found is None:
+    match = _PLAIN_FOLDER.fullmatch(folder)
+    if match is None:
         return None
     location = _parsed(folder, None)
     if isinstance(location, Refusal) or {location.canonical, location.url} != {folder}:
         return None
-    return found[1], found[2], location.host
+    return match[1], match[2], location.host
 
 
 def _parsed(text: str, base: str | None) -> Location | Refusal:
@@ -317,20 +317,20 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
         return Refusal(Reason.REFUSED_SCHEME, _mistake(text, " is neither http nor https"))
     href = href.partition("#")[0]
     slash = href.index("/", _BEFORE_PATH)
-    origin, rest = href[:slash], href[slash:]
+    origin, path_and_query = href[:slash], href[slash:]
     if "@" in origin:
         origin = f"{origin[: origin.index(':')]}://{origin.rpartition('@')[2]}"
-        href = origin + rest
-    place = _place(origin)
-    if place is None:
+        href = origin + path_and_query
+    parsed_origin = _place(origin)
+    if parsed_origin is None:
         return Refusal(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
-    if place.ends_in_number and not _is_spelled_out(place.name, text, base):
+    if parsed_origin.ends_in_number and not _is_spelled_out(parsed_origin.name, text, base):
         return _unwritten_address(text)
     if len(href) > MAX_LENGTH:
         return _too_long(href)
-    canonical = f"{place.origin}{_identity(rest)}"
+    canonical = f"{parsed_origin.origin}{_identity(path_and_query)}"
     # Most addresses equal their identity: share the text, because thousands are in memory.
-    return Location(href, href if canonical == href else canonical, place.host)
+    return Location(href, href if canonical == href else canonical, parsed_origin.host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,13 +409,13 @@ def _too_long(text: str) -> Refusal:
     return Refusal(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
 
 
-def _identity(rest: str) -> str:
+def _identity(path_and_query: str) -> str:
     """Return the path and the query of an address in the form of its identity."""
-    path, _, query = rest.partition("?")
-    path = _IN_PATH.sub(lambda piece: _PATH_FORMS[piece[0]], path)
+    path, _, query = path_and_query.partition("?")
+    path = _IN_PATH.sub(lambda match: _PATH_FORMS[match[0]], path)
     if not query:
         return path
-    query = _IN_QUERY.sub(lambda piece: _QUERY_FORMS[piece[0]], query)
+    query = _IN_QUERY.sub(lambda match: _QUERY_FORMS[match[0]], query)
     if "&" in query:
         query = "&".join(sorted(query.split("&")))
     return f"{path}?{query}"
@@ -448,9 +448,9 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
     return False
 
 
-def _mistake(text: str, what: str) -> str:
+def _mistake(text: str, problem: str) -> str:
     # An invalid URL may have a password, too, and the message is logged and stored.
-    return redacted(f"{text!r}{what}")
+    return redacted(f"{text!r}{problem}")
 
 
 def _stripped(url: str) -> str:

@@ -90,7 +90,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
                 cleaned[name] = v if plain else clean(v, depth=depth + 1)
             return cleaned
         if kind is list:
-            return [clean(each, depth=depth + 1) for each in value]  # type: ignore[attr-defined]  # as above
+            return [clean(member, depth=depth + 1) for member in value]  # type: ignore[attr-defined]  # as above
     return _clean_other(value, depth)
 
 
@@ -132,7 +132,7 @@ def _clean_other(value: object, depth: int) -> Any:
     if fields is not None:
         return {_key(k): clean(v, depth=depth + 1) for k, v in fields.items()}
     assert isinstance(value, Iterable)
-    return [clean(each, depth=depth + 1) for each in value]
+    return [clean(member, depth=depth + 1) for member in value]
 
 
 def _moment(value: datetime) -> datetime:
@@ -203,9 +203,9 @@ def size(value: object) -> int:
     if isinstance(value, str | bytes):
         return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
     if isinstance(value, dict):
-        return sum(len(key) + 8 + size(each) for key, each in value.items())
+        return sum(len(key) + 8 + size(member) for key, member in value.items())
     if isinstance(value, list):
-        return sum(8 + size(each) for each in value)
+        return sum(8 + size(member) for member in value)
     return 8
 
 
@@ -241,15 +241,15 @@ def check(fields: Mapping[Any, Any]) -> None:
             _check(value, printable(name), depth=1)
 
 
-def _check(value: object, place: str, *, depth: int) -> None:
+def _check(value: object, path: str, *, depth: int) -> None:
     kind = type(value)
     if kind in _PLAIN or depth >= MAX_DEPTH:
         return
     if isinstance(value, _COLLECTIONS) and kind.__name__ != "SelectorList":
         assert isinstance(value, Iterable)
-        for number, each in enumerate(value):
-            if type(each) not in _PLAIN:
-                _check(each, f"{place}[{number}]", depth=depth + 1)
+        for number, member in enumerate(value):
+            if type(member) not in _PLAIN:
+                _check(member, f"{path}[{number}]", depth=depth + 1)
         return
     if isinstance(value, _KNOWN) or _module(kind) in _READABLE:
         return
@@ -257,24 +257,24 @@ def _check(value: object, place: str, *, depth: int) -> None:
         return
     fields = parts(value)
     if fields is None:
-        raise InvalidItemError(_sentence(kind, place))
-    for name, each in fields.items():
-        if type(each) not in _PLAIN:
-            _check(each, f"{place}.{printable(name)}", depth=depth + 1)
+        raise InvalidItemError(_sentence(kind, path))
+    for name, member in fields.items():
+        if type(member) not in _PLAIN:
+            _check(member, f"{path}.{printable(name)}", depth=depth + 1)
 
 
 def _module(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _sentence(kind: type, place: str) -> str:
+def _sentence(kind: type, path: str) -> str:
     name = kind.__name__
     hint = _HINTS.get(name)
     instead = (
         f"did you mean {hint}?" if hint else "make it text, a number, a date, a list or a dict"
     )
     article = "an" if name[:1] in "aeioAEIO" else "a"
-    return f"'{printable(place, limit=80)}' is {article} {printable(name)}: {instead}"
+    return f"'{printable(path, limit=80)}' is {article} {printable(name)}: {instead}"
 
 
 def frozen(value: Any) -> Any:
@@ -282,18 +282,18 @@ def frozen(value: Any) -> Any:
     if isinstance(value, _Frozen):
         return value
     if isinstance(value, dict):
-        return FrozenDict({key: frozen(each) for key, each in value.items()})
+        return FrozenDict({key: frozen(member) for key, member in value.items()})
     if isinstance(value, list):
-        return FrozenList(frozen(each) for each in value)
+        return FrozenList(frozen(member) for member in value)
     return value
 
 
 def thawed(value: Any) -> Any:
     """Return a copy that can be changed."""
     if isinstance(value, dict):
-        return {key: thawed(each) for key, each in value.items()}
+        return {key: thawed(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [thawed(each) for each in value]
+        return [thawed(member) for member in value]
     return value
 
 

@@ -38,9 +38,9 @@ class Visit:
 
 def recurrence(value: timedelta | float | str) -> Recurrence:
     """Return the recurrence that a user wrote; raises `SettingsError`."""
-    word = value.strip().lower() if isinstance(value, str) else None
-    if word in (ADAPTIVE, NEVER):
-        return word
+    keyword = value.strip().lower() if isinstance(value, str) else None
+    if keyword in (ADAPTIVE, NEVER):
+        return keyword
     try:
         return duration(value)
     except SettingsError:
@@ -71,14 +71,16 @@ class RevisitPolicy:
         previous visit. With `ADAPTIVE` the interval is halved if the page has *changed*, and
         grows by half if it has not, within the bounds.
         """
-        wanted = self.recurrence if asked is None else recurrence(asked)
-        if isinstance(wanted, timedelta):
-            return wanted
-        if wanted == NEVER:
+        recurrence_rule = self.recurrence if asked is None else recurrence(asked)
+        if isinstance(recurrence_rule, timedelta):
+            return recurrence_rule
+        if recurrence_rule == NEVER:
             return None
-        last = None if before is None else before.interval
-        if last is None:
-            found = _FIRST
+        last_interval = None if before is None else before.interval
+        if last_interval is None:
+            new_interval = _FIRST
         else:
-            found = timedelta(seconds=last / 2 if changed else last * _GROWTH)
-        return min(max(found, self.shortest), self.longest)
+            new_interval = timedelta(
+                seconds=last_interval / 2 if changed else last_interval * _GROWTH
+            )
+        return min(max(new_interval, self.shortest), self.longest)
