@@ -94,11 +94,11 @@ class Admin:
         match. Tasks whose status changes after `chosen.until`, or after now, do not change, so
         the call is idempotent.
         """
-        also: dict[str, Any] = {}
+        extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
-            also = {} if stage is None else {"host": stage, "callback": stage}
-            also |= {"results": None} if anew else {}
-        return await self._change(REOPEN, [chosen], also)
+            extra_fields = {} if stage is None else {"host": stage, "callback": stage}
+            extra_fields |= {"results": None} if anew else {}
+        return await self._change(REOPEN, [chosen], extra_fields)
 
     async def revisit(self, chosen: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
@@ -130,14 +130,14 @@ class Admin:
         self,
         change: BulkChange,
         choices: Iterable[TaskFilter],
-        also: Mapping[str, Any] | None = None,
+        extra_fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """Apply a bulk change to the chosen tasks, and set the fields *also*."""
+        """Apply a bulk change to the chosen tasks, and set the *extra_fields*."""
         now = self._store.now()
         total = 0
         for chosen, part in product(choices, change.parts):
-            freed = until(chosen.freed(part, now=now), now)
-            where, edit = where_of(freed, self._store.kind), edit_of(part, now, also)
+            selection = until(chosen.freed(part, now=now), now)
+            where, edit = where_of(selection, self._store.kind), edit_of(part, now, extra_fields)
             async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
                 total += await self._store.writing(_change_all, ids, where, edit)
         if change.wakes_hosts and not self._store.kind.tracked:
@@ -225,7 +225,7 @@ class Reopening:
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
         """See `protocol.Tasks.admit_nearer`."""
         now = self._port.now()
-        refused = {
+        tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
             # A delayed write must not change tasks that were refused again meanwhile.
@@ -234,7 +234,7 @@ class Reopening:
         writes = [
             Write(
                 task.id,
-                {**refused, "depth": Within(task.depth + 1, None)},
+                {**tests, "depth": Within(task.depth + 1, None)},
                 edit_of(ADMIT, now, {"depth": task.depth, "parent": task.parent}),
             )
             for task in tasks

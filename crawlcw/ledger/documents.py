@@ -399,9 +399,9 @@ def worker_document(worker: Worker) -> Document:
 
 def worker(found: Mapping[str, Any]) -> Worker:
     """Return the worker of a document."""
-    shown = {name: found[name] for name in (*_OF_WORKER, "host")}
+    plain_fields = {name: found[name] for name in (*_OF_WORKER, "host")}
     return Worker(
-        **{**shown, "idle": bool(found["idle"])},
+        **{**plain_fields, "idle": bool(found["idle"])},
         name=found["_id"],
         counters=counters(found["counters"]),
         vitals=Vitals(**vitals) if (vitals := found.get("vitals")) else None,
@@ -412,7 +412,7 @@ def worker(found: Mapping[str, Any]) -> Worker:
 
 def loan(found: Mapping[str, Any]) -> Loan | None:
     """Return the loan of a worker's document."""
-    return Loan(**offered) if (offered := found.get("loan")) else None
+    return Loan(**loan_fields) if (loan_fields := found.get("loan")) else None
 
 
 def report_document(report: LoanReport) -> Document:
@@ -444,8 +444,8 @@ def counters(found: Mapping[str, Any]) -> Counters:
     return Counters(**{**found, **{name: unescaped(found[name]) for name in _BY_NAME}})
 
 
-def _fields(of: object, names: Iterable[str]) -> Document:
-    return {name: getattr(of, name) for name in names}
+def _fields(instance: object, names: Iterable[str]) -> Document:
+    return {name: getattr(instance, name) for name in names}
 
 
 def escaped(value: Any) -> Any:

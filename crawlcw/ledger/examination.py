@@ -133,15 +133,15 @@ async def _with_lost_blobs(unit: Unit, tasks: Sequence[Document]) -> Sequence[Do
         return tasks
     stored_ids = {document["_id"] async for document in _of(unit, Part.BLOBS, blob_ids)}
     for task in tasks:
-        if lost := [blob for blob in _blobs(task) if blob not in stored_ids]:
-            task["blobs_lost"] = lost
+        if lost_ids := [blob for blob in _blobs(task) if blob not in stored_ids]:
+            task["blobs_lost"] = lost_ids
     return tasks
 
 
 async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Document]:
     tasks = _of(unit, Part.TASKS, {blob["task_id"] for blob in blobs})
-    referred = {(task["_id"], blob_id) async for task in tasks for blob_id in _blobs(task)}
-    return [blob for blob in blobs if (blob["task_id"], blob["_id"]) not in referred]
+    references = {(task["_id"], blob_id) async for task in tasks for blob_id in _blobs(task)}
+    return [blob for blob in blobs if (blob["task_id"], blob["_id"]) not in references]
 
 
 async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:

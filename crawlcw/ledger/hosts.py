@@ -71,8 +71,8 @@ class Hosts(ABC):
         now, total = self._store.now(), 0
         first: str | None = ""
         while first is not None:
-            woken, first = await self._store.writing(_wake_next, first, now)
-            total += woken
+            woken_count, first = await self._store.writing(_wake_next, first, now)
+            total += woken_count
         return total
 
     async def give_up(
@@ -97,15 +97,15 @@ class Hosts(ABC):
             "url": Within(*documents.urls_of(scheme)),
         }
         if calls is not Calls.NONE:
-            called = {"errback": Not(None)} if calls is Calls.ERRBACK else {}
-            later = waiting | called | {"due": After(now)}
-            await self._change_waiting(host, later, Edit(set={"due": now}))
+            errback_test = {"errback": Not(None)} if calls is Calls.ERRBACK else {}
+            where = waiting | errback_test | {"due": After(now)}
+            await self._change_waiting(host, where, Edit(set={"due": now}))
         if calls is Calls.ALL:
             return 0
         if calls is Calls.ERRBACK:
             waiting["errback"] = None
-        given_up = edit_of(GIVE_UP_HOST, now, {"reason": str(reason)})
-        return await self._change_waiting(host, waiting, given_up)
+        edit = edit_of(GIVE_UP_HOST, now, {"reason": str(reason)})
+        return await self._change_waiting(host, waiting, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
         """Change waiting tasks of a host, which removes them from their range of the index.
@@ -114,10 +114,10 @@ class Hosts(ABC):
         batch.
         """
         total = 0
-        stretch: Where | None = {}
-        while stretch is not None:
-            number, stretch = await self._store.writing(
-                _change_next, {"host": host, **stretch}, waiting, edit
+        index_range: Where | None = {}
+        while index_range is not None:
+            number, index_range = await self._store.writing(
+                _change_next, {"host": host, **index_range}, waiting, edit
             )
             total += number
         return total
@@ -190,18 +190,18 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
     """
     states = ("owner", "ready_at", "not_before")
     hosts = await unit.hosts.read([*dues], states)
-    new, late = [], []
+    new_hosts, writes = [], []
     for name, due in dues.items():
         if name not in hosts:
-            new.append(documents.host_document(Host(name=name, ready_at=due)))
+            new_hosts.append(documents.host_document(Host(name=name, ready_at=due)))
             continue
         as_found = {field: hosts[name].get(field) for field in states}
         owner, ready_at, not_before = as_found.values()
-        ready = max(due, not_before or due)
-        if owner is None and (ready_at is None or ready_at > ready):
-            late.append(Write(name, as_found, Edit(set={"ready_at": ready})))
-    written = await unit.hosts.insert(new) + await unit.hosts.change(late)
-    return written == len(new) + len(late)
+        ready_time = max(due, not_before or due)
+        if owner is None and (ready_at is None or ready_at > ready_time):
+            writes.append(Write(name, as_found, Edit(set={"ready_at": ready_time})))
+    written_count = await unit.hosts.insert(new_hosts) + await unit.hosts.change(writes)
+    return written_count == len(new_hosts) + len(writes)
 
 
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
@@ -209,20 +209,20 @@ async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | 
     rest = {"_id": Within(first, None)}
     hosts = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
     end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
-    free = {"_id": Within(first, end), "owner": None}
-    awake = {"ready_at": now, **_AWAKE}
+    where = {"_id": Within(first, end), "owner": None}
+    fields = {"ready_at": now, **_AWAKE}
     # Without failures, `not_before` is only the gap after the last request: keep it.
-    well = await unit.hosts.change_where({**free, "failures": AtMost(0)}, Edit(set=awake))
-    rested = Edit(set={**awake, "not_before": None})
-    return well + await unit.hosts.change_where({**free, "failures": After(0)}, rested), end
+    number = await unit.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
+    edit = Edit(set={**fields, "not_before": None})
+    return number + await unit.hosts.change_where({**where, "failures": After(0)}, edit), end
 
 
 async def _change_next(
-    unit: Unit, stretch: Where, waiting: Where, edit: Edit
+    unit: Unit, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
     """Change the next tasks of an index range; return how many, and the next range of the host."""
     tasks = await unit.tasks.scan(
-        {**waiting, **stretch},
+        {**waiting, **index_range},
         by=Path.HOST_DUE,
         limit=BATCH,
         fields=("_id", "priority", "due"),
@@ -233,8 +233,8 @@ async def _change_next(
         last = tasks[-1]
         # Start at the same time again, because tasks of equal times have no order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
-    if "due" in stretch:
-        return number, {"priority": Within(None, stretch["priority"])}
+    if "due" in index_range:
+        return number, {"priority": Within(None, index_range["priority"])}
     return number, None
 
 
@@ -252,8 +252,8 @@ async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence
 async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < limit:
-        later = {"host": After(last_host)}
-        tasks = await unit.tasks.scan(later, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
+        where = {"host": After(last_host)}
+        tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
         if not tasks:
             break
         # If a host has more tasks than one read, the next read skips the rest of them.
@@ -332,30 +332,30 @@ class HostLeases(ABC):
         """
         edits = []
         for lease, state in states:
-            learned = documents.host_learned(state, since=lease.host)
-            freed = {"owner": None, "ready_at": state.ready_at, "released": lease.epoch}
-            edits.append((lease, Edit(set=learned | freed)))
-        lost = await self._store.writing(_write, edits)
+            learned_fields = documents.host_learned(state, since=lease.host)
+            release_fields = {"owner": None, "ready_at": state.ready_at, "released": lease.epoch}
+            edits.append((lease, Edit(set=learned_fields | release_fields)))
+        lost_names = await self._store.writing(_write, edits)
         now = self._store.now()
-        asleep = [
+        sleeping_names = [
             lease.host.name
             for lease, state in states
-            if lease.host.name not in lost
+            if lease.host.name not in lost_names
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
         # After the release, because a process that adds a task to a leased host does not wake it.
         # If this process is killed before, the next process that sweeps finds the task.
-        dues = await self._hosts.earliest_dues(asleep)
+        dues = await self._hosts.earliest_dues(sleeping_names)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
-        return lost
+        return lost_names
 
 
 async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -> list[HostLease]:
     """Return the leases of earlier calls that did reach the ledger."""
     # An empty write to the hosts that were ready longest waits for an earlier lease of them that
     # is still being committed.
-    ready = {"ready_at": AtMost(now)}
-    hosts = await unit.hosts.scan(ready, by=Path.READY, limit=limit, fields=("_id",))
+    where = {"ready_at": AtMost(now)}
+    hosts = await unit.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
     await unit.host_leases.change([Write(name, {}, Edit()) for name in names])
     leases = [

@@ -61,16 +61,16 @@ class Notes:
         await self._store.writing(_merge, self._store.name, Edit(merge={"policy": _named(policy)}))
 
 
-async def _read(unit: Unit, name: str, part: str) -> Mapping[str, Any]:
-    markers = await unit.marker.read([name], fields=(part,))
-    values: dict[str, Any] = unescaped(markers.get(name, {}).get(part) or {})
+async def _read(unit: Unit, name: str, field: str) -> Mapping[str, Any]:
+    markers = await unit.marker.read([name], fields=(field,))
+    values: dict[str, Any] = unescaped(markers.get(name, {}).get(field) or {})
     return values
 
 
-async def _change(unit: Unit, name: str, part: str, values: Mapping[str, Any]) -> None:
+async def _change(unit: Unit, name: str, field: str, values: Mapping[str, Any]) -> None:
     entries = {key: value for key, value in values.items() if value is not None}
     removals = _named(dict.fromkeys(values.keys() - entries.keys()))
-    await _merge(unit, name, Edit(merge={part: _named(entries)}, without={part: removals.keys()}))
+    await _merge(unit, name, Edit(merge={field: _named(entries)}, without={field: removals.keys()}))
 
 
 async def _merge(unit: Unit, name: str, edit: Edit) -> None:
@@ -112,12 +112,12 @@ async def _read_state(unit: Unit, revision: int) -> StoredState | None:
 
 async def _change_state(unit: Unit, base: StoredState, state: StoredState) -> bool:
     if not base.revision:
-        written = await unit.state.insert([_document(state)])
+        written_count = await unit.state.insert([_document(state)])
     else:
         write = Write(STATE_ID, {"revision": base.revision}, _edit(base, state))
-        written = await unit.state.change([write])
+        written_count = await unit.state.change([write])
     # The reply to a successful write may have been lost.
-    return written == 1 or await _read_state(unit, 0) == state
+    return written_count == 1 or await _read_state(unit, 0) == state
 
 
 def _edit(base: StoredState, state: StoredState) -> Edit:
@@ -137,8 +137,8 @@ def _edit(base: StoredState, state: StoredState) -> Edit:
 
 async def _forget_state(unit: Unit) -> bool:
     states = await unit.state.read([STATE_ID])
-    nothing = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
-    await unit.state.change([Write(STATE_ID, {}, nothing)])
+    edit = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
+    await unit.state.change([Write(STATE_ID, {}, edit)])
     return any(document["values"] for document in states.values())
 
 

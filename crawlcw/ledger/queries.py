@@ -226,14 +226,14 @@ class Queries:
 
 async def _horizon(unit: Unit, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
-    below: Where = {}
+    where: Where = {}
     # The index begins with the earliest due task of each priority.
-    while tasks := await unit.tasks.scan(below, by=Path.DUE, limit=1, fields=("priority", "due")):
+    while tasks := await unit.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
         if threshold is not None and first <= threshold:
             break
-        below = {"priority": Within(None, tasks[0]["priority"])}
+        where = {"priority": Within(None, tasks[0]["priority"])}
     return first
 
 
@@ -242,8 +242,8 @@ async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
     total = Count(number=0)
     for chosen in choices:
         # Only the index of statuses has times. An end in the future excludes no task, so drop it.
-        to_come = chosen.until is not None and chosen.until > store.now()
-        where = where_of(replace(chosen, until=None) if to_come else chosen, store.kind)
+        is_future = chosen.until is not None and chosen.until > store.now()
+        where = where_of(replace(chosen, until=None) if is_future else chosen, store.kind)
         if chosen.ids is not None:
             total += Count(number=len(await store.reading(_among, where, chosen.ids)))
         elif (number := await store.reading(_counted_by_index, where)) is not None:

@@ -73,14 +73,14 @@ async def _get(unit: Unit, name: str) -> Identity | None:
 async def _change(unit: Unit, old_session: Identity | None, new_session: Identity) -> bool:
     document = _document(new_session)
     if old_session is None:
-        present = {name: value for name, value in document.items() if value is not None}
-        written = await unit.sessions.insert([present])
+        present_fields = {name: value for name, value in document.items() if value is not None}
+        written_count = await unit.sessions.insert([present_fields])
     else:
         del document["_id"]
         write = Write(old_session.name, {"fence": old_session.fence}, Edit(set=document))
-        written = await unit.sessions.change([write])
+        written_count = await unit.sessions.change([write])
     # The reply to a successful write may have been lost.
-    return written == 1 or await _get(unit, new_session.name) == new_session
+    return written_count == 1 or await _get(unit, new_session.name) == new_session
 
 
 async def _keep(unit: Unit, name: str, fence: int, changes: Left) -> bool:
@@ -93,8 +93,8 @@ async def _keep(unit: Unit, name: str, fence: int, changes: Left) -> bool:
         merge={"cookies": cookies},
         without={"cookies": changes.cookies.keys() - cookies.keys()},
     )
-    ready = {"fence": fence, "state": str(IdentityState.READY)}
-    return await unit.sessions.change([Write(name, ready, edit)]) == 1
+    where = {"fence": fence, "state": str(IdentityState.READY)}
+    return await unit.sessions.change([Write(name, where, edit)]) == 1
 
 
 def _document(identity: Identity) -> Document:

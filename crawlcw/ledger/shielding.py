@@ -14,18 +14,18 @@ _CANCELLED_WITHIN = 0.5
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
     """Return the result of *work*; if the caller is cancelled meanwhile, raise that afterwards."""
-    working = asyncio.ensure_future(work)
+    future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     # anyio's shield stops only cancellations by anyio's scopes, not `asyncio.Task.cancel`.
     with anyio.CancelScope(shield=True):
-        while not working.done():
+        while not future.done():
             try:
-                await asyncio.wait([working])
+                await asyncio.wait([future])
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:
         raise cancelled
-    return working.result()
+    return future.result()
 
 
 async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -34,15 +34,15 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
     A cancelled scope of anyio cancels every wait, and a driver that is stopped in the middle
     could not even close its sockets.
     """
-    working = asyncio.ensure_future(function())
+    future = asyncio.ensure_future(function())
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
-            while not working.done():
-                working.cancel()
+            while not future.done():
+                future.cancel()
                 # A driver may take the cancellation for a broken connection, and try again.
-                await asyncio.wait([working], timeout=_CANCELLED_WITHIN)
-        if not working.cancelled():
-            working.exception()  # so that asyncio does not report it
+                await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
+        if not future.cancelled():
+            future.exception()  # so that asyncio does not report it
         raise

@@ -92,13 +92,13 @@ class Workers:
         One write, including *vitals*; without them the last ones stay. Writes nothing for a
         worker that is no longer on the list.
         """
-        counted = documents.counters_document(counters)
-        news: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": counted}
+        totals = documents.counters_document(counters)
+        changes: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": totals}
         if vitals is not None:
-            news["vitals"] = asdict(vitals)
+            changes["vitals"] = asdict(vitals)
         # A delayed call must not undo a later one.
-        earlier = {"left": None, "heartbeat": AtMost(news["heartbeat"])}
-        write = Write(name, earlier, Edit(set=news))
+        where = {"left": None, "heartbeat": AtMost(changes["heartbeat"])}
+        write = Write(name, where, Edit(set=changes))
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def lend(self, worker: Worker, loan: Loan) -> bool:
@@ -106,9 +106,9 @@ class Workers:
 
         Return whether it has this loan now; a repeated call returns True too.
         """
-        offered = asdict(loan)
+        new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
-        write = Write(worker.name, {"left": None, "loan": old_loan}, Edit(set={"loan": offered}))
+        write = Write(worker.name, {"left": None, "loan": old_loan}, Edit(set={"loan": new_loan}))
         if await self._store.writing(lambda unit: unit.workers.change([write])):
             return True
         return await self.loan(worker.name) == loan
@@ -171,8 +171,8 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
             for key, task in tasks.items()
         ]
     )
-    ended_hosts = Edit(set={"ready_at": now, "owner": None})
-    await unit.hosts.change_where({"owner": _tokens(name)}, ended_hosts, by=Path.OWNER)
+    host_edit = Edit(set={"ready_at": now, "owner": None})
+    await unit.hosts.change_where({"owner": _tokens(name)}, host_edit, by=Path.OWNER)
     await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
     return task_count, {task["host"] for task in tasks.values()}
 
@@ -279,11 +279,11 @@ async def _record(unit: Unit, point: Point) -> None:
         "vitals": asdict(point.vitals),
     }
     # A delayed call must not undo a later one.
-    earlier = {"time": AtMost(point.time)}
-    await unit.rates.change([Write(_key(document), earlier, Edit(set=document), new=document)])
+    where = {"time": AtMost(point.time)}
+    await unit.rates.change([Write(_key(document), where, Edit(set=document), new=document)])
     for days in (KEPT_DAYS, FINE_DAYS):
-        outdated = Within((days,), (days, minute_of(point.time) - timedelta(days=days)))
-        await unit.rates.delete({"_id": outdated})
+        outdated_keys = Within((days,), (days, minute_of(point.time) - timedelta(days=days)))
+        await unit.rates.delete({"_id": outdated_keys})
 
 
 async def _between(unit: Unit, start: datetime, stop: datetime, periods: list[int]) -> list[Point]:
