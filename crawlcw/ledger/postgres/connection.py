@@ -190,9 +190,9 @@ class Database:
         if self._db.closed:
             return True
         # Between statements the server sends nothing except the end.
-        unasked = select.poll()
-        unasked.register(self._db.fileno(), select.POLLIN)
-        return bool(unasked.poll(0))
+        poller = select.poll()
+        poller.register(self._db.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
 
     def execute(self, statement: str, values: Values = (), /) -> Any:
         """See `sql.database.Database.execute`."""
@@ -232,8 +232,8 @@ class Database:
         try:
             yield
             if self.in_transaction:
-                quick = "" if self.unsynced else "SET LOCAL synchronous_commit = off; "
-                self._db.execute(f"{quick}COMMIT")
+                prefix = "" if self.unsynced else "SET LOCAL synchronous_commit = off; "
+                self._db.execute(f"{prefix}COMMIT")
         except BaseException:
             if not self._db.closed and self.in_transaction:
                 self._db.execute("ROLLBACK")
@@ -345,8 +345,8 @@ class Connection(database.Connection):
         def cut_late() -> None:
             nonlocal timer
             delay = _ANSWER
-            if at_work := self._at_work:
-                db, started_at = at_work
+            if operation := self._at_work:
+                db, started_at = operation
                 delay += started_at - monotonic()
                 if delay <= 0:
                     db.cut()
@@ -425,4 +425,4 @@ def _sentence(error: psycopg.Error) -> str:
 def _advice(error: psycopg.Error) -> str | None:
     if error.sqlstate is not None:
         return next((advice for kind, advice in _HELP.items() if isinstance(error, kind)), None)
-    return next((advice for part, advice in _WRONG.items() if re.search(part, str(error))), None)
+    return next((advice for regex, advice in _WRONG.items() if re.search(regex, str(error))), None)

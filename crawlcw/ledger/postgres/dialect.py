@@ -63,7 +63,7 @@ def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
     names: dict[str, int] = {}
     number = 0
 
-    def numbered(match: re.Match[str]) -> str:
+    def placeholder(match: re.Match[str]) -> str:
         nonlocal number
         if match[1]:
             return f"${names.setdefault(match[1], len(names) + 1)}"
@@ -72,7 +72,7 @@ def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
             return f"${number}"
         return match[0]
 
-    text = _PLACE.sub(numbered, statement)
+    text = _PLACE.sub(placeholder, statement)
     return text, tuple(names) if names else None
 
 

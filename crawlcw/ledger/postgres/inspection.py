@@ -61,10 +61,10 @@ def _write_refusal(db: Database, tables: Tables) -> str | None:
     if (refusal := db.refusal()) is not None:
         return refusal
     if "tasks" in tables.missing(db):
-        may = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')")
-        return None if may.fetchone()[0] else "the user may not make tables in the database"
-    may = db.execute("SELECT has_table_privilege(?, 'UPDATE')", (tables.tasks,))
-    return None if may.fetchone()[0] else "the user may not write to the tables"
+        cursor = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')")
+        return None if cursor.fetchone()[0] else "the user may not make tables in the database"
+    cursor = db.execute("SELECT has_table_privilege(?, 'UPDATE')", (tables.tasks,))
+    return None if cursor.fetchone()[0] else "the user may not write to the tables"
 
 
 def _setting(db: Database, name: str) -> str:

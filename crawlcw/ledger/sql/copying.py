@@ -99,8 +99,8 @@ class Contents:
             for row in _item_rows(document, visit["items"], visit)
         ]
         tables = self._store.tables
-        written = {self._tables[part]: rows, tables.items: items, tables.versions: versions}
-        await self._store.writer.run(_write, written)
+        rows_by_table = {self._tables[part]: rows, tables.items: items, tables.versions: versions}
+        await self._store.writer.run(_write, rows_by_table)
 
     def _row(self, part: Part, document: Document) -> dict[str, Any]:
         if part is Part.BLOBS:
@@ -115,9 +115,9 @@ class Contents:
         return row_of({name: value for name, value in document.items() if name not in _APART})
 
 
-def _write(db: Database, written: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def _write(db: Database, rows_by_table: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     with db.transaction(durable=True):
-        for table, rows in written.items():
+        for table, rows in rows_by_table.items():
             insert(db, table, rows)
 
 

@@ -43,22 +43,22 @@ class Leases(HeldTasks):
         adopted: list[Lease] = []
         if self._unsure:
             adopted = await self._resolve_unsure(tasks, now + lease)
-            ours = {adopted_lease.task.id for adopted_lease in adopted}
-            tasks = [task for task in tasks if task.id not in ours]
-        decided: list[tuple[Task, Change]] = []
+            adopted_ids = {adopted_lease.task.id for adopted_lease in adopted}
+            tasks = [task for task in tasks if task.id not in adopted_ids]
+        decisions: list[tuple[Task, Change]] = []
         for task in tasks:
             token = f"{worker}:{next(self._store.numbers)}"
             change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
             if change is not None:
-                decided.append((task, change))
+                decisions.append((task, change))
         try:
-            leases, counts = await self._store.writer.run(self._claim, decided, milliseconds(now))
+            leases, counts = await self._store.writer.run(self._claim, decisions, milliseconds(now))
         except (LedgerUnavailableError, asyncio.CancelledError):
             self._note_unsure(adopted)
             self._note_unsure(
                 [
                     Lease(task=task, token=change.lock, fence=change.fence, expires=now + lease)
-                    for task, change in decided
+                    for task, change in decisions
                     if change.lock is not None
                 ]
             )
@@ -71,13 +71,13 @@ class Leases(HeldTasks):
         )
 
     def _claim(
-        self, db: Database, decided: Sequence[tuple[Task, Change]], now: int
+        self, db: Database, decisions: Sequence[tuple[Task, Change]], now: int
     ) -> tuple[list[Lease], Counter[Event]]:
         leases: list[Lease] = []
         counts: Counter[Event] = Counter()
         writes = []
         is_outcome = False
-        for task, change in decided:
+        for task, change in decisions:
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
             # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
@@ -85,7 +85,7 @@ class Leases(HeldTasks):
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
-            for (task, change), is_ours in zip(decided, applied, strict=True):
+            for (task, change), is_ours in zip(decisions, applied, strict=True):
                 if is_ours is not True:
                     continue
                 if change.lock is None or change.due is None:
@@ -108,15 +108,15 @@ class Leases(HeldTasks):
         They may have expired while the ledger was unavailable, which would cost the task a
         `lost`.
         """
-        unsure = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
-        if not unsure:
+        unsure_leases = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
+        if not unsure_leases:
             return []
-        leases = [replace(unsure_lease, expires=end) for unsure_lease in unsure]
+        leases = [replace(unsure_lease, expires=end) for unsure_lease in unsure_leases]
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
             # The next caller must look again.
-            self._note_unsure(unsure)
+            self._note_unsure(unsure_leases)
             raise
 
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:

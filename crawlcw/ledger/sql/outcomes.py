@@ -98,8 +98,8 @@ class Outcomes:
                 lease = settlement.lease
                 if isinstance(result, Exception):
                     # It is too large only together with the stored results.
-                    instead, refusal = _rejected(settlement, result)
-                    (result,) = apply_each(db, self._store.sql, [(instead, mine(lease))])
+                    rejection, refusal = _rejected(settlement, result)
+                    (result,) = apply_each(db, self._store.sql, [(rejection, mine(lease))])
                 if not result and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
@@ -126,17 +126,17 @@ class Outcomes:
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
         """Write the rows that have not changed meanwhile; return the leases of the others."""
-        guarded = []
+        guarded_writes = []
         for _, write in writes:
             task = write.task
             # Unchanged since its read.
             as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
-            guarded.append((write, as_read))
+            guarded_writes.append((write, as_read))
         with db.transaction(durable=True):
-            replaced = apply_each(db, self._store.sql, guarded)
+            results = apply_each(db, self._store.sql, guarded_writes)
             return [
                 lease
-                for (lease, _), is_replaced in zip(writes, replaced, strict=True)
+                for (lease, _), is_replaced in zip(writes, results, strict=True)
                 if is_replaced is not True and not self._was_settled(db, lease)
             ]
 
@@ -155,8 +155,8 @@ class Outcomes:
 def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
     """Return the write that replaces an outcome that the store cannot hold, and the reason."""
     why = describe_unholdable(error)
-    instead = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
-    return written(settlement.lease.task, instead.change), why
+    rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
+    return written(settlement.lease.task, rejection.change), why
 
 
 def mine(lease: Lease) -> dict[str, Any]:
@@ -223,14 +223,14 @@ def apply_each(
     `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
-    growing: list[bytes] = []
+    growing_ids: list[bytes] = []
     for write, _ in writes:
         ids.add(write.task.id)
         if write.growth is not None:
-            growing.append(write.task.id)
+            growing_ids.append(write.task.id)
     # Of several changes of one task only the first counts.
     one_by_one = len(ids) < len(writes)
-    stored = _stored(db, sql, growing) if growing and not one_by_one else {}
+    stored = _stored(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
     bulk: list[tuple[Values, Values]] = []
     for write, guard in writes:
@@ -268,10 +268,10 @@ def apply_each(
 def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -> bool | Exception:
     values = write.values
     if write.growth is not None:
-        grown = _grown(write, _stored(db, sql, [write.task.id]))
-        if isinstance(grown, Exception):
-            return grown
-        values = grown
+        grown_values = _grown(write, _stored(db, sql, [write.task.id]))
+        if isinstance(grown_values, Exception):
+            return grown_values
+        values = grown_values
     return bool(changed(db, sql, [(guard, values)]))
 
 
@@ -353,8 +353,8 @@ def _lots(
         shape = (tuple(guard), tuple(values))
         parameters_by_shape.setdefault(shape, []).append([*values.values(), *guard.values()])
     for shape, parameters in parameters_by_shape.items():
-        at_once = min(most, _PARAMETERS // len(parameters[0]))
-        for size, portion in portions(parameters, at_once):
+        max_rows = min(most, _PARAMETERS // len(parameters[0]))
+        for size, portion in portions(parameters, max_rows):
             yield shape, size, list(chain.from_iterable(portion))
 
 

@@ -45,10 +45,10 @@ class Statements:
 
         # `priority = ... AND due <= ...` is one range of the index. Without the priority, all
         # tasks that are due later would be read as well.
-        stretch = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
-        self.page = f"SELECT {_READ} FROM {tasks} INDEXED BY {due} WHERE {stretch}"
+        condition = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
+        self.page = f"SELECT {_READ} FROM {tasks} INDEXED BY {due} WHERE {condition}"
         self.page_of_host = (
-            f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {stretch}"
+            f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {condition}"
         )
         # The first task of the next priority.
         first = "SELECT priority, due FROM"
@@ -61,8 +61,8 @@ class Statements:
     def _of_leases(self, tables: Tables) -> None:
         """Make the statements of claims, outcomes and leased tasks."""
         tasks = tables.tasks
-        mine = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
-        self.renew = f"UPDATE {tasks} SET due = :due WHERE {mine}"
+        lease_condition = "id = :id AND lock = :lock AND fence = :fence AND status = :status"
+        self.renew = f"UPDATE {tasks} SET due = :due WHERE {lease_condition}"
         self.lock_task = f"SELECT 1 FROM {tasks} WHERE id = ?{tables.dialect.for_update}"
         self.settled = f"SELECT settled FROM {tasks} WHERE id = ?"
 
@@ -117,9 +117,9 @@ class Statements:
 
     def _of_host_leases(self, tables: Tables) -> None:
         """Make the statements of leased hosts."""
-        hosts, ready = tables.hosts, tables.ready
+        hosts, ready_index = tables.hosts, tables.ready
         self.ready_hosts = (
-            f"SELECT * FROM {hosts} INDEXED BY {ready} WHERE ready_at <= :now "
+            f"SELECT * FROM {hosts} INDEXED BY {ready_index} WHERE ready_at <= :now "
             "ORDER BY ready_at LIMIT :limit"
         )
         self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_held}"
@@ -129,54 +129,52 @@ class Statements:
 
     def _of_counts(self, tables: Tables) -> None:
         """Make the statements that count tasks."""
-        tasks, changed_last = tables.tasks, tables.changed
-        every = f"count(*) FROM {tasks} INDEXED BY"
+        tasks, index = tables.tasks, tables.changed
+        count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
         #: Each row is a value, a status and a number; a value may occur several times.
         self.groups = {
-            Dimension.HOST: f"SELECT host, status, {every} {tables.by_host} GROUP BY host, status",
+            Dimension.HOST: f"SELECT host, status, {count} {tables.by_host} GROUP BY host, status",
             # In the order of the index, so that nothing must be sorted.
             Dimension.CALLBACK: (
-                f"SELECT callback, status, {every} {tables.by_callback} "
+                f"SELECT callback, status, {count} {tables.by_callback} "
                 "GROUP BY callback, depth, status"
             ),
             Dimension.DEPTH: (
-                f"SELECT depth, status, {every} {tables.by_callback} "
+                f"SELECT depth, status, {count} {tables.by_callback} "
                 "GROUP BY callback, depth, status"
             ),
             Dimension.REASON: (
-                f"SELECT reason, status, {every} {tables.by_reason} WHERE reason IS NOT NULL "
+                f"SELECT reason, status, {count} {tables.by_reason} WHERE reason IS NOT NULL "
                 f"AND {failed} GROUP BY reason, status"
             ),
         }
-        answered = f"FROM {tasks} INDEXED BY {tables.by_answer} WHERE {HAS_ANSWER} AND {ANSWERED}"
-        self.next_answer = f"SELECT {ANSWERED} {answered} < :above ORDER BY {ANSWERED} DESC LIMIT 1"
-        self.of_answer = f"SELECT status, count(*) {answered} = :code GROUP BY status"
-        self.done = (
-            f"SELECT NULL, status, {every} {changed_last} WHERE {among(DONE)} GROUP BY status"
-        )
+        source = f"FROM {tasks} INDEXED BY {tables.by_answer} WHERE {HAS_ANSWER} AND {ANSWERED}"
+        self.next_answer = f"SELECT {ANSWERED} {source} < :above ORDER BY {ANSWERED} DESC LIMIT 1"
+        self.of_answer = f"SELECT status, count(*) {source} = :code GROUP BY status"
+        self.done = f"SELECT NULL, status, {count} {index} WHERE {among(DONE)} GROUP BY status"
         self.count_redirects = (
-            f"SELECT {every} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
+            f"SELECT {count} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
             f"AND status = {Status.FINISHED:d}"
         )
 
     def _of_examination(self, tables: Tables) -> None:
         """Make the statements of the reads of `doctor`."""
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
-        unchanging = "id, url, host, method, body, callback, depth, priority, options"
-        examined = f"{unchanging}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
+        fixed = "id, url, host, method, body, callback, depth, priority, options"
+        columns = f"{fixed}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         # Only a reference to a blob begins like this, because it is escaped in other keys and in
         # text.
         pointer = """'{"%blob":'"""
-        pointing = ", ".join(
+        pointers = ", ".join(
             f"CASE WHEN instr({name}, {pointer}) > 0 THEN {name} END AS {name}"
             for name in ("context", "data", "results")
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
-        of_host = ", ".join(name for name in HOST_COLUMNS if name != "robots")
+        host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
         #: Columns and table of each part, and the column of its order.
         self.raw = {
-            Part.TASKS: (f"{examined}, {pointing}, {number} FROM {tasks}", position),
-            Part.HOSTS: (f"{of_host} FROM {tables.hosts}", position),
+            Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
+            Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),
             Part.BLOBS: (f"id, task_id, create_time FROM {tables.blobs}", "id"),
         }

@@ -108,10 +108,10 @@ class Table:
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
         (key,) = self._key
-        shown = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
+        columns = self._shown({"_id": None, **dict.fromkeys(fields)} if fields else ())
         tests, values = self._tests(where or {})
         # One key at a time: for several keys the database might use an index of another test.
-        statement = f"SELECT {shown} FROM {self._name} WHERE {key} = ? AND {tests}"
+        statement = f"SELECT {columns} FROM {self._name} WHERE {key} = ? AND {tests}"
         document_lists = (self._documents(statement, [entry, *values]) for entry in keys)
         return {entry["_id"]: entry for documents in document_lists for entry in documents}
 
@@ -156,35 +156,35 @@ class Table:
             to_json([dict(write.edit.set), dict(write.edit.merge)])
             return None
         changes, values = self._changes(write.edit)
-        tests, tested = self._tests({"_id": write.key, **write.where})
-        return f"UPDATE {self._name} SET {changes} WHERE {tests}", [*values, *tested]
+        tests, operands = self._tests({"_id": write.key, **write.where})
+        return f"UPDATE {self._name} SET {changes} WHERE {tests}", [*values, *operands]
 
     def _is_within_json(self, edit: Edit) -> bool:
-        named = {*edit.set, *edit.inc, *edit.raise_to}
-        return bool(edit.merge or edit.without) or not all(map(self._is_column, named))
+        names = {*edit.set, *edit.inc, *edit.raise_to}
+        return bool(edit.merge or edit.without) or not all(map(self._is_column, names))
 
     def _edit(self, write: Write) -> int:
         """Read a document and write its edited form, in one transaction."""
         self._db.begin()
-        tests, tested = self._tests({"_id": write.key, **write.where})
+        tests, operands = self._tests({"_id": write.key, **write.where})
         lock = self._dialect.for_update
-        documents = self._documents(f"SELECT * FROM {self._name} WHERE {tests}{lock}", tested)
+        documents = self._documents(f"SELECT * FROM {self._name} WHERE {tests}{lock}", operands)
         for document in documents:
             with refusing():
                 row = self._edited(write.edit, document)
             changes = ", ".join(f"{_quoted(name)} = ?" for name in row)
-            keyed, key = self._tests({"_id": write.key})
-            statement = f"UPDATE {self._name} SET {changes} WHERE {keyed}"
-            self._execute(statement, [*row.values(), *key])
+            key_test, key_values = self._tests({"_id": write.key})
+            statement = f"UPDATE {self._name} SET {changes} WHERE {key_test}"
+            self._execute(statement, [*row.values(), *key_values])
         return len(documents)
 
     def _edited(self, edit: Edit, document: Document) -> dict[str, Any]:
         """Return the columns that an edit changes, with their new values."""
-        edited = edit.applied(document)
-        named = {*edit.set, *edit.inc, *edit.raise_to, *edit.merge, *edit.without}
-        row = row_of({name: edited[name] for name in named if self._is_column(name)})
+        new_document = edit.applied(document)
+        names = {*edit.set, *edit.inc, *edit.raise_to, *edit.merge, *edit.without}
+        row = row_of({name: new_document[name] for name in names if self._is_column(name)})
         if self._columns is not None:
-            rest = {name: v for name, v in edited.items() if not self._is_column(name)}
+            rest = {name: v for name, v in new_document.items() if not self._is_column(name)}
             row["content"] = to_json({name: v for name, v in rest.items() if v is not None})
         return row
 
@@ -208,9 +208,9 @@ class Table:
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""
         changes, values = self._changes(edit)
-        tests, tested = self._tests(where)
+        tests, operands = self._tests(where)
         statement = f"UPDATE {self._name} {self._indexes[by].of} SET {changes} WHERE {tests}"
-        return self._execute(statement, [*values, *tested])
+        return self._execute(statement, [*values, *operands])
 
     async def delete(self, where: Where) -> int:
         """See `port.Table.delete`."""
@@ -254,8 +254,8 @@ class Table:
                 values += (member for member in members if not isinstance(member, int))
                 # Numbers are in the statement, so that it matches the condition of a partial
                 # index.
-                shown = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
-                return f"{self._column(name)} IN ({', '.join(shown)})"
+                marks = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
+                return f"{self._column(name)} IN ({', '.join(marks)})"
             case AsFound(value):
                 values.append(milliseconds(value) if isinstance(value, datetime) else value)
                 return f"{self._column(name)} = ?"
@@ -265,9 +265,9 @@ class Table:
             case alternatives if name == OR:
                 texts = []
                 for member in alternatives:
-                    text, tested = self._tests(member)
+                    text, operands = self._tests(member)
                     texts.append(text)
-                    values += tested
+                    values += operands
                 return f"({' OR '.join(texts)})"
         return self._compared(name, "=", test, values)
 

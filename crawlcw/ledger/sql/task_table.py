@@ -43,15 +43,15 @@ class TaskTable(Table):
         self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
     ) -> Listed:
         """See `port.Tasks.listed`: each status is read only up to the last examined task."""
-        stretch, bounds = self._stretch(where, after)
+        time_condition, bounds = self._stretch(where, after)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
-        condition, tested = self._tests(rest)
+        condition, operands = self._tests(rest)
         statement = (
             f"SELECT update_time, id, {condition} AS wanted FROM {self._from(Path.STATUS)} "
-            f"WHERE status = ? AND {stretch} ORDER BY update_time DESC, id DESC"
+            f"WHERE status = ? AND {time_condition} ORDER BY update_time DESC, id DESC"
         )
         streams = [
-            self._db.stream(statement, [*tested, status, *bounds])
+            self._db.stream(statement, [*operands, status, *bounds])
             for status in sorted(set(where["status"].values))
         ]
         cursors: list[Cursor] = []
@@ -97,8 +97,8 @@ class TaskTable(Table):
     ) -> tuple[str, list[Any]]:
         """Return the clause for rows that pass after a cursor, and its values."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
-        stretch, bounds = self._stretch(where, cursor)
-        return f"FROM {self._from(by)} WHERE {tests} AND {stretch}", [*values, *bounds]
+        time_condition, bounds = self._stretch(where, cursor)
+        return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
 
     def _stretch(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
         """Return the condition of the times after a cursor, and its values."""
@@ -118,21 +118,21 @@ class TaskTable(Table):
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
         """See `port.Tasks.change_all`: one statement for each task."""
         changes, values = self._changes(edit)
-        tests, tested = self._tests(where)
+        tests, operands = self._tests(where)
         self._db.begin()
         self._db.unsynced = True
         statement = f"UPDATE {self._name} SET {changes} WHERE id = ? AND {tests}"
-        rows = [(*values, key, *tested) for key in keys]
+        rows = [(*values, key, *operands) for key in keys]
         return self._db.executemany(statement, rows).rowcount if rows else 0
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
         """See `port.Tasks.delete_all`."""
-        tests, tested = self._tests(where)
+        tests, operands = self._tests(where)
         sql = self._sql
         deleted_keys = [
             (key,)
             for key in keys
-            if self._execute(f"DELETE FROM {self._name} WHERE id = ? AND {tests}", [key, *tested])
+            if self._execute(f"DELETE FROM {self._name} WHERE id = ? AND {tests}", [key, *operands])
         ]
         for statement in (sql.forget_items, sql.forget_versions, sql.forget_blobs):
             self._db.executemany(statement, deleted_keys)

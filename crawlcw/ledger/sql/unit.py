@@ -27,12 +27,12 @@ _LATEST = 253_402_300_799_999
 def unit_on(db: Database, sql: Statements) -> Unit:
     """Return the tables of one ledger on one connection."""
     tables, dialect = sql.tables, sql.tables.dialect
-    ready, is_ready = f"INDEXED BY {tables.ready}", "AND ready_at IS NOT NULL"
-    owned, is_owned = f"INDEXED BY {tables.owned}", "AND owner IS NOT NULL"
+    ready_index, is_ready = f"INDEXED BY {tables.ready}", "AND ready_at IS NOT NULL"
+    owner_index, is_owned = f"INDEXED BY {tables.owned}", "AND owner IS NOT NULL"
     of_hosts = {
-        Path.READY: Index(ready, "ready_at", is_ready),
-        Path.LAST_READY: Index(ready, "ready_at DESC", is_ready),
-        Path.OWNER: Index(owned, "owner", is_owned),
+        Path.READY: Index(ready_index, "ready_at", is_ready),
+        Path.LAST_READY: Index(ready_index, "ready_at DESC", is_ready),
+        Path.OWNER: Index(owner_index, "owner", is_owned),
     }
     left_index = Index(f"INDEXED BY {tables.left}", '"left", id')
     columns = ("_id", "fence", "owner", "expires")
@@ -69,21 +69,21 @@ class Groups:
             for (code,) in descending(self._db, self._sql.next_answer, {})
             for status, number in self._db.execute(self._sql.of_answer, {"code": code})
         )
-        (every,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
+        (total_group,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
         # Done tasks without a response: all except those with a response.
-        without = Group(
+        no_value_group = Group(
             value=None,
-            finished=every.finished - sum(group.finished for group in groups),
-            ignored=every.ignored - sum(group.ignored for group in groups),
+            finished=total_group.finished - sum(group.finished for group in groups),
+            ignored=total_group.ignored - sum(group.ignored for group in groups),
         )
-        return [*groups, without]
+        return [*groups, no_value_group]
 
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`."""
         totals: dict[str, dict[Status, int]] = {}
         for host, status, number in self._db.execute(self._sql.groups[Dimension.HOST]):
             totals.setdefault(host, {})[Status(status)] = number
-        return {host: Counts(by_status=of_host) for host, of_host in totals.items()}
+        return {host: Counts(by_status=counts) for host, counts in totals.items()}
 
 
 def _added_up(rows: Any) -> list[Group]:

@@ -183,11 +183,11 @@ class Connection(database.Connection):
         make_private(self._path)
         # Otherwise SQLite would create a `-wal` and a `-shm`. In a read-only folder that fails.
         # Beside a read-only file they are read-only too, and stay so when it becomes writable.
-        still = is_still(self._path)
-        name = f"file:{quote(bytes(self._file))}?immutable=1" if still else self._path
+        is_immutable = is_still(self._path)
+        name = f"file:{quote(bytes(self._file))}?immutable=1" if is_immutable else self._path
         db = sqlite3.connect(
             name,
-            uri=still,
+            uri=is_immutable,
             timeout=_BUSY_TIMEOUT,
             isolation_level=None,
             check_same_thread=False,
@@ -261,8 +261,8 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             # Two processes that have read the old mode would wait for each other, so SQLite
             # rejects one of them immediately, without its busy timeout.
-            busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
-            if not busy or time.monotonic() > deadline:
+            is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > deadline:
                 raise
             time.sleep(_TURNED_AWAY)
 

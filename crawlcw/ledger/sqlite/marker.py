@@ -71,18 +71,18 @@ def prepare(
             "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
             "tracked INTEGER, policy TEXT, state TEXT, control TEXT)"
         )
-        written = {"name": name, "version": FORMAT, "tracked": kind and kind.tracked}
+        parameters = {"name": name, "version": FORMAT, "tracked": kind and kind.tracked}
         db.execute(
-            f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", written
+            f"INSERT OR IGNORE INTO {_TABLE} (spider, version) VALUES (:name, :version)", parameters
         )
         db.execute(
             f"UPDATE {_TABLE} SET tracked = :tracked WHERE spider = :name AND tracked IS NULL",
-            written,
+            parameters,
         )
         if name not in names_in(db):
             # The tasks were dropped, so the notes about them are void.
             db.execute(
-                f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", written
+                f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", parameters
             )
         for statement in tables.create:
             db.execute(statement)
