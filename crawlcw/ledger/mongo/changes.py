@@ -54,11 +54,11 @@ class Changes:
             yield
             return
         with mapped():
-            watching = database.inner[self._store.name].watch(
+            coroutine = database.inner[self._store.name].watch(
                 _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
             )
             try:
-                stream = await _opened(watching)
+                stream = await _opened(coroutine)
             except OperationFailure as error:
                 if error.code != _NO_STREAMS:
                     raise
@@ -71,22 +71,22 @@ class Changes:
                         yield
 
 
-async def _opened(watching: Coroutine[Any, Any, Any]) -> Any:
+async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Return the stream; a cancelled caller waits a moment to close it when it is open."""
     # PyMongo loses the socket of a connection that is cancelled while it opens.
-    opening = asyncio.ensure_future(watching)
+    future = asyncio.ensure_future(coroutine)
     try:
-        return await asyncio.shield(opening)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
         with anyio.CancelScope(shield=True):
             try:
-                await asyncio.wait([opening], timeout=_OPEN_WITHIN)
+                await asyncio.wait([future], timeout=_OPEN_WITHIN)
             finally:
-                opening.add_done_callback(unseen)
-                if not opening.done():
-                    opening.cancel()
-                elif not opening.cancelled() and opening.exception() is None:
-                    await opening.result().close()
+                future.add_done_callback(unseen)
+                if not future.done():
+                    future.cancel()
+                elif not future.cancelled() and future.exception() is None:
+                    await future.result().close()
         raise
 
 

@@ -64,8 +64,8 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
 
 def _without_secrets(message: str, url: str) -> str:
     """Return the driver's message without any text that may be a part of a password."""
-    secret = url.rpartition("@")[0]
-    return _QUOTED.sub(lambda m: "'***'" if m[2] in secret or "@" in m[2] else m[0], message)
+    credentials = url.rpartition("@")[0]
+    return _QUOTED.sub(lambda m: "'***'" if m[2] in credentials or "@" in m[2] else m[0], message)
 
 
 def _named(error: Exception, url: str) -> str:

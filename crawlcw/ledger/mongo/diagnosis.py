@@ -55,9 +55,9 @@ async def misconfiguration(client: Any, url: str) -> str | None:
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
         if server.error is not None:
-            wrong = await _wrong_with(server.address, str(server.error), url)
-            if wrong is not None:
-                return wrong
+            problem = await _wrong_with(server.address, str(server.error), url)
+            if problem is not None:
+                return problem
     return None
 
 
@@ -125,25 +125,25 @@ def lacking(
     *status* is the reply to `connectionStatus`. If it names no user, nothing is refused.
     """
     auth_info = status.get("authInfo", {})
-    granted = auth_info.get("authenticatedUserPrivileges")
-    if not auth_info.get("authenticatedUsers") or granted is None:
+    privileges = auth_info.get("authenticatedUserPrivileges")
+    if not auth_info.get("authenticatedUsers") or privileges is None:
         return []
     allowed = set(actions)
     for collection in collections:
-        allowed &= _allowed(granted, database, collection)
+        allowed &= _allowed(privileges, database, collection)
     return sorted(actions - allowed)
 
 
-def _allowed(granted: Iterable[Mapping[str, Any]], database: str, collection: str) -> set[str]:
+def _allowed(privileges: Iterable[Mapping[str, Any]], database: str, collection: str) -> set[str]:
     allowed: set[str] = set()
-    for privilege in granted:
+    for privilege in privileges:
         resource = privilege["resource"]
-        everything = resource.get("anyResource", False)
+        is_global = resource.get("anyResource", False)
         is_covered = resource.get("db") in ("", database) and resource.get("collection") in (
             "",
             collection,
         )
-        if everything or is_covered:
+        if is_global or is_covered:
             allowed.update(privilege["actions"])
     return allowed
 

@@ -46,16 +46,16 @@ def shielded(found: Any) -> Any:
 
 
 def _call(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    returned = method(*args, **options)
-    return _to_its_end(returned) if inspect.iscoroutine(returned) else shielded(returned)
+    result = method(*args, **options)
+    return _to_its_end(result) if inspect.iscoroutine(result) else shielded(result)
 
 
 async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
-    running = asyncio.ensure_future(operation)
+    future = asyncio.ensure_future(operation)
     try:
-        return shielded(await asyncio.shield(running))
+        return shielded(await asyncio.shield(future))
     except asyncio.CancelledError:
-        running.add_done_callback(unseen)
+        future.add_done_callback(unseen)
         raise
 
 

@@ -109,10 +109,10 @@ class Groups:
     async def _by_status_code(self) -> list[Group]:
         finished, ignored = await self._done("response.status", BY_ANSWER)
         totals = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
-        without = Group(
+        no_value_group = Group(
             value=None, finished=totals[0] - finished.total(), ignored=totals[1] - ignored.total()
         )
-        return [*_groups(Counter(), finished, ignored), without]
+        return [*_groups(Counter(), finished, ignored), no_value_group]
 
     async def _done(
         self, field: str, index: str, where: Mapping[str, Any] = _NO_TESTS
@@ -129,10 +129,10 @@ class Groups:
         *where* has one value for each field before it, so the index is in the order of *field*.
         """
         numbers: Counter[Any] = Counter()
-        above: Any = -1 if field in ("depth", "response.status") else ""
+        last_value: Any = -1 if field in ("depth", "response.status") else ""
         while True:
             pipeline: list[dict[str, Any]] = [
-                {"$match": {**where, field: {"$gt": above}}},
+                {"$match": {**where, field: {"$gt": last_value}}},
                 {"$sort": {field: 1}},
                 {"$limit": _KEYS},
                 {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
@@ -143,8 +143,8 @@ class Groups:
             if sum(counts.values()) < _KEYS:
                 return numbers
             # The last value may have more tasks than were grouped.
-            above = max(counts)
-            numbers[above] = await self._store.count({**where, field: above}, hint=index)
+            last_value = max(counts)
+            numbers[last_value] = await self._store.count({**where, field: last_value}, hint=index)
 
 
 def _groups(opened: Counter[Any], finished: Counter[Any], ignored: Counter[Any]) -> list[Group]:

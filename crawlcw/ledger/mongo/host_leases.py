@@ -21,20 +21,22 @@ class MongoHostLeases(HostLeases):
         self, token: str, limit: int, *, now: datetime, end: datetime
     ) -> list[HostLease]:
         hosts = self._store.unit.hosts
-        ready = {"ready_at": AtMost(now)}
+        where = {"ready_at": AtMost(now)}
         lease_edit = Edit(set={"owner": token, "ready_at": end}, inc={"epoch": 1})
-        tried: list[str] = []
+        keys: list[str] = []
         missing = limit
         for _ in range(_ROUNDS):
-            ready_hosts = await hosts.scan(ready, by=Path.READY, limit=missing, fields=("_id",))
+            ready_hosts = await hosts.scan(where, by=Path.READY, limit=missing, fields=("_id",))
             names = [host["_id"] for host in ready_hosts]
             if not names:
                 break
-            tried += names
-            number = await hosts.change_where({"_id": Among(names), **ready}, lease_edit)
+            keys += names
+            number = await hosts.change_where({"_id": Among(names), **where}, lease_edit)
             missing -= number
             if number == len(names):
                 break
             # Another process was faster with the rest; more ready hosts may come after these.
-        ours = await hosts.read(tried, where={"owner": token}) if missing < limit else {}
-        return [documents.host_lease(ours[name]) for name in dict.fromkeys(tried) if name in ours]
+        leased = await hosts.read(keys, where={"owner": token}) if missing < limit else {}
+        return [
+            documents.host_lease(leased[name]) for name in dict.fromkeys(keys) if name in leased
+        ]

@@ -69,8 +69,8 @@ class Schema:
         Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs, before
         any page is fetched.
         """
-        if refused := await self.lacking(WRITING):
-            raise LedgerConfigurationError(lacking_sentence(refused, self._store.database.name))
+        if actions := await self.lacking(WRITING):
+            raise LedgerConfigurationError(lacking_sentence(actions, self._store.database.name))
         with mapped():
             await self._check_schema()
             try:
@@ -164,8 +164,8 @@ class Schema:
             and await self._store.tasks.find_one({}) is None
         ):
             # A reader has only looked for a ledger of this name.
-            undecided = {"_id": self._store.name, "tracked": {"$exists": False}}
-            await self._store.schema.update_one(undecided, {"$set": {"tracked": True}})
+            query = {"_id": self._store.name, "tracked": {"$exists": False}}
+            await self._store.schema.update_one(query, {"$set": {"tracked": True}})
             marker = await self._store.schema.find_one({"_id": self._store.name})
         self._check(marker)
 
@@ -183,15 +183,15 @@ class Schema:
                 info = await self._store.client.server_info()
                 await self._store.set_clock()
         except LedgerUnavailableError as error:
-            wrong = await misconfiguration(self._store.client, self._store.url or "")
-            if wrong is not None:
-                raise LedgerConfigurationError(f"MongoDB: {wrong}") from error
+            problem = await misconfiguration(self._store.client, self._store.url or "")
+            if problem is not None:
+                raise LedgerConfigurationError(f"MongoDB: {problem}") from error
             raise
         version = tuple(info["versionArray"][:2])
         if version < OLDEST_SERVER:
-            needed = ".".join(map(str, OLDEST_SERVER))
+            oldest_version = ".".join(map(str, OLDEST_SERVER))
             raise LedgerConfigurationError(
-                f"the server is MongoDB {info['version']}, and {needed} or later is needed"
+                f"the server is MongoDB {info['version']}, and {oldest_version} or later is needed"
             )
 
 
@@ -236,8 +236,8 @@ class Inspection(examination.Inspection):
 
     async def write_refusal(self) -> str | None:
         """See `examination.Inspection.write_refusal`."""
-        if lacking := await self._schema.lacking(WRITING):
-            return lacking_sentence(lacking, self._store.database.name)
+        if actions := await self._schema.lacking(WRITING):
+            return lacking_sentence(actions, self._store.database.name)
         with mapped():
             refusal = await self._durable_refusal()
         return None if refusal is None else f"a write was not confirmed: {refusal}"
@@ -258,15 +258,15 @@ class Inspection(examination.Inspection):
                 index_info = await collection.index_information()
                 violations += _index_violations(collection.name, index_info, indexes)
             recorded = await self._store.tasks.find_one({}, {"_id": 1}) is not None
-        topology, lacks = topology_of(hello)
+        topology, server_violations = topology_of(hello)
         confirmed = "confirmed"
-        if lacking := await self._schema.lacking(WRITING):
+        if actions := await self._schema.lacking(WRITING):
             # Do not try a write, not even one that changes nothing.
             confirmed = "not asked"
-            lacks.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(lacking)))
+            server_violations.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(actions)))
         elif (refusal := await self._durable_refusal()) is not None:
             confirmed = "not confirmed"
-            lacks.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
+            server_violations.append(Violation(kind=Kind.NOT_DURABLE, detail=refusal))
         return Health(
             recorded=recorded,
             facts={
@@ -275,7 +275,7 @@ class Inspection(examination.Inspection):
                 "w: majority, j: true": confirmed,
                 "format": str(FORMAT),
             },
-            violations=(*violations, *lacks),
+            violations=(*violations, *server_violations),
             clock_offset=offset,
         )
 

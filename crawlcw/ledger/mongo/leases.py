@@ -51,35 +51,35 @@ class Leases(HeldTasks):
         call.
         """
         adopted = await self._resolve_unsure(tasks, lease=lease)
-        ours = {claim.task.id for claim in adopted}
-        tasks = [task for task in tasks if task.id not in ours]
+        adopted_ids = {claim.task.id for claim in adopted}
+        tasks = [task for task in tasks if task.id not in adopted_ids]
         batch = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
         # A task with an expired lease is claimed alone, because each has its own count of losses.
         singles = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
         pairs = [(claim, self._store.token(worker)) for claim in singles]
         batch_token = self._store.token(worker)
         try:
-            answers: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
+            results: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
                 *(self._claim_one(task, token, lease, max_lost) for task, token in pairs)
             )
-            answers += await self._claim_together(batch, batch_token, lease)
+            results += await self._claim_together(batch, batch_token, lease)
         except asyncio.CancelledError:
             # The server may have received the claims, but its replies are lost.
             sent = [*pairs, *((task, batch_token) for task in batch)]
             for task, token in [*sent, *((claim.task, claim.token) for claim in adopted)]:
                 self._note_unsure(task, token)
             raise
-        leases = (*adopted, *(answer for answer in answers if isinstance(answer, Lease)))
-        for answer in answers:
-            if isinstance(answer, LedgerUnavailableError):
+        leases = (*adopted, *(result for result in results if isinstance(result, Lease)))
+        for result in results:
+            if isinstance(result, LedgerUnavailableError):
                 for claim in leases:
                     self._note_unsure(claim.task, claim.token)
-                raise answer
+                raise result
         return Claimed(
             leases=leases,
-            missed=sum(answer is None for answer in answers),
-            abandoned=sum(answer is Status.IGNORED for answer in answers),
-            put_off=sum(answer in WAITING for answer in answers),
+            missed=sum(result is None for result in results),
+            abandoned=sum(result is Status.IGNORED for result in results),
+            put_off=sum(result in WAITING for result in results),
         )
 
     async def _claim_one(
@@ -179,20 +179,20 @@ class Leases(HeldTasks):
         Of several callers only one gets each lease. The lease is extended: it may have expired
         while the ledger was unavailable, which would cost the task a `lost`.
         """
-        unsure = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
-        if not unsure:
+        claims = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
+        if not claims:
             return []
         try:
             with mapped():
                 await self._store.tasks.update_many(
-                    locked(unsure, (token for tokens in unsure.values() for token in tokens)),
+                    locked(claims, (token for tokens in claims.values() for token in tokens)),
                     {"$max": {"due": self._store.now() + lease}},
                     hint="_id_",
                 )
-                return await self._leases_of(unsure)
+                return await self._leases_of(claims)
         except BaseException:
             # The next caller must look again.
-            for tokens in unsure.values():
+            for tokens in claims.values():
                 for token, task in tokens.items():
                     self._note_unsure(task, token)
             raise
@@ -222,14 +222,14 @@ class Leases(HeldTasks):
             await self._check_clock(lease)
             if not leases:
                 return set()
-            mine = locked((claim.task.id for claim in leases), (claim.token for claim in leases))
+            query = locked((claim.task.id for claim in leases), (claim.token for claim in leases))
             # A delayed renewal must not shorten a lease that a later one has extended.
             result = await self._store.tasks.update_many(
-                mine, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
+                query, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
             )
             if result.matched_count == len(leases):
                 return set()
-            cursor = self._store.tasks.find(mine, {"fence": 1}).hint("_id_")
+            cursor = self._store.tasks.find(query, {"fence": 1}).hint("_id_")
             fences = {
                 bytes(task["_id"]): task["fence"] for task in await all_of(cursor, len(leases))
             }
@@ -239,10 +239,10 @@ class Leases(HeldTasks):
         """Measure the server's time again if the last measurement is old."""
         # The drift of a bad clock between two measurements must be small against a lease.
         # Otherwise a short lease seems to expire while its holder renews it.
-        every = min(_CLOCK_CHECK, lease.total_seconds() / 2)
+        interval = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
-            and self._store.clock.monotonic() - self._store.clock_checked > every
+            and self._store.clock.monotonic() - self._store.clock_checked > interval
         ):
             await self._store.set_clock()
 

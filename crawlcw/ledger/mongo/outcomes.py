@@ -26,13 +26,13 @@ class Outcomes:
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all outcomes in one unordered bulk of fenced updates."""
         with mapped():
-            matched, refused = await self._record(settlements, mine)
-            given_up = [_rejection(settlements[index], why) for index, why in refused.items()]
-            rejection_reply = await send(self._store.durable, given_up)
+            matched, refusals = await self._record(settlements, mine)
+            rejections = [_rejection(settlements[index], why) for index, why in refusals.items()]
+            rejection_reply = await send(self._store.durable, rejections)
             leases = [settlement.lease for settlement in settlements]
             is_all = matched + rejection_reply.matched == len(leases)
             lost = [] if is_all else await self._not_settled(leases)
-        rejected = tuple((leases[index], why) for index, why in refused.items())
+        rejected = tuple((leases[index], why) for index, why in refusals.items())
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _record(
@@ -44,7 +44,7 @@ class Outcomes:
         collection, and then the outcomes with large items. The fence makes these items visible
         when the update is applied.
         """
-        refused: dict[int, str] = {}
+        refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
         outside: list[OutsideItem] = []
         owners: list[int] = []  #: for each item outside, the index of its outcome
@@ -52,38 +52,38 @@ class Outcomes:
             try:
                 change, large = await _update(settlement)
             except UNENCODABLE as error:
-                refused[index] = str(error)
+                refusals[index] = str(error)
             else:
                 updates[index] = Update(guard(settlement.lease), change)
                 outside += large
                 owners += [index] * len(large)
         # A page with many items may take long, and no other page waits for it.
         last = set(owners)
-        matched = await self._send(updates, updates.keys() - last, refused)
+        matched = await self._send(updates, updates.keys() - last, refusals)
         if outside:
             for number, why in (await self._items.write(outside)).items():
-                refused[owners[number]] = why
-            matched += await self._send(updates, last - refused.keys(), refused)
+                refusals[owners[number]] = why
+            matched += await self._send(updates, last - refusals.keys(), refusals)
         await self._items.forget_replaced(settlements)
-        return matched, refused
+        return matched, refusals
 
     async def _send(
-        self, updates: Mapping[int, Update], indexes: Collection[int], refused: dict[int, str]
+        self, updates: Mapping[int, Update], indexes: Collection[int], refusals: dict[int, str]
     ) -> int:
-        """Send some of the updates; return how many matched, and add those *refused*."""
+        """Send some of the updates; return how many matched, and add to *refusals*."""
         order = sorted(indexes)
         sent = await send(self._store.durable, [updates[index] for index in order])
-        refused |= {order[n]: why for n, why in sent.refused.items()}
+        refusals |= {order[n]: why for n, why in sent.refused.items()}
         return sent.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all of them in one unordered bulk of guarded updates."""
         with mapped():
-            matched, refused = await self._record(settlements, lambda lease: unmoved(lease.task))
+            matched, refusals = await self._record(settlements, lambda lease: unmoved(lease.task))
             leases = [settlement.lease for settlement in settlements]
-            tried = [lease for index, lease in enumerate(leases) if index not in refused]
-            lost = [] if matched == len(tried) else await self._not_settled(tried)
-        rejected = tuple((leases[index], why) for index, why in refused.items())
+            sent = [lease for index, lease in enumerate(leases) if index not in refusals]
+            lost = [] if matched == len(sent) else await self._not_settled(sent)
+        rejected = tuple((leases[index], why) for index, why in refusals.items())
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
@@ -107,8 +107,8 @@ class Outcomes:
 
 def _rejection(settlement: Settlement, message: str) -> Update:
     """Return the write that gives a task up because its outcome cannot be stored."""
-    given_up = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
-    return Update(mine(settlement.lease), update_of(given_up.change))
+    rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
+    return Update(mine(settlement.lease), update_of(rejection.change))
 
 
 async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:
@@ -129,6 +129,6 @@ async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideI
     source = documents.source_document(settlement)
     update["$set"] |= {"items": inside, "items_from": source}
     if versions:
-        pushed = update.setdefault("$push", {})
-        pushed["versions"] = {"$each": [source], "$slice": -versions}
+        pushes = update.setdefault("$push", {})
+        pushes["versions"] = {"$each": [source], "$slice": -versions}
     return update, outside

@@ -121,20 +121,20 @@ class MongoStore:
         self.driver = driver
         self.name = spider
 
-        def part(name: str, concern: WriteConcern = _DURABLE) -> Any:
+        def collection(name: str, concern: WriteConcern = _DURABLE) -> Any:
             return database.get_collection(f"{spider}{name}", write_concern=concern)
 
-        self.tasks, self.durable = part("", _QUICK), part("")
+        self.tasks, self.durable = collection("", _QUICK), collection("")
         # All durable: a failover that undoes a lease would leave a host with two owners. One
         # write covers many hosts.
-        self.hosts = part(".hosts")
-        self.workers = part(".workers")
+        self.hosts = collection(".hosts")
+        self.workers = collection(".workers")
         # Not durable, because the next point replaces one that a failover undoes.
-        self.rates = Table(part(".rates", _QUICK), key=RATE_KEY)
-        self.items = part(".items")
-        self.sessions = Table(part(".sessions"))
-        self.state = Table(part(".state"))
-        self.blob_files, self.blob_chunks = part(".blobs.files"), part(".blobs.chunks")
+        self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
+        self.items = collection(".items")
+        self.sessions = Table(collection(".sessions"))
+        self.state = Table(collection(".state"))
+        self.blob_files, self.blob_chunks = collection(".blobs.files"), collection(".blobs.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
         self.unit: Unit  #: set when the ledger is assembled
@@ -189,14 +189,14 @@ class MongoStore:
         command = {"count": self.name, "query": where, "hint": hint, "limit": most}
         with mapped():
             try:
-                answer = await self.database.command(command)
+                reply = await self.database.command(command)
             except OperationFailure as error:
                 if error.code != _NO_SUCH_INDEX or most != 1:
                     raise
                 # Another process is creating the collection, and then its indexes. A ledger with
                 # tasks has them when it is opened.
                 return 0
-        number: int = answer["n"]
+        number: int = reply["n"]
         return number
 
     def bucket(self) -> Any:

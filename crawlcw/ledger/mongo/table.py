@@ -92,12 +92,12 @@ async def send(collection: Any, updates: Sequence[Update]) -> Sent:
         # The driver encodes a bulk as a whole, and the server refuses it as a whole: find the
         # updates that caused it.
         errors = [encoding_error({"update": update.change}) for update in updates]
-        refused = {index: error for index, error in enumerate(errors) if error is not None}
-        if not refused:
+        failures = {index: error for index, error in enumerate(errors) if error is not None}
+        if not failures:
             raise
-    indexes = [index for index in range(len(updates)) if index not in refused]
-    sound = await send(collection, [updates[index] for index in indexes])
-    return sound._replace(refused=refused | {indexes[n]: why for n, why in sound.refused.items()})
+    indexes = [index for index in range(len(updates)) if index not in failures]
+    sent = await send(collection, [updates[index] for index in indexes])
+    return sent._replace(refused=failures | {indexes[n]: why for n, why in sent.refused.items()})
 
 
 class Table:
@@ -131,32 +131,34 @@ class Table:
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
-        shown = dict.fromkeys(fields, 1) or self._hidden
+        projection = dict.fromkeys(fields, 1) or self._hidden
         chosen = self.filter({"_id": Among(keys), **(where or {})})
-        documents = await self._found(chosen, shown, _BY_KEY, limit=len(keys)) if keys else []
+        documents = await self._found(chosen, projection, _BY_KEY, limit=len(keys)) if keys else []
         return {document["_id"]: document for document in documents}
 
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
         """See `port.Ordered.scan`: one range of an index."""
-        shown = dict.fromkeys(fields, 1)
+        projection = dict.fromkeys(fields, 1)
         # A key of several fields is also stored in these fields.
         if "_id" not in (fields or self._key):
-            shown["_id"] = 0
+            projection["_id"] = 0
         index = self._indexes[by]
         chosen = self._stretch(index, where)
-        return await self._found(chosen, shown, index, limit=limit)
+        return await self._found(chosen, projection, index, limit=limit)
 
     def _stretch(self, index: Index, where: Where) -> Document:
         """Return the filter of documents in an index that pass all tests."""
         return index.condition | self.filter(where)
 
     async def _found(
-        self, chosen: Document, shown: Document, index: Index, *, limit: int
+        self, chosen: Document, projection: Document, index: Index, *, limit: int
     ) -> list[Document]:
         with mapped():
-            cursor = self.collection.find(chosen, shown or None).sort(index.order).hint(index.name)
+            cursor = (
+                self.collection.find(chosen, projection or None).sort(index.order).hint(index.name)
+            )
             # By default the server's first reply has 101 documents.
             cursor = cursor.limit(limit).batch_size(limit + 1)
             documents: list[Document] = await cursor.to_list(None)

@@ -124,16 +124,16 @@ class TaskTable(Table):
         self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
     ) -> Listed:
         """See `port.Tasks.listed`."""
-        stretch = self.filter({name: where[name] for name in _IN_INDEX if name in where})
+        index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         rest = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # Tasks with the cursor's time, and then earlier ones. Each filter is one index range for
         # every status, which one filter for both would not be.
-        for part, order in behind(stretch, after):
+        for range_filter, order in behind(index_range, after):
             missing = limit - len(cursors)
             size = scan_limit if rest else min(scan_limit, missing)
             pipeline: list[Any] = [
-                {"$match": part},
+                {"$match": range_filter},
                 {"$sort": dict(order)},
                 {"$limit": size},
                 *([{"$match": rest}, {"$limit": missing}] if rest else []),
@@ -144,16 +144,16 @@ class TaskTable(Table):
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
             # Without further tests, all examined tasks pass.
-            if rest and size < MOST and (last := await self._nth(part, order, size)):
+            if rest and size < MOST and (last := await self._nth(range_filter, order, size)):
                 return Listed(cursors, last)
         return Listed(cursors, None)
 
     async def _nth(
-        self, part: Document, order: list[tuple[str, int]], number: int
+        self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
         """Return the cursor of the nth task, by the index; None: there are fewer tasks."""
         with mapped():
-            cursor = self.collection.find(part, _CURSOR).sort(order).hint(BY_STATUS)
+            cursor = self.collection.find(range_filter, _CURSOR).sort(order).hint(BY_STATUS)
             tasks = await all_of(cursor.skip(number - 1).limit(1), 1)
         return _cursors(tasks)[0] if tasks else None
 
@@ -202,15 +202,15 @@ class TaskTable(Table):
         """
         total, cursor = 0, None
         while True:
-            room = COUNTED_AT_ONCE
-            for part, order in behind(where, cursor):
-                number = await self._store.count(part, hint=BY_STATUS, most=room)
+            limit = COUNTED_AT_ONCE
+            for range_filter, order in behind(where, cursor):
+                number = await self._store.count(range_filter, hint=BY_STATUS, most=limit)
                 total += number
-                room -= number
-                if not room:
-                    cursor = await self._nth(part, order, number)
+                limit -= number
+                if not limit:
+                    cursor = await self._nth(range_filter, order, number)
                     break
-            if room or cursor is None:
+            if limit or cursor is None:
                 return total
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:

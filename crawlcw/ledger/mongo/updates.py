@@ -62,17 +62,17 @@ def update_of(change: Change) -> dict[str, Any]:
     # Set each result by its own path. A stage's name is an identifier, so it is one step of it.
     results = fields.pop("results", {})
     fields |= {f"results.{stage}": result for stage, result in results.items()}
-    absent = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
-    for name in absent:
+    unset_fields = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}
+    for name in unset_fields:
         del fields[name]
     update: dict[str, Any] = {"$set": fields}
-    if absent:
-        update["$unset"] = absent
+    if unset_fields:
+        update["$unset"] = unset_fields
     if change.error is not None:
         errors = [documents.error_document(change.error)]
         update["$push"] = {"errors": {"$each": errors, "$slice": -change.kept_errors}}
     if change.trace is not None:
         trace = [documents.trace_document(change.trace)]
-        pushed = update.setdefault("$push", {})
-        pushed["trace"] = {"$each": trace, "$slice": -KEPT_TRACE}
+        pushes = update.setdefault("$push", {})
+        pushes["trace"] = {"$each": trace, "$slice": -KEPT_TRACE}
     return update
