@@ -450,11 +450,11 @@ class Coordinator:
     async def _drained(self) -> bool:
         """Return whether no work remains, here and in the ledger; otherwise set the next poll."""
         # Background work on a host counts as work until it ends.
-        works = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
+        has_work = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
         # If only long pages are in progress, the free fetchers have no host to ask.
         under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting
-        if works:
+        if has_work:
             self._waits_for = None
             if self._idle >= _SWEEP_FROM:
                 # A retry, or a task of another worker, must not wait for the end of a long page.
@@ -467,27 +467,27 @@ class Coordinator:
             return False  # work arrived while the query ran
         # A task has a due time until its outcome is committed, and its links are written before
         # that. So the ledger is drained if nothing in it has a due time.
-        if horizon is None and self.frontier.seeded and not works:
+        if horizon is None and self.frontier.seeded and not has_work:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
-        now, idle, wakes_at = self._ledger.now(), self._idle, horizon
+        now, idle_s, wakes_at = self._ledger.now(), self._idle, horizon
         others_work = horizon is not None and horizon <= now
         lacks_hosts = lacks_hosts and self.frontier.borrowed is None
-        self._session.set_idle(others_work and lacks_hosts and idle >= _IDLE_FROM)
-        if idle >= _SWEEP_FROM:
+        self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_FROM)
+        if idle_s >= _SWEEP_FROM:
             if others_work:
                 # Another process leases the ready hosts, or we have as many as allowed.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
-            waits = not (works or self.frontier.leased)
-            self._waits_for = await self._waiting(horizon, wakes_at) if waits else None
+            is_waiting = not (has_work or self.frontier.leased)
+            self._waits_for = await self._waiting(horizon, wakes_at) if is_waiting else None
         if wakes_at is not None and wakes_at > now:
-            idle = (wakes_at - now).total_seconds()
+            idle_s = (wakes_at - now).total_seconds()
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process may finish, or find more work, at any time.
-            idle = min(idle, _IDLE_BESIDE_OTHERS)
+            idle_s = min(idle_s, _IDLE_BESIDE_OTHERS)
         # A wake-up during the query has shortened `self._idle`.
-        self._rest(min(idle, self._idle))
+        self._rest(min(idle_s, self._idle))
         return False
 
     def _rest(self, seconds: float) -> None:

@@ -107,8 +107,8 @@ class Fetcher:
             if not {task.callback, task.errback} <= outcomes.errors.callbacks:
                 outcomes.errors.check(task)
             session, has_slot = None, True
-            sessions, named = outcomes.sessions, task.options.session
-            if (named or sessions.by_default) and frontier.given_up(task) is None:
+            sessions, session_name = outcomes.sessions, task.options.session
+            if (session_name or sessions.by_default) and frontier.given_up(task) is None:
 
                 def free() -> None:
                     nonlocal has_slot
@@ -235,8 +235,8 @@ class Fetcher:
             frontier.sent(task.host, at=time.monotonic())
             raise
         # If connecting took long, the request was sent later.
-        hops = response.url != request.url
-        elapsed = 0.0 if hops else response.elapsed.total_seconds()
+        was_redirected = response.url != request.url
+        elapsed = 0.0 if was_redirected else response.elapsed.total_seconds()
         frontier.sent(task.host, at=time.monotonic() - elapsed)
         stats.fetched += 1
         stats.bytes += response.size

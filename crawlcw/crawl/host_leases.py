@@ -281,9 +281,13 @@ class HostLeaser:
         now, leases_by_host = time.monotonic(), self._session.held.of_host
         for host in self._frontier.leased.values():
             host.widen()
-            rests = host.queue.next_start - now > AHEAD or host.state.given_up is not None
-            waits = now - host.left_at < SLICE_SECONDS or host.is_busy
-            if host.phase is Phase.LEAVING and leases_by_host[host.name] and not (rests or waits):
+            is_resting = host.queue.next_start - now > AHEAD or host.state.given_up is not None
+            must_stay = now - host.left_at < SLICE_SECONDS or host.is_busy
+            if (
+                host.phase is Phase.LEAVING
+                and leases_by_host[host.name]
+                and not (is_resting or must_stay)
+            ):
                 host.enter(Phase.OPENING)
                 # They are not released again before the end of a whole time slice.
                 host.answered, host.since = 0, now + SLICE_SECONDS

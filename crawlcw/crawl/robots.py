@@ -100,33 +100,33 @@ class Robots:
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
-        expires, answer = self._known.get(origin, (0.0, None))
-        if answer is None or self.clock() >= expires:
+        expires, rules_future = self._known.get(origin, (0.0, None))
+        if rules_future is None or self.clock() >= expires:
             # In a separate task: a cancelled caller must not cancel the others' request.
-            answer = asyncio.ensure_future(self._fetch(origin))
-            self._remember(origin, answer, VALID.total_seconds())
-            answer.add_done_callback(partial(self._answered, origin))
-        return await asyncio.shield(answer)
+            rules_future = asyncio.ensure_future(self._fetch(origin))
+            self._remember(origin, rules_future, VALID.total_seconds())
+            rules_future.add_done_callback(partial(self._answered, origin))
+        return await asyncio.shield(rules_future)
 
     def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
         """Return the rules for *url*'s origin, or another process's *record* of them, if known."""
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
-        expires, answer = self._known.get(origin, (0.0, None))
-        current = answer is not None and answer.done() and self.clock() < expires
-        if answer is not None and current and not answer.exception():
-            return answer.result()
+        expires, rules_future = self._known.get(origin, (0.0, None))
+        is_current = rules_future is not None and rules_future.done() and self.clock() < expires
+        if rules_future is not None and is_current and not rules_future.exception():
+            return rules_future.result()
         if record is None or record.origin != origin:
             return None
-        valid = (record.expires - self.now()).total_seconds()
-        if valid <= 0:
+        valid_s = (record.expires - self.now()).total_seconds()
+        if valid_s <= 0:
             return None
         body = record.body.encode()
         rules = parse(body, agent=self._agent) if body else ALLOW_ALL
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(rules)
-        self._remember(origin, answer, valid)
+        rules_future = asyncio.get_running_loop().create_future()
+        rules_future.set_result(rules)
+        self._remember(origin, rules_future, valid_s)
         return rules
 
     async def admit(self, url: str) -> None:
@@ -140,24 +140,26 @@ class Robots:
 
     async def close(self) -> None:
         """Cancel look-ups in progress."""
-        for _, answer in self._known.values():
-            answer.cancel()
-        await asyncio.gather(*(a for _, a in self._known.values()), return_exceptions=True)
+        for _, rules_future in self._known.values():
+            rules_future.cancel()
+        await asyncio.gather(
+            *(future for _, future in self._known.values()), return_exceptions=True
+        )
 
-    def _remember(self, origin: str, answer: asyncio.Future[Rules], valid: float) -> None:
-        self._known[origin] = (self.clock() + valid, answer)
+    def _remember(self, origin: str, rules_future: asyncio.Future[Rules], valid_s: float) -> None:
+        self._known[origin] = (self.clock() + valid_s, rules_future)
         while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
             self._known.popitem(last=False)
 
-    def _answered(self, origin: str, answer: asyncio.Future[Rules]) -> None:
-        error = None if answer.cancelled() else answer.exception()
-        unknown = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
-        if unknown or isinstance(error, ProxiesAwayError | SpiderFaultError):
+    def _answered(self, origin: str, rules_future: asyncio.Future[Rules]) -> None:
+        error = None if rules_future.cancelled() else rules_future.exception()
+        is_unavailable = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
+        if is_unavailable or isinstance(error, ProxiesAwayError | SpiderFaultError):
             # Its host may rest now. The next caller after the rest must ask again.
             self._known.pop(origin, None)
         elif error is not None:
-            self._known[origin] = (self.clock() + _UNKNOWN_FOR, answer)
-        elif not answer.cancelled():
+            self._known[origin] = (self.clock() + _UNKNOWN_FOR, rules_future)
+        elif not rules_future.cancelled():
             self.learned(origin)
 
     async def _fetch(self, origin: str) -> Rules:

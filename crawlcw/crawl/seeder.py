@@ -309,10 +309,10 @@ def _plain(value: object) -> object:
     raise TypeError(type(value))
 
 
-def _named(named: Mapping[str, object]) -> list[object]:
+def _named(values_by_name: Mapping[str, object]) -> list[object]:
     """Return the values with a public name, or the type of a value that is not plain."""
     parts: list[object] = []
-    for name, value in sorted(named.items()):
+    for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):
             try:
                 parts += [name, _plain(value)]

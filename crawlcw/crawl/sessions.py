@@ -145,8 +145,10 @@ class Sessions:
             self._turn = self._turn % self._pool + 1
             name = f"{POOLED}{self._turn}"
             entry = self._held.get(name)
-            waits = entry is not None and entry.not_before is not None and entry.not_before > now
-            if entry is None or entry.ready or not waits:
+            must_wait = (
+                entry is not None and entry.not_before is not None and entry.not_before > now
+            )
+            if entry is None or entry.ready or not must_wait:
                 if entry is None or entry.proxy not in tried_proxies:
                     return name
                 fallback_name = name
@@ -329,15 +331,15 @@ class Sessions:
                 self._adopt(entry, moved, proxy)
             return
         now = self._ledger.now()
-        begin = identities.login_from(identity, now=now, since=self._since)
-        if begin is None:
+        login_at = identities.login_from(identity, now=now, since=self._since)
+        if login_at is None:
             self._check_given_up(identity)
             entry.not_before = now + _LATER
-        elif begin > now and identity.owner is None:
-            entry.not_before = begin
-        elif begin > now:
+        elif login_at > now and identity.owner is None:
+            entry.not_before = login_at
+        elif login_at > now:
             free_slot()
-            await anyio.sleep(min(_POLL_EVERY, (begin - now).total_seconds()))
+            await anyio.sleep(min(_POLL_EVERY, (login_at - now).total_seconds()))
         else:
             pending = identities.login_begun(
                 identity,

@@ -294,11 +294,11 @@ class WorkerSession:
 
         *over* is another connection: the worker stalls or leaves, and so it needs no hosts.
         """
-        idle = self._idle and over is None
+        is_idle = self._idle and over is None
         self._shown = self.vitals()
         self._longest_lag = max(self._longest_lag, self._shown.lag)
         await (over or self.raw_ledger).workers.beat(
-            self.worker, self.stats.counted(), idle=idle, vitals=self._shown
+            self.worker, self.stats.counted(), idle=is_idle, vitals=self._shown
         )
 
     def vitals(self) -> Vitals:
@@ -354,9 +354,9 @@ class WorkerSession:
     async def neighbours(self) -> tuple[int, int]:
         """Return the number of workers, and how many of the others are idle."""
         now = self.ledger.now()
-        silent = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
+        max_silence = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
         registered = await self.ledger.workers.all()
-        workers = [worker for worker in registered if now - worker.heartbeat < silent]
+        workers = [worker for worker in registered if now - worker.heartbeat < max_silence]
         return len(workers), sum(
             neighbour.idle and neighbour.name != self.worker for neighbour in workers
         )

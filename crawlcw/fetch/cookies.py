@@ -292,8 +292,8 @@ def _attributes(text: str) -> dict[str, str]:
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
     """Return when a cookie expires, in whole seconds; None: with its session."""
     now = now.replace(microsecond=0)
-    if (age := attributes.get("max-age")) is not None:
-        seconds = min(int(age), int(_LONGEST.total_seconds()))
+    if (age_text := attributes.get("max-age")) is not None:
+        seconds = min(int(age_text), int(_LONGEST.total_seconds()))
         return now + timedelta(seconds=max(seconds, 0))
     expires_at = cookie_date(attributes.get("expires", ""))
     return None if expires_at is None else min(expires_at, now + _LONGEST)

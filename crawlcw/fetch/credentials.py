@@ -40,8 +40,12 @@ class Credentials:
         them, other origins get only the harmless headers.
         """
         self._passwords: dict[str, str] = {}
-        self._everywhere = {n.lower(): (n, v) for n, v in headers if n.lower() in HARMLESS}
-        self._secret = {n.lower(): (n, v) for n, v in headers if n.lower() not in HARMLESS}
+        self._everywhere = {
+            name.lower(): (name, value) for name, value in headers if name.lower() in HARMLESS
+        }
+        self._secret = {
+            name.lower(): (name, value) for name, value in headers if name.lower() not in HARMLESS
+        }
         if auth is not None:
             self._secret["authorization"] = ("Authorization", _basic(*auth))
         self._origins: set[str] = set()
@@ -90,7 +94,9 @@ class Credentials:
         if (password := self._passwords.get(origin)) is not None:
             added["authorization"] = ("Authorization", password)
         if attempt.session is not None and origin in attempt.session.identity.origins:
-            added |= {name.lower(): (name, v) for name, v in attempt.session.identity.headers}
+            added |= {
+                name.lower(): (name, value) for name, value in attempt.session.identity.headers
+            }
         for name, _ in request.headers:
             added.pop(name.lower(), None)
         authorized_request = (

@@ -124,8 +124,8 @@ class ProxyPool:
         best = min(candidates, key=lambda candidate: self.wait(candidate, host))
         is_banned = best not in without and self.wait(best) <= 0
         detail = f"{host} has banned it" if is_banned else self.health(best).why
-        wait = max(0.0, self.wait(best, host))
-        raise ProxiesAwayError(f"no proxy can be used now: {detail}", wait=wait)
+        wait_s = max(0.0, self.wait(best, host))
+        raise ProxiesAwayError(f"no proxy can be used now: {detail}", wait=wait_s)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
         """Return how many seconds a proxy must not be used for a host, or at all."""
@@ -206,8 +206,8 @@ class ProxyPool:
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
         """Return whether a failure behind a proxy costs no attempt now: see `another_in`."""
-        wait = self.another_in(error, url, is_fixed=is_fixed)
-        return wait is not None and wait <= 0
+        wait_s = self.another_in(error, url, is_fixed=is_fixed)
+        return wait_s is not None and wait_s <= 0
 
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
         """Return after how many seconds another proxy may show the cause of a failure.
@@ -294,8 +294,8 @@ class ProxyPool:
         if self.is_empty:
             return None
         first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
-        wait = first_breaker.ready_at - self._clock()
-        return (wait, first_breaker.why) if wait > 0 else None
+        wait_s = first_breaker.ready_at - self._clock()
+        return (wait_s, first_breaker.why) if wait_s > 0 else None
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
@@ -315,9 +315,9 @@ class Proxies:
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Return the response; an attempt keeps one proxy while that can be used."""
-        named = request.options.proxy
-        if named == DIRECT or (
-            named is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
+        proxy_url = request.options.proxy
+        if proxy_url == DIRECT or (
+            proxy_url is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
         ):
             attempt.proxy = None
             return call_next(attempt, request)
@@ -359,9 +359,9 @@ class Proxies:
 
         Raises `FetchError`, and `SettingsError` if the named proxy needs a missing package.
         """
-        named = request.options.proxy
-        if named is not None:
-            proxy = proxies.parse(named)
+        proxy_url = request.options.proxy
+        if proxy_url is not None:
+            proxy = proxies.parse(proxy_url)
             check_installed(proxy)
         elif attempt.session is not None and attempt.session.proxy is not None:
             proxy = attempt.session.proxy
@@ -370,12 +370,12 @@ class Proxies:
                 attempt.kept_proxy = self._pool.choose(request.url, without=tried_proxies)
             return attempt.kept_proxy
         # No other proxy can replace it.
-        wait, health = self._pool.wait(proxy), self._pool.health(proxy)
-        if proxy not in tried_proxies and wait <= 0:
+        wait_s, health = self._pool.wait(proxy), self._pool.health(proxy)
+        if proxy not in tried_proxies and wait_s <= 0:
             return proxy
-        if health.is_dead and named is not None:
+        if health.is_dead and proxy_url is not None:
             raise FetchError(Reason.PROXY, health.why)
-        raise ProxiesAwayError(health.why, wait=max(wait, 0.0), is_dead=health.is_dead)
+        raise ProxiesAwayError(health.why, wait=max(wait_s, 0.0), is_dead=health.is_dead)
 
 
 def check_installed(proxy: Proxy) -> None:
