@@ -165,8 +165,8 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     assert root is not None, "it is the element above the form"
     number, form_id = of_form.get(OWNER), of_form.get("id")
     # If several elements have the same id, it means the first.
-    bearer = next((node for node in root.traverse() if node.id == form_id), None)
-    is_named = bool(form_id) and bearer is not None and bearer.mem_id == form.mem_id
+    first_with_id = next((node for node in root.traverse() if node.id == form_id), None)
+    is_named = bool(form_id) and first_with_id is not None and first_with_id.mem_id == form.mem_id
     stack = [(root, False, False, "ltr")]
     while stack:
         node, is_inside, is_off, direction = stack.pop()
@@ -228,9 +228,9 @@ def _entries(
         elif control is button:
             entries += _clicked(control)
         elif name and not control.is_button:
-            unchecked = kind == "checkbox" and "checked" not in control.attributes
-            unset = kind == "radio" and radio.get(name) is not control
-            if not unchecked and not unset:
+            is_unchecked = kind == "checkbox" and "checked" not in control.attributes
+            is_unset = kind == "radio" and radio.get(name) is not control
+            if not is_unchecked and not is_unset:
                 entries += _entries_of(control, encoding=encoding)
     entries += [(name, value) for name in remaining for value in _texts(remaining[name])]
     return [(_internet_lines(name), _internet_lines(value)) for name, value in entries]
@@ -390,16 +390,16 @@ def _wrapped(text: str, *, columns: int) -> str:
 
     A line holds one character more than *columns*, and any number of spaces after that.
     """
-    room, lines = columns + 1, list[str]()
+    max_line, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):
         line = ""
         for word in _WORD.findall(paragraph):
-            if line and len((line + word).rstrip()) > room:
+            if line and len((line + word).rstrip()) > max_line:
                 lines.append(line)
                 line = ""
-            full = max(0, len(word.rstrip()) - 1) // room * room
-            lines += [word[start : start + room] for start in range(0, full, room)]
-            line += word[full:]
+            full_length = max(0, len(word.rstrip()) - 1) // max_line * max_line
+            lines += [word[start : start + max_line] for start in range(0, full_length, max_line)]
+            line += word[full_length:]
         lines.append(line)
     return "\n".join(lines)
 

@@ -90,15 +90,15 @@ def extensions_of(url: str) -> frozenset[str]:
 def within(nodes: Iterable[LexborNode], regions: Iterable[LexborNode]) -> Iterator[LexborNode]:
     """Yield the nodes that are one of *regions*, or inside of one."""
     # Whether a node is inside, by its address in memory: this takes linear time on deep pages, too.
-    inside = {region.mem_id: True for region in regions}
+    is_inside_by_id = {region.mem_id: True for region in regions}
     for node in nodes:
         ancestor: LexborNode | None = node
         passed_ids = []
-        while ancestor is not None and ancestor.mem_id not in inside:
+        while ancestor is not None and ancestor.mem_id not in is_inside_by_id:
             passed_ids.append(ancestor.mem_id)
             ancestor = ancestor.parent
-        is_inside = ancestor is not None and inside[ancestor.mem_id]
-        inside.update(dict.fromkeys(passed_ids, is_inside))
+        is_inside = ancestor is not None and is_inside_by_id[ancestor.mem_id]
+        is_inside_by_id.update(dict.fromkeys(passed_ids, is_inside))
         if is_inside:
             yield node
 

@@ -374,10 +374,10 @@ def _repeated(body: bytes, open_tags: int) -> str | None:
     """Return the tag that occurs too often, at any position, among *open_tags* start tags."""
     if open_tags <= MAX_ROOTS or len(_REPEATED.findall(body)) <= MAX_ROOTS:
         return None
-    lowered = body.lower()
-    if lowered.count(b"<option") > MAX_OPTIONS:
+    lower_body = body.lower()
+    if lower_body.count(b"<option") > MAX_OPTIONS:
         return f"over {MAX_OPTIONS} options"
-    if lowered.count(b"<html") + lowered.count(b"<body") > MAX_ROOTS:
+    if lower_body.count(b"<html") + lower_body.count(b"<body") > MAX_ROOTS:
         return f"over {MAX_ROOTS} <html> or <body>"
     return None
 

@@ -85,13 +85,13 @@ def directives(header: str, *, robot: str) -> list[str]:
 
     Directives after the name of a robot (`otherbot: noindex, nofollow`) are only for that robot.
     """
-    robot, ours, rules = robot.lower(), True, list[str]()
+    robot, is_for_robot, rules = robot.lower(), True, list[str]()
     for section in header.lower().split(","):
         name, colon, rule_text = section.partition(":")
         is_named = bool(colon) and name.strip() not in _WITH_A_VALUE
         if is_named:
-            ours = name.strip() in (robot, _EVERY_ROBOT, "*")
-        if ours:
+            is_for_robot = name.strip() in (robot, _EVERY_ROBOT, "*")
+        if is_for_robot:
             rules.append(rule_text if is_named else section)
     return rules
 

@@ -297,8 +297,8 @@ class Request:
             if isinstance(result, Refusal):
                 return result
             location = result
-        plain = self.body is None and self.method == "GET" and not self.dont_filter
-        if plain and len(self.url) <= urls.LONGEST_CACHED:
+        is_plain = self.body is None and self.method == "GET" and not self.dont_filter
+        if is_plain and len(self.url) <= urls.LONGEST_CACHED:
             return location, _id_of_get(location.host, location.canonical)
         salt = salt if self.dont_filter else b""
         return location, task_id(location, method=self.method, body=self.body or b"", salt=salt)

@@ -170,10 +170,10 @@ class Response(Document):
             return None
         try:
             url = self.urljoin(target[1])
-            itself = urls.locate(url).canonical == urls.locate(self.url).canonical
+            is_same_page = urls.locate(url).canonical == urls.locate(self.url).canonical
         except FetchError:
             return None
-        return None if itself else Refresh(target[0], url)
+        return None if is_same_page else Refresh(target[0], url)
 
     @cached_property
     def _head(self) -> Head:

@@ -326,10 +326,10 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
             return None
         try:
             url = yarl.URL(value.strip())
-            well = url.scheme in ("http", "https") and bool(url.host)
+            is_valid = url.scheme in ("http", "https") and bool(url.host)
         except (AttributeError, TypeError, ValueError):
-            well = False
-        if not well:
+            is_valid = False
+        if not is_valid:
             raise SettingsError("it is no URL to post to: write https://host/path")
         return SecretUrl(value.strip())
 

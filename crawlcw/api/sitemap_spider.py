@@ -245,12 +245,12 @@ def entries(
             break
     all_pieces = chain([start], pieces)
     if start.lstrip().startswith("<"):
-        record, listed = None, 0
+        record, entry_count = None, 0
         for record in records(all_pieces, of=_RECORDS, what="sitemap"):
             for entry in _entries_of(record):
-                listed += 1
+                entry_count += 1
                 yield entry
-        if record is not None and not listed:
+        if record is not None and not entry_count:
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
         end = [] if is_cut else ["\n"]  # else the first part of a cut URL would be an entry

@@ -69,11 +69,11 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
 
 
 def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    room = LARGEST
+    remaining = LARGEST
     for piece in pieces:
-        yield piece[:room]
-        room -= len(piece)
-        if room < 0:
+        yield piece[:remaining]
+        remaining -= len(piece)
+        if remaining < 0:
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
 
@@ -168,7 +168,7 @@ def records(
 
 def _mended(pieces: Iterable[str]) -> Iterator[str]:
     """Yield the pieces without the common mistakes that make expat fail."""
-    mending = _Mending()
+    mender = _Mending()
     tail, has_begun = "", False
     for piece in pieces:
         text = tail + _NO_CHARACTERS.sub("", piece)
@@ -177,9 +177,9 @@ def _mended(pieces: Iterable[str]) -> Iterator[str]:
             has_begun = bool(text)
         cut_match = _CUT.search(text, max(0, len(text) - _LONGEST_CUT))
         end = len(text) if cut_match is None else cut_match.start()
-        yield mending.of(text[:end])
+        yield mender.of(text[:end])
         tail = text[end:]
-    yield mending.of(tail)
+    yield mender.of(tail)
 
 
 class _Mending:

@@ -109,7 +109,7 @@ class Bodies:
     async def mend(self) -> None:
         """Repair the files of crashed processes."""
         try:
-            mended = await to_thread.run_sync(self._files.mend)
+            file_count = await to_thread.run_sync(self._files.mend)
         except OSError as error:
             logger.warning(
                 "WARC files of a crashed process were not repaired: %s",
@@ -117,10 +117,10 @@ class Bodies:
                 extra={"event": "warc_not_mended"},
             )
             return
-        if mended:
+        if file_count:
             logger.info(
                 "%d WARC files of crashed processes were repaired",
-                mended,
+                file_count,
                 extra={"event": "warc_mended"},
             )
 

@@ -264,13 +264,13 @@ def read(packed: bytes, *, most: int) -> Answer:
 
 
 def _unpacked(packed: bytes, max_size: int) -> bytes:
-    unpacking = zlib.decompressobj(_GZIP)
+    decompressor = zlib.decompressobj(_GZIP)
     try:
-        content = unpacking.decompress(packed, max_size)
+        content = decompressor.decompress(packed, max_size)
     except zlib.error as error:
         raise DamagedRecordError(f"it cannot be decompressed: {error}") from None
-    if not unpacking.eof:
-        problem = "it is too large" if unpacking.unconsumed_tail else "its end is missing"
+    if not decompressor.eof:
+        problem = "it is too large" if decompressor.unconsumed_tail else "its end is missing"
         raise DamagedRecordError(problem)
     return content
 

@@ -52,32 +52,32 @@ async def export(
     `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
     count = 0
-    absent, names = set(wanted.fields or ()), set[str]()
+    unseen_fields, names = set(wanted.fields or ()), set[str]()
     columns = wanted.fields
     if columns is not None and wanted.with_meta:
         columns = [*columns, "_url", "_fetched_at"]
     with ExitStack() as stack:
-        writing: list[tuple[Target, forms.JsonLines]] = []
+        outputs: list[tuple[Target, forms.JsonLines]] = []
         for target in targets:
             stream = stack.enter_context(opened(target, stdout=stdout))
             form = forms.form_of(target.format, stream, columns=columns, defuse=wanted.defuse)
-            writing.append((target, stack.enter_context(closing(form))))
+            outputs.append((target, stack.enter_context(closing(form))))
         async for row in _rows(ledger, wanted):
             item = fields_of(row, wanted)
-            if absent:
-                absent -= item.keys()
+            if unseen_fields:
+                unseen_fields -= item.keys()
                 names.update(row.item if count < _TURN else ())
-            for target, form in writing:
+            for target, form in outputs:
                 with naming(target):
                     form.write(item)
             count += 1
             if count % _TURN == 0:
                 # A ledger in memory never suspends, so without this signals would have to wait.
                 await asyncio.sleep(0)
-        for target, form in writing:
+        for target, form in outputs:
             with naming(target):
                 form.finish()
-    for name in sorted(absent if count else ()):
+    for name in sorted(unseen_fields if count else ()):
         close_names = difflib.get_close_matches(name, names, n=1)
         hint = f": did you mean {close_names[0]}?" if close_names else ""
         message = f"no exported item has a field {name!r}{hint}"
@@ -91,8 +91,8 @@ def check(targets: Sequence[Target]) -> None:
         forms.check(target.format)
         target.check()
     names = [target.place for target in targets]
-    if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"-o {doubled} is given twice")
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"-o {duplicate} is given twice")
 
 
 async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:

@@ -156,7 +156,7 @@ class FileTransfer:
             return None
         last_byte, response_total = int(match[2]), None if match[3] == "*" else int(match[3])
         total = response_total if known_total is None else known_total
-        goes_on = (
+        continues = (
             int(match[1]) == self._offset <= last_byte
             # A part without the validator may be from another version: nodes of a server differ.
             and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
@@ -166,7 +166,7 @@ class FileTransfer:
             and last_byte < total
             and headers.get("content-encoding", "identity").lower() == "identity"
         )
-        return (last_byte, total) if goes_on and total is not None else None
+        return (last_byte, total) if continues and total is not None else None
 
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool

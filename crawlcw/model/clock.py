@@ -113,8 +113,8 @@ class Stalls:
         if limit is None:
             return False
         stalled_seconds = sum(lengths)
-        weighs = longest >= STANDSTILL or stalled_seconds >= _PART * limit
-        return weighs and now - began - stalled_seconds < limit
+        is_significant = longest >= STANDSTILL or stalled_seconds >= _PART * limit
+        return is_significant and now - began - stalled_seconds < limit
 
     def _lengths(self, attempt_start: float, now: float) -> list[float]:
         lengths = []

@@ -466,13 +466,13 @@ class Uplink(Breaker):
             return Cause.UPLINK
         if self.is_blocked:
             return None
-        several = len(self.good_pages.keys() - {host}) >= _SEVERAL
-        answered = began < self.answered_at and now - self.answered_at < _SILENCE
-        if several and not answered and now >= self.checked_until:
+        has_several_hosts = len(self.good_pages.keys() - {host}) >= _SEVERAL
+        has_answered = began < self.answered_at and now - self.answered_at < _SILENCE
+        if has_several_hosts and not has_answered and now >= self.checked_until:
             self.is_blocked = True
             return None
-        in_silence = several and began < self.silent_until
-        if page is None or not in_silence or page in self.deferred:
+        is_in_silence = has_several_hosts and began < self.silent_until
+        if page is None or not is_in_silence or page in self.deferred:
             return Cause.ORIGIN
         remember(self.deferred, page, None)
         return Cause.UPLINK

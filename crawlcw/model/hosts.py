@@ -114,8 +114,8 @@ class Host:
         It belongs to an origin that is half-open, or will be after the rest of the whole host.
         """
         for scheme, origin in self.origins.items():
-            fails = origin.given_up is None and (origin.failures or origin.probe)
-            if fails and origin.probe_page and self.resting_until(scheme, now=now) is None:
+            is_failing = origin.given_up is None and (origin.failures or origin.probe)
+            if is_failing and origin.probe_page and self.resting_until(scheme, now=now) is None:
                 return origin.probe_page
         return None
 

@@ -158,14 +158,14 @@ class ProxyEnvironment:
 
 def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
     proxy_by_scheme: dict[str, Proxy] = {}
-    everywhere = _variable(variables, "all_proxy")
+    general_proxy = _variable(variables, "all_proxy")
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
         # In a CGI process HTTP_PROXY is a header from a client (httpoxy, CVE-2016-5385).
         of_client = scheme == "http" and "REQUEST_METHOD" in variables
         text = variables.get(name) if of_client else _variable(variables, name)
         if text is None:
-            text = everywhere
+            text = general_proxy
         if text:
             try:
                 proxy_by_scheme[scheme] = parse(text)
@@ -191,13 +191,13 @@ def is_loopback(host: str) -> bool:
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the address in a host's text, in any spelling of resolvers; None: it is a name."""
-    bare = host.strip("[]").partition("%")[0]
+    bare_host = host.strip("[]").partition("%")[0]
     try:
-        return ipaddress.ip_address(bare)
+        return ipaddress.ip_address(bare_host)
     except ValueError:
         pass
     try:
         # Resolvers read `127.1`, `0x7f.1` and `2130706433` as addresses.
-        return ipaddress.IPv4Address(socket.inet_aton(bare))
+        return ipaddress.IPv4Address(socket.inet_aton(bare_host))
     except OSError:
         return None

@@ -120,8 +120,8 @@ class Slot:
 
     def add(self, span: Span) -> None:
         """Count the part of a span that is within the slot."""
-        common = min(self.until, span.until) - max(self.since, span.since)
-        share, vitals = common.total_seconds() / span.seconds, span.vitals
+        overlap = min(self.until, span.until) - max(self.since, span.since)
+        share, vitals = overlap.total_seconds() / span.seconds, span.vitals
         self.finished += share * vitals.finished
         self.failed += share * vitals.failed
         self.ignored += share * vitals.ignored

@@ -75,11 +75,11 @@ class RetryPolicy:
         *chance* is a random number in [0, 1) that chooses a point between zero and the
         full backoff. *retry_after* is the minimum in seconds.
         """
-        jittered = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
+        jittered_wait = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
         if retry_after is None:
-            return jittered
+            return jittered_wait
         requested_wait = min(timedelta(seconds=retry_after), LONGEST_RETRY_AFTER)
-        return max(jittered, requested_wait)
+        return max(jittered_wait, requested_wait)
 
 
 def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:

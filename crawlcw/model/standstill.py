@@ -48,8 +48,8 @@ class Standstill:
             return f"no proxy can be used until {_time_of_day(self.until)}: {self.proxies}"
         if self.hosts and self.until is not None:
             hosts = "1 host rests" if self.hosts == 1 else f"{self.hosts:,} hosts rest, the first"
-            because = f": {self.why}" if self.why else ""
-            return f"{hosts} until {_time_of_day(self.until)}{because}"
+            suffix = f": {self.why}" if self.why else ""
+            return f"{hosts} until {_time_of_day(self.until)}{suffix}"
         if self.others:
             return "waiting for other workers"
         if self.start:
@@ -89,16 +89,16 @@ def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
 
 
 def _both(first: Standstill, second: Standstill) -> Standstill:
-    away = [wait.away_since for wait in (first, second) if wait.away_since is not None]
+    network_failures = [wait.away_since for wait in (first, second) if wait.away_since is not None]
     # Choose the first rest of a host; only without one, the next due task.
-    timed = [(wait.until, wait) for wait in (first, second) if wait.until is not None]
-    resting = [(rest_end, wait) for rest_end, wait in timed if wait.hosts] or timed
-    _, earliest = min(resting, key=lambda pair: pair[0], default=(None, Standstill()))
-    paused = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
+    waits_by_end = [(wait.until, wait) for wait in (first, second) if wait.until is not None]
+    rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
+    _, earliest = min(rests, key=lambda pair: pair[0], default=(None, Standstill()))
+    pauses = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
     return replace(
         earliest,
-        paused_since=min(paused, default=None),
-        away_since=min(away, default=None),
+        paused_since=min(pauses, default=None),
+        away_since=min(network_failures, default=None),
         hosts=first.hosts + second.hosts,
         others=first.others or second.others,
         start=first.start or second.start,
@@ -131,8 +131,8 @@ class Rests:
     def standstill(self, now: datetime) -> Standstill:
         """Return the rests known at *now*, for a crawl without running requests."""
         away_since = self.network_away_since
-        if away_since is None and (away := self.proxies_away()) is not None:
-            wait, cause = away
+        if away_since is None and (proxy_failure := self.proxies_away()) is not None:
+            wait, cause = proxy_failure
             return Standstill(until=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
             return Standstill(away_since=away_since)

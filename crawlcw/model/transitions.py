@@ -244,8 +244,8 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
     (target_status,) = {
         new_status for status in from_statuses for new_status in TABLE[status, event]
     }
-    free = tuple(status for status in from_statuses if status is not Status.PROCESSING)
-    change = BulkChange(event=event, from_statuses=free, to=target_status, **fields)
+    free_statuses = tuple(status for status in from_statuses if status is not Status.PROCESSING)
+    change = BulkChange(event=event, from_statuses=free_statuses, to=target_status, **fields)
     if Status.PROCESSING not in from_statuses:
         return change
     held_change = replace(
@@ -557,8 +557,8 @@ def reparse(
         kept_versions=kept_versions,
         fetched=fetched,
     )
-    nobodys = Lease(task=task, token="", fence=change.fence, expires=now)
-    return Settlement(lease=nobodys, change=change)
+    unheld_lease = Lease(task=task, token="", fence=change.fence, expires=now)
+    return Settlement(lease=unheld_lease, change=change)
 
 
 def put_off(lease: Lease, *, until: datetime) -> Lease:
@@ -585,9 +585,9 @@ def lease_of(task: Task) -> Lease:
     """
     assert task.lock is not None
     assert task.due is not None
-    former, fence = _waiting(task), task.fence - 1
+    former_status, fence = _waiting(task), task.fence - 1
     unclaimed_task = replace(
-        task, status=former, due=task.lock_time, lock=None, lock_time=None, fence=fence
+        task, status=former_status, due=task.lock_time, lock=None, lock_time=None, fence=fence
     )
     return Lease(task=unclaimed_task, token=task.lock, fence=task.fence, expires=task.due)
 

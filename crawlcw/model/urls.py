@@ -204,7 +204,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
     page = base.partition("#")[0].partition("?")[0]
     slash = page.rfind("/")
     folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
-    room = LONGEST_CACHED - len(base)
+    max_link = LONGEST_CACHED - len(base)
 
     def resolve_on_page(href: str) -> Location | Refusal:
         # The fragment names a part of a page, not a page (RFC 3986, section 3.5).
@@ -214,7 +214,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
             # A space before the fragment is part of the address: strip only spaces around it.
             target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
-        if len(target) > room:
+        if len(target) > max_link:
             return _parsed(target, base)
         link_base = base if first_character in {"", "?", "#"} else folder
         return _resolve_in(link_base, target) or _parsed(target, base)
@@ -351,11 +351,11 @@ def _place(origin: str) -> _Place | None:
     if authority[-1] != "]":
         name, colon, number = authority.rpartition(":")
         name, port = (name, f":{number}") if colon else (authority, "")
-    rootless = name.rstrip(".")
-    if not rootless or len(name) > _LONGEST_HOST or port == ":0":
+    host_name = name.rstrip(".")
+    if not host_name or len(name) > _LONGEST_HOST or port == ":0":
         return None
-    host = f"{rootless}{port}"
-    ends_in_number = _ENDS_IN_A_NUMBER.search(rootless) is not None
+    host = f"{host_name}{port}"
+    ends_in_number = _ENDS_IN_A_NUMBER.search(host_name) is not None
     return _Place(f"{scheme}://{host}", host, name, ends_in_number)
 
 

@@ -86,8 +86,8 @@ def clean(value: object, *, depth: int = 0) -> Any:
             cleaned = {}
             for k, v in value.items():  # type: ignore[attr-defined]  # as above
                 name = k if type(k) is str and k.isascii() else _key(k)
-                plain = type(v) is str and v.isascii()  # true for most values
-                cleaned[name] = v if plain else clean(v, depth=depth + 1)
+                is_plain = type(v) is str and v.isascii()  # true for most values
+                cleaned[name] = v if is_plain else clean(v, depth=depth + 1)
             return cleaned
         if kind is list:
             return [clean(member, depth=depth + 1) for member in value]  # type: ignore[attr-defined]  # as above
@@ -217,11 +217,11 @@ def cleaned_item(thing: object) -> dict[str, Any]:
     """
     fields = thing if type(thing) is dict else parts(thing)
     if fields is None:
-        several = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
+        is_iterable = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
         raise InvalidItemError(
             f"{type(thing).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
-            + (", and what holds several of them by `yield from`" if several else "")
+            + (", and what holds several of them by `yield from`" if is_iterable else "")
         )
     check(fields)
     cleaned = clean(fields)
@@ -270,11 +270,9 @@ def _module(kind: type) -> str:
 def _sentence(kind: type, path: str) -> str:
     name = kind.__name__
     hint = _HINTS.get(name)
-    instead = (
-        f"did you mean {hint}?" if hint else "make it text, a number, a date, a list or a dict"
-    )
+    advice = f"did you mean {hint}?" if hint else "make it text, a number, a date, a list or a dict"
     article = "an" if name[:1] in "aeioAEIO" else "a"
-    return f"'{printable(path, limit=80)}' is {article} {printable(name)}: {instead}"
+    return f"'{printable(path, limit=80)}' is {article} {printable(name)}: {advice}"
 
 
 def frozen(value: Any) -> Any:
@@ -322,8 +320,8 @@ class FrozenList(_Frozen, list[Any]):
 
     append = extend = insert = remove = reverse = sort = __imul__ = _refuse
 
-    def __iadd__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of list's
-        return [*self, *others]
+    def __iadd__(self, other: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of list's
+        return [*self, *other]
 
 
 class FrozenDict(_Frozen, dict[str, Any]):
@@ -331,5 +329,5 @@ class FrozenDict(_Frozen, dict[str, Any]):
 
     popitem = setdefault = update = _refuse
 
-    def __ior__(self, others: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of dict's
-        return dict(self) | dict(others)
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of dict's
+        return dict(self) | dict(other)

@@ -183,7 +183,7 @@ def counted(stats: Stats) -> dict[str, Values]:
         LINKS_DROPPED: words(stats.links_dropped),
         LEDGER_OPERATIONS: words(stats.ledger_operations),
     }
-    plain = {
+    unlabelled = {
         ITEMS: stats.items,
         ITEMS_DROPPED: sum(stats.items_dropped.values()),
         RESPONSE_BYTES: stats.bytes,
@@ -195,7 +195,7 @@ def counted(stats: Stats) -> dict[str, Values]:
         LEASES_LOST: stats.leases_lost,
         LOOP_STALLS: stats.stalls,
     }
-    values_by_metric |= {metric: {"": number} for metric, number in plain.items()}
+    values_by_metric |= {metric: {"": number} for metric, number in unlabelled.items()}
     return {metric.name: values for metric, values in values_by_metric.items()}
 
 

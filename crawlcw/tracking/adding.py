@@ -39,13 +39,13 @@ async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str
 
     Raises `UsageError` for an object that cannot be a task; then none is added.
     """
-    stowed = []
+    stored_tasks = []
     for task in [_task(use_case, declared, now=session.ledger.now()) for declared in tasks]:
         data = await session.stow(task.id, task.carried.data if task.carried else None)
         context = await session.stow(task.id, task.context)
-        stowed.append(replace(task, carried=Payload(data=data), context=context))
-    added = await session.ledger.tasks.add(stowed)
-    await _drop_unused(session, [task for task in stowed if _blobs(task)], added)
+        stored_tasks.append(replace(task, carried=Payload(data=data), context=context))
+    added = await session.ledger.tasks.add(stored_tasks)
+    await _drop_unused(session, [task for task in stored_tasks if _blobs(task)], added)
     return added
 
 
@@ -71,23 +71,23 @@ def _task(use_case: UseCase, declared: NewTask | str, *, now: datetime) -> Task:
     )
 
 
-async def _drop_unused(session: Session, stowed: Sequence[Task], added: Added) -> None:
+async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Added) -> None:
     """Delete the blobs of tasks that the ledger had already, or rejected."""
-    if not stowed:
+    if not stored_tasks:
         return
-    task_filter = TaskFilter(ids={task.id for task in stowed})
-    records = await session.ledger.queries.find(task_filter, limit=len(stowed))
+    task_filter = TaskFilter(ids={task.id for task in stored_tasks})
+    records = await session.ledger.queries.find(task_filter, limit=len(stored_tasks))
     # Every blob has a unique id: if several callers add one key at the same time, each finds here
     # whether the task refers to its blob. If a task is not found, its values stay.
-    referred = {record.task.id: _blobs(record.task) for record in records}
-    referred |= {task.id: () for task, _ in added.rejected if task.id not in referred}
+    blobs_by_id = {record.task.id: _blobs(record.task) for record in records}
+    blobs_by_id |= {task.id: () for task, _ in added.rejected if task.id not in blobs_by_id}
     await session.drop(
         *(
             blob
-            for task in stowed
-            if task.id in referred
+            for task in stored_tasks
+            if task.id in blobs_by_id
             for blob in _blobs(task)
-            if blob not in referred[task.id]
+            if blob not in blobs_by_id[task.id]
         )
     )
 

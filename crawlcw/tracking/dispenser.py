@@ -389,11 +389,11 @@ class Dispenser:
     async def _trimmed(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the leases within the limit, and release the others."""
         # If a lease is read again, its `due` is the time of its claim.
-        ordered = sorted(
+        ordered_leases = sorted(
             leases, key=lambda lease: (lease.task.due, -lease.task.priority, lease.task.id)
         )
-        await self._release(ordered[limit:])
-        return ordered[:limit]
+        await self._release(ordered_leases[limit:])
+        return ordered_leases[:limit]
 
     async def _records(self, keys: Sequence[str]) -> dict[str, Record | None]:
         ids = [key_id(names.key(key)) for key in keys]

@@ -120,11 +120,11 @@ class Execution:
 
         Without *again* this is the last attempt. Changes of `data` are dropped.
         """
-        raised = None if isinstance(error, str) else error
-        if isinstance(raised, EscapedError):
-            raised = raised.error
-        message = describe_error(raised) if raised else str(error)
-        traceback = format_traceback(raised, own=_OUR_FRAMES) if raised else None
+        exception = None if isinstance(error, str) else error
+        if isinstance(exception, EscapedError):
+            exception = exception.error
+        message = describe_error(exception) if exception else str(error)
+        traceback = format_traceback(exception, own=_OUR_FRAMES) if exception else None
         await self._end(Fail(error=message, again=again), traceback=traceback)
 
     async def ignore(self, why: str) -> None:

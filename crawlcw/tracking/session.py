@@ -155,15 +155,15 @@ class Session(WorkerSession):
     async def give_back(self, leases: Iterable[Lease]) -> None:
         """Release during a cancellation; if that takes too long, let the leases expire."""
         with suppress(LedgerError, TimeoutError):
-            releasing = self._release(list(leases))
-            await run_shielded(asyncio.wait_for(releasing, LAST_PATIENCE.total_seconds()))
+            release = self._release(list(leases))
+            await run_shielded(asyncio.wait_for(release, LAST_PATIENCE.total_seconds()))
 
-    async def _release(self, released: Sequence[Lease]) -> None:
-        self.held.settling(released)
+    async def _release(self, leases: Sequence[Lease]) -> None:
+        self.held.settling(leases)
         try:
-            await self.ledger.outcomes.release(released)
+            await self.ledger.outcomes.release(leases)
         finally:
-            self.held.end(released)
+            self.held.end(leases)
 
     async def close(self) -> None:
         """Write the pending outcomes, release the leases, and leave the list of workers."""

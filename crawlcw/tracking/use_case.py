@@ -110,10 +110,10 @@ class UseCase:
             )
         if stage in self.handlers:
             raise UsageError(f"stage {stage} of {self.name} has a handler already")
-        asynchronous = inspect.iscoroutinefunction(function)
-        if process and asynchronous:
+        is_asynchronous = inspect.iscoroutinefunction(function)
+        if process and is_asynchronous:
             raise UsageError(f"stage {stage}: a coroutine function cannot run in a process")
-        runs = Runs.PROCESS if process else Runs.LOOP if asynchronous else Runs.THREAD
+        runs = Runs.PROCESS if process else Runs.LOOP if is_asynchronous else Runs.THREAD
         self.handlers[stage] = Handler(function=function, runs=runs)
 
 

@@ -178,21 +178,21 @@ class Worker:
         """Keep the pool filled until it is stopped, or nothing is left to do."""
         while not self._stopping:
             self._changed.clear()
-            room = self._pool.size + self._prefetch - self._pool.dispatched
-            low = self._pool.waiting <= self._prefetch // 2
-            if not (low and room > 0):
+            free_capacity = self._pool.size + self._prefetch - self._pool.dispatched
+            is_low = self._pool.waiting <= self._prefetch // 2
+            if not (is_low and free_capacity > 0):
                 await self._changed.wait()
-            elif not await self._claim_some(room):
+            elif not await self._claim_some(free_capacity):
                 horizon = await self._horizon()
                 if horizon is None and not self._pool.dispatched and self._drain:
                     return FinishReason.DRAINED
                 await self._rest(horizon)
         return FinishReason.STOPPED
 
-    async def _claim_some(self, room: int) -> bool:
-        """Claim up to *room* due tasks; return whether there were any."""
+    async def _claim_some(self, free_capacity: int) -> bool:
+        """Claim up to *free_capacity* due tasks; return whether there were any."""
         grace_start = self._session.retry.grace_since(self._ledger.now())
-        limit = room if grace_start is None else room + _MOST_IN_GRACE
+        limit = free_capacity if grace_start is None else free_capacity + _MOST_IN_GRACE
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         claimable = [
             task
@@ -200,7 +200,7 @@ class Worker:
             if task.id not in self._session.held
             # After an outage their holders may come back soon.
             and not ended_since(task, grace_start)
-        ][:room]
+        ][:free_capacity]
         if not claimable:
             return False
         claimed = await self._session.claim(claimable)
