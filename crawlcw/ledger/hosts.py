@@ -384,8 +384,8 @@ async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str
     }
 
 
-def _is_written(lease: HostLease, edit: Edit, host: Document) -> bool:
+def _is_written(lease: HostLease, edit: Edit, found: Document) -> bool:
     """Return whether the lease still holds a host, or an earlier send has released it."""
     if "released" in edit.set:
-        return host.get("released") == lease.epoch
-    return (host.get("owner"), host.get("epoch")) == (lease.token, lease.epoch)
+        return found.get("released") == lease.epoch
+    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)

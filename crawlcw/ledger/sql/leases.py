@@ -122,12 +122,12 @@ class Leases(HeldTasks):
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
         adopted: list[Lease] = []
         with db.transaction():
-            for candidate in sorted(leases, key=lambda lease: lease.task.id):
+            for each in sorted(leases, key=lambda lease: lease.task.id):
                 # Wait for a claim that is still being committed.
-                db.execute(self._store.sql.lock_task, (candidate.task.id,))
-                renewed = {**mine(candidate), "due": milliseconds(candidate.expires)}
+                db.execute(self._store.sql.lock_task, (each.task.id,))
+                renewed = {**mine(each), "due": milliseconds(each.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:
-                    adopted.append(candidate)
+                    adopted.append(each)
             return self._with_payloads(db, adopted) if self._store.kind.tracked else adopted
 
     def _with_payloads(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
