@@ -66,7 +66,7 @@ async def _result(
     threads: CapacityLimiter | None,
     processes: CapacityLimiter | None,
 ) -> Any:
-    # The watchdog reads from this frame which code runs.
+    # The watchdog reads `called` from this frame.
     called = Called(name=execution.stage, subject=execution.key)
     match handler.runs:
         case Runs.LOOP:
