@@ -244,8 +244,8 @@ class PageLimit:
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host has reached its limit."""
-        reached = self.most is not None and state.finished >= self.most
-        return reached and state.name not in self.unlimited
+        is_at_limit = self.most is not None and state.finished >= self.most
+        return is_at_limit and state.name not in self.unlimited
 
 
 class Pending:
@@ -365,8 +365,8 @@ class Frontier:
             if origin.probe_page is not None and not origin.failures:
                 self.uplink.learned(name, origin.probe_page)
         if state.not_before is not None:
-            rest = (state.not_before - self.ledger_now()).total_seconds()
-            self.queues.rest(name, until=now + rest)
+            rest_s = (state.not_before - self.ledger_now()).total_seconds()
+            self.queues.rest(name, until=now + rest_s)
         if not lease.clean:
             # The time of the previous owner's last request is unknown.
             self.sent(name, at=now)
@@ -444,20 +444,20 @@ class Frontier:
 
     def forget(self, host: HeldHost) -> Host:
         """Forget a host; return its state for the ledger."""
-        rest = host.queue.next_start - self.clock()
+        rest_s = host.queue.next_start - self.clock()
         self.queues.end(host.name)
         del self.hosts[host.name]
         self.leased.pop(host.name, None)
         self.pending.forget(host)
-        for those in (self.opening, self._low, self._ended):
-            those.discard(host)
+        for host_set in (self.opening, self._low, self._ended):
+            host_set.discard(host)
         moment = self.ledger_now()
-        not_before = moment + timedelta(seconds=rest) if rest > 0 else None
+        not_before = moment + timedelta(seconds=rest_s) if rest_s > 0 else None
         if host.loans:
             # Rest until the loans end: the next owner does not search for loans, because this one
             # released the host.
-            last = max(loan.expires for loan in host.loans.values())
-            not_before = max(not_before or moment, last)
+            loans_end = max(loan.expires for loan in host.loans.values())
+            not_before = max(not_before or moment, loans_end)
         # If more tasks remain, say so: the ledger need not search for them.
         more = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if more else None
@@ -522,32 +522,32 @@ class Frontier:
             if host is None:
                 continue
             queue = host.queue
-            looks = host.is_stale and host.phase is not Phase.LEAVING
+            is_polled = host.is_stale and host.phase is not Phase.LEAVING
             # At least half of the useful leases are used up. A shared host has a quota as well.
-            is_low = looks and not host.is_busy and len(queue.waiting) <= queue.most // 2
+            is_low = is_polled and not host.is_busy and len(queue.waiting) <= queue.most // 2
             is_low = is_low and host.quota != 0
             (self._low.add if is_low else self._low.discard)(host)
             # A task with a lost lease may still be in progress, so the queue is active.
             # Hops that wait at a host that we do not own any more continue without it.
             hops = queue.hops if host.lease is not None else ()
-            works = looks or host.is_busy or queue.active or queue.waiting or hops
+            has_work = is_polled or host.is_busy or queue.active or queue.waiting or hops
             # A borrower returns the loan itself.
-            has_ended = not (works or host.loans or host.borrowed)
+            has_ended = not (has_work or host.loans or host.borrowed)
             (self._ended.add if has_ended else self._ended.discard)(host)
 
     def wanted(self) -> tuple[list[HeldHost], float]:
         """Return the hosts that need tasks for their next turns, and when the next one will."""
         self._sort()
-        now, first = self.clock(), float("inf")
-        low = []
+        now, next_at = self.clock(), float("inf")
+        low_hosts = []
         for host in self._low:
-            at = host.queue.next_start - AHEAD
+            needed_at = host.queue.next_start - AHEAD
             # Nothing can start before the lease is renewed.
             if now < host.queue.deadline:
-                first = min(first, at)
-                if at <= now:
-                    low.append(host)
-        return low, first
+                next_at = min(next_at, needed_at)
+                if needed_at <= now:
+                    low_hosts.append(host)
+        return low_hosts, next_at
 
     def idle(self) -> list[HeldHost]:
         """Return the hosts with nothing in progress and no tasks to read."""

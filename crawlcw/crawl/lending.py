@@ -91,12 +91,12 @@ class Lending:
         lent = [host for host in frontier.leased.values() if host.loans]
         if hosts := lent or self._candidates():
             await self._lend(hosts)
-        shared = False
+        has_shared = False
         for host in frontier.hosts.values():
             if host.loans or host.borrowed is not None or host.quota is not None:
                 self._limit(host)
-                shared |= host.quota is not None
-        if shared:
+                has_shared |= host.quota is not None
+        if has_shared:
             return _POLL
         return _IDLE_POLL if is_idle else _PAUSE
 
@@ -121,8 +121,8 @@ class Lending:
         """
         host.quota = None
         if host.loans or host.borrowed is not None:
-            most = max(4 * host.queue.allowed or _FEW, int(self._pages_a_second))
-            host.quota = max(0, most - self._session.held.of_host[host.name])
+            max_leases = max(4 * host.queue.allowed or _FEW, int(self._pages_a_second))
+            host.quota = max(0, max_leases - self._session.held.of_host[host.name])
         # The other process may have added tasks.
         host.poll()
         self._frontier.poll_wanted.set()
@@ -172,8 +172,8 @@ class Lending:
             return  # it is gone, but the server may still work on its requests
         if not is_there and host.queue.allowed and host.queue.active > host.queue.allowed:
             return  # its slots are still in use here
-        ended = loan.ended or not self._frontier.may_lend(host)
-        if ended and not is_there:
+        is_ended = loan.ended or not self._frontier.may_lend(host)
+        if is_ended and not is_there:
             del host.loans[name]
             host.pace()
             return
@@ -182,7 +182,7 @@ class Lending:
         # A loan without a report is unused: its worker may have seen the end first, or have a host.
         if report is not None and beats and expires - now < _LOAN * 2 / 3:
             expires = self._expiry(host)
-        changed = replace(loan, ended=ended, expires=max(expires, loan.expires))
+        changed = replace(loan, ended=is_ended, expires=max(expires, loan.expires))
         if changed == loan and is_there:
             return
         # Before the write, because its reply may be lost.
@@ -195,26 +195,26 @@ class Lending:
 
     def _expiry(self, host: HeldHost) -> datetime:
         """Return when a loan expires that starts or is renewed now: before the owner's lease."""
-        left = timedelta(seconds=host.queue.deadline - self._frontier.clock())
-        left -= timedelta(microseconds=left.microseconds % 1000)
-        return self._now() + min(_LOAN, left)
+        remaining = timedelta(seconds=host.queue.deadline - self._frontier.clock())
+        remaining -= timedelta(microseconds=remaining.microseconds % 1000)
+        return self._now() + min(_LOAN, remaining)
 
     def _apply(self, host: HeldHost, report: LoanReport) -> None:
         """Apply the news of a report."""
-        before = self._applied.get(report.loan)
-        if before is None:
+        old_report = self._applied.get(report.loan)
+        if old_report is None:
             # A dead owner has counted these pages, but may not have seen the failures.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
-            before = LoanReport(report.loan, finished=0 if is_ours else report.finished)
-        if report == before:
+            old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
+        if report == old_report:
             return
         self._applied[report.loan] = report
         state = host.state
-        state.finished += report.finished - before.finished
+        state.finished += report.finished - old_report.finished
         state.delay = max(state.delay, report.delay) if report.delay else state.delay
         host.crawl_delay = max(host.crawl_delay, report.crawl_delay)
         host.pace()
-        for fault in report.faults[len(before.faults) :]:
+        for fault in report.faults[len(old_report.faults) :]:
             self._causes.reported(host.name, fault)
         if report.delay or report.crawl_delay:
             self._frontier.pending.save(host)
@@ -267,9 +267,9 @@ class Lending:
                 return
             if loan.id == self._sent.loan or loan.host in frontier.leased:
                 return
-            found = await self._hosts.get([loan.host])
-            if loan.host in found and loan.host not in frontier.leased:
-                await self._report(self._begin(found[loan.host], loan))
+            hosts_by_name = await self._hosts.get([loan.host])
+            if loan.host in hosts_by_name and loan.host not in frontier.leased:
+                await self._report(self._begin(hosts_by_name[loan.host], loan))
             return
         borrowed = host.borrowed
         assert borrowed is not None
@@ -313,11 +313,11 @@ class Lending:
             crawl_delay=host.crawl_delay,
             faults=tuple(host.faults),
         )
-        now, news = self._clock(), replace(report, finished=self._sent.finished)
-        if news == self._sent and now - self._sent_at < _BEAT:
+        now, current = self._clock(), replace(report, finished=self._sent.finished)
+        if current == self._sent and now - self._sent_at < _BEAT:
             return
         if report.returned:
             frontier.give_back(host)
-        before = self._sent if self._sent.loan else None
+        previous = self._sent if self._sent.loan else None
         self._sent, self._sent_at = report, now
-        await self._workers.report(self._session.worker, report, before=before)
+        await self._workers.report(self._session.worker, report, before=previous)
