@@ -57,16 +57,16 @@ def check(path: Path) -> list[Finding]:
     Raises one of `UNREADABLE` for a file that cannot be read.
     """
     source = Source(path)
-    spiders = [each for each in source.classes if each.is_spider]
-    sources = [source, *(each.source for spider in spiders for each in spider.lineage)]
-    for each in dict.fromkeys(sources):
-        Names(each).look()
-        requests.check(each)
-        requests.check_extras(each)
-        for spider in filter(lambda kind: kind.is_spider, each.classes):
+    spiders = [class_ for class_ in source.classes if class_.is_spider]
+    sources = [source, *(class_.source for spider in spiders for class_ in spider.lineage)]
+    for checked_source in dict.fromkeys(sources):
+        Names(checked_source).look()
+        requests.check(checked_source)
+        requests.check_extras(checked_source)
+        for spider in filter(lambda class_: class_.is_spider, checked_source.classes):
             requests.check_callbacks(spider)
             state.look(spider)
-    return sorted({finding for each in sources for finding in each.findings})
+    return sorted({finding for checked_source in sources for finding in checked_source.findings})
 
 
 def has_spider(path: Path) -> bool:

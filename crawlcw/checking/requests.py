@@ -155,7 +155,9 @@ def check_callbacks(spider: Class) -> None:
         if isinstance(node, ast.Attribute) and node not in called_nodes
     }
     for method in spider.methods():
-        parameters = [each.arg for each in (*method.args.posonlyargs, *method.args.args)][1:]
+        parameters = [argument.arg for argument in (*method.args.posonlyargs, *method.args.args)][
+            1:
+        ]
         required = len(parameters) - len(method.args.defaults)
         if method.name not in referenced_names:
             continue
@@ -169,7 +171,7 @@ def check_callbacks(spider: Class) -> None:
                 f"response.context[{name!r}]" for name in parameters[1:required]
             )
             spider.source.tell(method.lineno, message, replacement, _REQUESTS)
-    packages = {name.partition(".")[0] for each in spider.lineage for name in each.foreign}
+    packages = {name.partition(".")[0] for class_ in spider.lineage for name in class_.foreign}
     if packages <= _PACKAGES | {"object"}:
         for call in ast.walk(spider.node):
             if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _MAKING:

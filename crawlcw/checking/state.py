@@ -79,13 +79,13 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
     """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
     new = {*_PER_PAGE} & methods.keys()
     for name, method in methods.items():
-        if [each.arg for each in method.node.args.args[1:2]] == ["response"]:
+        if [argument.arg for argument in method.node.args.args[1:2]] == ["response"]:
             new.add(name)
     page_methods: set[str] = set()
     while new:
         page_methods |= new
         new = {
-            name for each in new for name in methods[each].reads if name in methods
+            name for caller in new for name in methods[caller].reads if name in methods
         } - page_methods
     return page_methods
 

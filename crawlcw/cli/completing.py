@@ -30,8 +30,8 @@ class _Completed(click.ParamType[str]):
 def _spiders(incomplete: str) -> list[CompletionItem]:
     """Return the files in ./spiders with this prefix; without any, let the shell complete files."""
     folder = Path("spiders")
-    names = sorted(each.stem for each in folder.glob("*.py")) if folder.is_dir() else []
-    completions = [CompletionItem(each) for each in names if each.startswith(incomplete)]
+    names = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
+    completions = [CompletionItem(name) for name in names if name.startswith(incomplete)]
     return completions or [CompletionItem(incomplete, type="file")]
 
 

@@ -113,17 +113,17 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
         if record is None:
             await _tell_why_not(subject.said_as, key, ledger, as_json=as_json)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
-        next_records = [found async for found in pages_ahead(ledger, record)]
+        next_records = [next_record async for next_record in pages_ahead(ledger, record)]
     if as_json:
-        found = _fields(record) | {"items": list(record.items)}
+        fields = _fields(record) | {"items": list(record.items)}
         if not record.task.carried:
-            found["found_on"] = parent_urls
-            found["leads_to"] = [
+            fields["found_on"] = parent_urls
+            fields["leads_to"] = [
                 {"url": next_record.task.url, "status": next_record.task.status.name.lower()}
                 | ({"reason": next_record.task.reason} if next_record.task.reason else {})
                 for next_record in next_records
             ]
-        click.echo(escaping.visible(values.to_json(found)))
+        click.echo(escaping.visible(values.to_json(fields)))
         return
     for line in _lines(record, parent_urls, next_records):
         click.echo(line)
