@@ -48,6 +48,11 @@ class HostQueue:
     counted: tuple[int, int] = (0, 0)  #: its share of the sums in `HostQueues`
     most: int = 1  #: the number of leases worth claiming
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no slot is free."""
+        return 0 < self.allowed <= self.active
+
 
 class HostQueues:
     """The queues of all hosts that one process may ask."""
@@ -112,8 +117,7 @@ class HostQueues:
 
         The next request after a hop that *is_paced* keeps the host's delay.
         """
-        is_full = takes_slot and queue.allowed and queue.active >= queue.allowed
-        if is_full or not queue.next_start <= now < queue.deadline:
+        if (takes_slot and queue.is_full) or not queue.next_start <= now < queue.deadline:
             return False
         queue.active += takes_slot
         if is_paced:
@@ -258,7 +262,7 @@ class HostQueues:
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
         """Return whether a queue may use its turn now; if not, it gets a later one or none."""
-        free = not queue.hops and (not queue.allowed or queue.active < queue.allowed)
+        free = not queue.hops and not queue.is_full
         if queue.opened and queue.waiting and free and queue.next_start <= now < queue.deadline:
             return True
         queue.has_turn = False
@@ -293,7 +297,6 @@ class HostQueues:
         if queue.hops:
             queue.hops[0].set()
             return
-        free = not queue.allowed or queue.active < queue.allowed
-        if queue.opened and queue.waiting and free and not queue.has_turn:
+        if queue.opened and queue.waiting and not (queue.has_turn or queue.is_full):
             queue.has_turn = True
             heapq.heappush(self._turns, (max(queue.next_start, now), next(self._order), queue))

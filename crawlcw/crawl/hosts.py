@@ -198,8 +198,8 @@ class HeldHost:
         Its first page may be a film: other pages must not wait until that ends.
         """
         queue = self.queue
-        is_full = 0 < queue.allowed <= queue.active and not self.state.failures
-        if is_full and self.frontier.clock() - queue.began >= _STEP_ANYWAY:
+        may_grow = queue.is_full and not self.state.failures
+        if may_grow and self.frontier.clock() - queue.began >= _STEP_ANYWAY:
             self.slow_start.steps += 1
             self.pace()
 

@@ -243,8 +243,8 @@ class Admission:
             # robots.txt of the target is not checked.
             try:
                 await self.enter(attempt, url)
-            except Defer as wait:
-                raise FetchError(Reason.ROBOTS_UNAVAILABLE, wait.cause) from None
+            except Defer as deferral:
+                raise FetchError(Reason.ROBOTS_UNAVAILABLE, deferral.cause) from None
             return
         if self.robots.known(url) is None:
             await self.enter(attempt, url)
@@ -262,19 +262,19 @@ class Admission:
         if self._scope is not None and is_document:
             self._scope.admit_url(url)
         await self.robots.admit(url)
-        async with AsyncExitStack() as until_answered:
+        async with AsyncExitStack() as slot_stack:
             if self.opening is not None:
                 queues, host = self.opening.frontier.queues, urls.locate(url).host
                 is_full = self._is_full(host)
                 if is_full:
                     # Wait only for a time: the part before it may be a request that stays open.
                     with anyio.move_on_after(_LONGEST_TURN):
-                        await until_answered.enter_async_context(turn)
+                        await slot_stack.enter_async_context(turn)
                 # A page waits for its parts, so one part may use the page's slot.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
                     queue = queues.of_hops(host, now=self.opening.frontier.clock())
                     queue.active += 1
-                    until_answered.callback(self._leave, queue, frees_slot=True)
+                    slot_stack.callback(self._leave, queue, frees_slot=True)
             yield
 
     def _is_full(self, host: str) -> bool:
@@ -282,7 +282,7 @@ class Admission:
         assert self.opening is not None
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
-            return 0 < frontier_host.queue.allowed <= frontier_host.queue.active
+            return frontier_host.queue.is_full
         queue = frontier.queues.elsewhere.get(host)
         return queue is not None and 0 < frontier.limit(host).concurrency <= queue.active
 
