@@ -48,8 +48,8 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: The number of such waits while the crawl's own limits delay parts of the page.
-_PATIENCE = 5
+#: The most such waits, if parts of the page still wait for a slot of their host.
+_MAX_WAITS = 5
 #: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
 #: Headers that are wrong for a decoded body, or refer to other connections.
@@ -237,7 +237,7 @@ class _Parts:
         while document_count != self._documents:
             document_count = self._documents
             # A page may poll for ever.
-            for _ in range(_PATIENCE):
+            for _ in range(_MAX_WAITS):
                 with suppress(StillBusyError):
                     await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
                     break
