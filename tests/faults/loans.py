@@ -51,7 +51,7 @@ from tests.faults.fake_server import (
     Server,
     Weather,
 )
-from tests.faults.model import POLICY, Insistence, ProtocolError, quiet
+from tests.faults.model import POLICY, Insistence, ProtocolError, error_of
 from tests.faults.virtual import Event, Process, Timeline, virtual
 from tests.support import frontiers
 from tests.support.ledgers import START, PatchedFacet, make_task
@@ -608,23 +608,13 @@ def _shown(subject: object) -> str:
 
 def failure(seed: int, plan: Plan | None = None) -> str | None:
     """Run one schedule; return the trace of its failure, or None."""
-    with quiet():
-        try:
-            Schedule(seed, plan=plan).run()
-        except AssertionError:
-            return traced(seed, plan)
-    return None
+    return traced(seed, plan) if error_of(Schedule(seed, plan=plan).run) else None
 
 
 def traced(seed: int, plan: Plan | None = None) -> str:
     """Run one schedule; return its trace, with the failure at the end."""
     schedule = Schedule(seed, plan=plan, tracing=True)
-    end = "everything holds"
-    with quiet():
-        try:
-            schedule.run()
-        except AssertionError as error:
-            end = f"{type(error).__name__}: {error}"
+    end = error_of(schedule.run) or "everything holds"
     happened = ", ".join(f"{what}: {n}" for what, n in sorted(schedule.happened.items()))
     return "\n".join((f"seed {seed}: {schedule.plan}", *schedule.events, happened, end))
 

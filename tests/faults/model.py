@@ -997,25 +997,25 @@ def quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def failure(seed: int, store: str = "mongodb") -> str | None:
-    """Run one schedule; return the trace of its failure, or None."""
+def error_of(run: Callable[[], object]) -> str | None:
+    """Run a schedule; return the error that it ends with, or None."""
     with quiet():
         try:
-            Schedule(seed, store=store).run()
-        except AssertionError:
-            return traced(seed, store)
+            run()
+        except AssertionError as error:
+            return f"{type(error).__name__}: {error}"
     return None
+
+
+def failure(seed: int, store: str = "mongodb") -> str | None:
+    """Run one schedule; return the trace of its failure, or None."""
+    return traced(seed, store) if error_of(Schedule(seed, store=store).run) else None
 
 
 def traced(seed: int, store: str = "mongodb") -> str:
     """Run one schedule; return its trace, with the failure at the end."""
     schedule = Schedule(seed, store=store, tracing=True)
-    end = "everything holds"
-    with quiet():
-        try:
-            schedule.run()
-        except AssertionError as error:
-            end = f"{type(error).__name__}: {error}"
+    end = error_of(schedule.run) or "everything holds"
     again = f"again: python -m tests.faults.model {store} {seed}"
     return "\n".join((f"seed {seed}: {schedule.plan}", *schedule.events, end, again))
 

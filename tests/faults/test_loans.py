@@ -6,6 +6,7 @@ import pytest
 
 from tests.faults import loans
 from tests.faults.loans import Plan, Schedule
+from tests.faults.model import quiet
 from tests.faults.mutants import Edit
 
 pytestmark = pytest.mark.thorough
@@ -130,7 +131,7 @@ def test_without_a_protection_it_does_not_hold(protection: str, monkeypatch: pyt
 def test_the_schedules_have_something_of_everything():
     """Otherwise the model would prove nothing."""
     happened: Counter[str] = Counter()
-    with loans.quiet():
+    with quiet():
         for seed in range(100):
             schedule = Schedule(seed)
             schedule.run()
