@@ -238,10 +238,12 @@ class _Parts:
             document_count = self._documents
             # A page may poll for ever.
             for _ in range(_MAX_WAITS):
+                # A part that was sent late needs the next wait for its answer.
+                was_waiting = self._waiting > 0
                 with suppress(StillBusyError):
                     await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
                     break
-                if not self._waiting:
+                if not (was_waiting or self._waiting):
                     break
             async with self._arriving:
                 pass

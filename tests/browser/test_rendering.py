@@ -314,12 +314,12 @@ def _moved(target: str) -> Handler:
 async def test_the_parts_of_pages_and_the_pages_take_the_slots_of_their_host(limit: int):
     active, most = 0, 0
 
-    async def part(_: web.Request) -> web.StreamResponse:
+    async def part(request: web.Request) -> web.StreamResponse:
         nonlocal active, most
         active += 1
         most = max(most, active)
-        # With one slot all parts of a page take longer than a page is given to settle.
-        await asyncio.sleep(0.5 / limit)
+        # With one slot the last part is sent before a page has settled, and answered afterwards.
+        await asyncio.sleep((1 if request.path == "/part4" else 0.4) / limit)
         active -= 1
         return web.Response(text="1")
 
