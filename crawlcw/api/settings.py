@@ -55,20 +55,24 @@ class Settings:
     Raises `SettingsError` if a value is invalid.
     """
 
-    concurrency: Count = Count(100, "fetchers in one process", unit="fetchers", minimum=1)
-    per_host_concurrency: Count = Count(
-        8, "requests under way to one host at once; 0: no limit", unit="requests"
+    concurrency: Count = Count(
+        100, "fetchers in one process; each works on one page at a time", unit="fetchers", minimum=1
     )
-    delay: Duration = Duration("0s", "the least time between two requests to one host")
-    auto_throttle: Flag = Flag(True, "the delay follows how a host takes it")
-    obey_robots: Flag = Flag(True, "obey robots.txt, its Crawl-delay included")
+    per_host_concurrency: Count = Count(
+        8, "most simultaneous requests to one host; 0: no limit", unit="requests"
+    )
+    delay: Duration = Duration("0s", "least time between two requests to one host")
+    auto_throttle: Flag = Flag(
+        True, "slow a host down after 429, 503 and slow responses, then speed up again"
+    )
+    obey_robots: Flag = Flag(True, "obey robots.txt, including its Crawl-delay")
     user_agent: Text = Text(
         "crawlcw/0.1 (+https://pypi.org/project/crawlcw/)",
-        "the name of the crawler; robots.txt is matched against its first word",
+        "name of the crawler; its first word selects the group in robots.txt",
     )
     headers: Headers = Headers(
         {},
-        "headers of every request; other origins than those of the start URLs get only `Accept`, "
+        "headers of every request; origins other than those of the start URLs get only `Accept`, "
         "`Accept-Language` and `Accept-Charset`",
         unit="headers",
     )
@@ -78,182 +82,227 @@ class Settings:
         unit="login",
     )
     timeout: Duration = Duration(
-        "30s", "for one attempt, with redirects in place", minimum=_AN_INSTANT
+        "30s",
+        "longest time of one attempt, including redirects within the site",
+        minimum=_AN_INSTANT,
     )
     connect_timeout: Duration = Duration(
-        "10s", "to connect, name look-up included", minimum=_AN_INSTANT
+        "10s", "longest time to connect, including the DNS lookup", minimum=_AN_INSTANT
     )
-    read_timeout: Duration = Duration("10s", "without a byte from the server", minimum=_AN_INSTANT)
-    max_body: Size = Size("10 MiB", "of a decoded body; the rest is cut off and said so")
-    truncate: Flag = Flag(True, "cut a body over max_body; if not, its page is `body-too-large`")
+    read_timeout: Duration = Duration(
+        "10s", "longest time without a byte from the server", minimum=_AN_INSTANT
+    )
+    max_body: Size = Size(
+        "10 MiB", "largest decoded body; the rest is cut off, and `response.truncated` says so"
+    )
+    truncate: Flag = Flag(
+        True, "cut a body larger than `max_body`; if false, its page fails as `body-too-large`"
+    )
     max_file: SizeCeiling = SizeCeiling(
-        None, "of a file that is saved (`Request(save_to=...)`); none: no limit", unit="bytes"
+        None, "largest file that is saved (`Request(save_to=...)`); none: no limit", unit="bytes"
     )
     accept_types: Names = Names(
         (),
-        "content types (`image/png`, `audio/*`) that are read although they hold no text",
+        "content types (`image/png`, `audio/*`) that are read although they are not text",
         unit="types",
     )
     memory_budget: Size = Size(
-        "256 MiB", "for large bodies and trees under way in a process; pages wait for their share"
+        "256 MiB",
+        "memory of a process for large bodies and their trees; pages wait until enough is free",
     )
-    max_redirects: Count = Count(10, "hops from one URL, over all hosts", unit="hops")
-    max_depth: Ceiling = Ceiling(None, "links from a start URL; none: no limit", unit="links")
-    max_pages: Ceiling = Ceiling(None, "pages finished in this run; none: no limit", unit="pages")
+    max_redirects: Count = Count(10, "most redirects from one URL, over all hosts", unit="hops")
+    max_depth: Ceiling = Ceiling(
+        None, "most links from a start URL to a page; none: no limit", unit="links"
+    )
+    max_pages: Ceiling = Ceiling(
+        None, "finished pages after which this run stops; none: no limit", unit="pages"
+    )
     max_items: Ceiling = Ceiling(
         None,
-        "items recorded in this run, and those of pages then under way; none: no limit",
+        "recorded items after which this run stops; pages in processing may add to them; "
+        "none: no limit",
         unit="items",
     )
     max_failures: Tolerance = Tolerance(
         None,
-        "pages that may be given up in a good run, as a count (`100`) or as a share of those that "
-        "ended (`5%`): more do not stop it, but it exits with 3; none: no limit",
+        "pages that a run may give up, as a count (`100`) or a share of those that ended (`5%`); "
+        "with more, the run still completes but exits with 3; none: no limit",
         unit="pages, or a share",
     )
     max_pages_per_host: Ceiling = Ceiling(
-        10_000, "pages of one host; the start URLs' own hosts have no such limit", unit="pages"
+        10_000, "most pages of one host; the hosts of start URLs have no such limit", unit="pages"
     )
     max_links_per_page: Count = Count(
-        5000, "links of one page that are followed; the rest is counted", unit="links"
+        5000, "most links of one page that are followed; the rest is only counted", unit="links"
     )
     max_url_length: Ceiling = Ceiling(
-        2000, "characters of a link that is followed; none: 8000, as for any URL", unit="characters"
+        2000, "longest link that is followed; none: 8000, the limit of every URL", unit="characters"
     )
     max_path_segments: Ceiling = Ceiling(
-        20, "segments of a link's path, empty ones included; none: no limit", unit="segments"
+        20,
+        "most segments in the path of a link, including empty ones; none: no limit",
+        unit="segments",
     )
     max_segment_repeats: Ceiling = Ceiling(
-        3, "times that one segment may be in a link's path; none: no limit", unit="times"
+        3, "how often one segment may occur in the path of a link; none: no limit", unit="times"
     )
     max_query_parameters: Ceiling = Ceiling(
-        20, "parameters of a link's query; none: no limit", unit="parameters"
+        20, "most parameters in the query of a link; none: no limit", unit="parameters"
     )
     max_retry: Count = Count(
-        3, "failed attempts before a task is given up", unit="attempts", minimum=1
+        3, "failed attempts after which the crawl gives up a task", unit="attempts", minimum=1
     )
     retry_statuses: Statuses = Statuses(
-        RETRY_STATUSES, "statuses of answers that are tried again; others fail their page at once"
+        RETRY_STATUSES,
+        "HTTP statuses that are tried again; other error statuses fail their page at once",
     )
     throttle_statuses: Statuses = Statuses(
-        (429,), "statuses of answers that slow their host down, besides 503 with Retry-After"
+        (429,),
+        "HTTP statuses that slow their host down (a throttled response); also 503 with Retry-After",
     )
     accept_statuses: Statuses = Statuses(
-        (), "statuses whose answers a callback is given, besides 200 to 299"
+        (), "HTTP statuses besides 200 to 299 whose responses reach the callback"
     )
     max_lost: Count = Count(
-        5, "workers that may crash on a task alone before it is given up", unit="workers", minimum=1
+        5,
+        "crashes of workers that ran a task alone after which the crawl gives it up",
+        unit="workers",
+        minimum=1,
     )
-    backoff_base: Duration = Duration("5s", "the longest wait after the first failed attempt")
-    backoff_max: Duration = Duration("1h", "the longest wait after any failed attempt")
+    backoff_base: Duration = Duration(
+        "5s", "longest wait after the first failed attempt; doubles with each further one"
+    )
+    backoff_max: Duration = Duration("1h", "longest wait after any failed attempt")
     host_backoff_base: Duration = Duration(
-        "10s", "the rest after a host's first failure; doubles with each"
+        "10s", "rest of a host after its first failure; doubles with each further one"
     )
-    host_backoff_max: Duration = Duration("1h", "the longest rest after a host's failure")
+    host_backoff_max: Duration = Duration("1h", "longest rest of a host after a failure")
     host_max_failures: Count = Count(
-        5, "failures of a host in a row until it is given up", unit="failures", minimum=1
+        5, "failures in a row after which the crawl gives up a host", unit="failures", minimum=1
     )
     revisit: Revisit = Revisit(
         "never",
-        "after which time a finished page is visited again: `7d`; `adaptive`: as often as it "
-        "changes; `never`",
+        "when a finished page is visited again: after a duration (`7d`), as often as it changes "
+        "(`adaptive`), or `never`",
         unit="duration, or a word",
     )
-    revisit_min: Duration = Duration("1h", "the shortest time of `adaptive`")
-    revisit_max: Duration = Duration("30d", "the longest time of `adaptive`")
+    revisit_min: Duration = Duration(
+        "1h", "shortest time between two visits, if `revisit` is `adaptive`"
+    )
+    revisit_max: Duration = Duration(
+        "30d", "longest time between two visits, if `revisit` is `adaptive`"
+    )
     keep_versions: Count = Count(
         0,
-        "visits of a page that `export --versions` has; 0: the last one's items are kept alone",
+        "visits of a page for which `export --versions` keeps the items; 0: only the last visit",
         unit="visits",
     )
     lease: Duration = Duration(
         "60s",
-        "how long a claimed task stays with a process that no longer renews",
+        "how long a process keeps a claimed task without renewing its lease",
         minimum=timedelta(seconds=1),
     )
-    grace: Duration = Duration("25s", "what fetchers get to finish in after a signal to stop")
+    grace: Duration = Duration("25s", "time for fetchers to finish after a signal to stop")
     callback_timeout: Duration = Duration(
-        "60s", "for one callback; one that keeps the event loop longer ends its process; 0s: off"
+        "60s",
+        "longest time of one callback; the process ends if a callback blocks the event loop for "
+        "longer; 0s: no limit",
     )
-    ledger_give_up: Duration = Duration("10m", "how long a crawl waits for a ledger that is away")
+    ledger_give_up: Duration = Duration(
+        "10m", "how long a crawl waits for a ledger that does not answer"
+    )
     claim: Choice = Choice(
-        "each", "claim tasks one at a time, or many in a round trip", words=("each", "batch")
+        "each",
+        "claim tasks one at a time (`each`), or many in one round trip (`batch`)",
+        words=("each", "batch"),
     )
     browser: Flag = Flag(False, "render every page in a browser, unless its request says otherwise")
-    browser_pages: Count = Count(4, "pages rendered at once in a process", unit="pages", minimum=1)
+    browser_pages: Count = Count(
+        4, "pages that one process renders at the same time", unit="pages", minimum=1
+    )
     browser_path: Text = Text(
-        "auto", "the Chromium to start; auto: the one in PATH, else Playwright's own"
+        "auto", "path of Chromium; auto: the one in PATH, otherwise the one of Playwright"
     )
     browser_blocked: Names = Names(
-        ("image", "media", "font"), "kinds of parts that a rendered page does not get", unit="kinds"
+        ("image", "media", "font"),
+        "kinds of resources that a rendered page does not load",
+        unit="kinds",
     )
     cache: Choice = Choice(
         "off",
-        "for development: answer from .crawlcw/cache, or ask and keep anew",
+        "for development: `dev` uses the responses in .crawlcw/cache, `refresh` replaces them",
         words=("off", "dev", "refresh"),
     )
-    cache_expires: Duration = Duration("7d", "how long a kept answer is used")
+    cache_expires: Duration = Duration("7d", "how long a cached response is used")
     keep_bodies: Flag = Flag(
-        False, "keep each page in WARC files, for `crawlcw parse --stored` and for archives"
+        False,
+        "store the body of each page in WARC files, for `crawlcw parse --stored` and for archives",
     )
     bodies_dir: Text = Text(
-        ".crawlcw/warc", "where these files are, in a folder with the spider's name"
+        ".crawlcw/warc", "folder of the WARC files; each spider has its own folder in it"
     )
-    cookies: Flag = Flag(False, "keep cookies, in the session `default` of the whole crawl")
-    login_timeout: Duration = Duration("2m", "for one login of a session", minimum=_AN_INSTANT)
+    cookies: Flag = Flag(
+        False, "keep cookies in the session `default`, which the whole crawl shares"
+    )
+    login_timeout: Duration = Duration(
+        "2m", "longest time of one login of a session", minimum=_AN_INSTANT
+    )
     max_logins: Count = Count(
         5,
-        "logins of a session that may fail in a row until it is given up",
+        "failed logins in a row after which the crawl gives up a session",
         unit="logins",
         minimum=1,
     )
     sessions: Count = Count(
         0,
-        "sessions that requests without one of their own are spread over; 0: no pool",
+        "sessions in the pool for requests that name no session; 0: no pool",
         unit="sessions",
     )
     proxies: Proxies = Proxies(
         (),
-        "`http://user:password@host:port`, https, socks5 or socks5h: requests go through each in "
-        "turn, those of a session through its own",
+        "URLs of proxies, such as `http://user:password@host:port`, also https, socks5 or socks5h; "
+        "requests use them in turn, and each session keeps one",
         unit="proxies",
     )
     proxy_env: Flag = Flag(
         True,
-        "where `proxies` is none, use HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; obey NO_PROXY",
+        "if `proxies` is none, use HTTP_PROXY, HTTPS_PROXY and ALL_PROXY, and obey NO_PROXY",
     )
     layers: Names = Names(
         (),
-        "layers besides the spider's own, the outermost first: `package.module:Layer`, or the "
-        "names of entry points",
+        "layers besides the spider's own, the outermost first, as `package.module:Layer` or the "
+        "name of an entry point",
     )
     proxy_ban_statuses: Statuses = Statuses(
-        (), "answers that ban the proxy, or the session of a pool, which got them: another one asks"
+        (),
+        "HTTP statuses that ban the proxy, or the session of the pool, for their host; the "
+        "request is sent through another one",
     )
     allow_private: Names = Names(
-        (), "hosts (`10.0.0.5`, `intranet:8080`) that may be at a private address", unit="names"
+        (), "hosts (`10.0.0.5`, `intranet:8080`) that may have a private address", unit="names"
     )
     insecure: Flag = Flag(False, "accept any TLS certificate")
     stall_after: Duration = Duration(
-        "5m", "without a move until `on_stall` is called and a warning logged; 0s: never"
+        "5m",
+        "time without progress after which `on_stall` is called and a warning logged; 0s: never",
     )
     failure_alarm: Tolerance = Tolerance(
         None,
-        "share of the last 100 attempts that may fail until `on_failure_rate` is called and a "
-        "warning logged; none: never",
+        "share of the last 100 attempts; if more fail, `on_failure_rate` is called and a warning "
+        "logged; none: never",
         unit="share",
     )
     webhook: Webhook = Webhook(
         None,
-        "URL that `crawlcw run` posts the report to as JSON when a crawl has ended",
+        "URL to which `crawlcw run` posts the report as JSON when the crawl has ended",
         unit="URL",
     )
     trace: Flag = Flag(
-        False, "give OpenTelemetry a span for each fetch, callback and commit (extra `otel`)"
+        False, "create an OpenTelemetry span for each fetch, callback and commit (extra `otel`)"
     )
     mongo_driver: Choice = Choice(
         "pymongo",
-        "the MongoDB client: PyMongo's own, or Motor, by which trackers poll for new tasks",
+        "MongoDB client: PyMongo, or Motor, with which trackers poll for new tasks",
         words=("pymongo", "motor"),
     )
 
@@ -265,23 +314,26 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.backoff_max < self.backoff_base:
-            raise SettingsError("backoff_max is less than backoff_base: make it longer")
+            raise SettingsError("backoff_max is less than backoff_base: increase backoff_max")
         if self.host_backoff_max < self.host_backoff_base:
-            raise SettingsError("host_backoff_max is less than host_backoff_base: make it longer")
+            raise SettingsError(
+                "host_backoff_max is less than host_backoff_base: increase host_backoff_max"
+            )
         if self.cache != "off" and self.cookies:
             raise SettingsError(
-                f"cache={self.cache} does not know whose cookies an answer is for: switch one off"
+                f"cache={self.cache} stores responses without their cookies: set cache=off or "
+                "cookies=false"
             )
         if self.auth is not None and any(n.lower() == "authorization" for n, _ in self.headers):
-            raise SettingsError("auth and the header Authorization say the same: leave one out")
+            raise SettingsError("auth and the header Authorization both set the login: remove one")
         if self.revisit_max < self.revisit_min:
-            raise SettingsError("revisit_max is less than revisit_min: make it longer")
+            raise SettingsError("revisit_max is less than revisit_min: increase revisit_max")
         if isinstance(self.failure_alarm, int):
             raise SettingsError("failure_alarm is a share: write it as 50% or 0.5")
         if self.memory_budget < BUDGET_IN_BODIES * self.max_body:
             raise SettingsError(
                 f"memory_budget is less than {BUDGET_IN_BODIES} times max_body: "
-                "make it larger, or max_body smaller"
+                "increase memory_budget, or decrease max_body"
             )
 
     @property

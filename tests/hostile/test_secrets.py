@@ -374,7 +374,7 @@ def test_an_error_of_a_secret_setting_does_not_tell_it(name: str, value: Any) ->
     with pytest.raises(SettingsError, match=f"^setting {name}: ") as caught:
         Settings(**{name: value})
     assert KEY not in str(caught.value)
-    with pytest.raises(SettingsError, match="Authorization say the same"):
+    with pytest.raises(SettingsError, match="Authorization both set the login"):
         Settings(auth="a:b", headers={"authorization": KEY})
 
 
