@@ -160,7 +160,10 @@ def _numbers(state: Look, counters: Counters) -> dict[str, Any]:
         "average": state.average,
         "eta": None if state.eta is None else state.eta.total_seconds(),
         "items": counters.items,
-        "reasons": dict(state.reasons),
+        "reasons": [
+            {"reason": reason, "tasks": tasks, "failure": reason in FAILURE_REASONS}
+            for reason, tasks in state.reasons.items()
+        ],
         "stages": [
             {"name": stage.value} | fields(stage, "open", "finished", "ignored")
             for stage in state.stages

@@ -96,11 +96,26 @@ async def test_the_stream_says_how_the_crawl_is(ledger_url: str):
             "finished": 1,
             "ignored": 0,
         }
-        assert now["reasons"] == {"connect": 1}
+        assert now["reasons"] == [{"reason": "connect", "tasks": 1, "failure": True}]
         assert [(each["url"], each["error"]) for each in now["failures"]] == [
             ("http://example.com/bad", "refused")
         ]
         assert (now["workers"], now["paused"]) == ([], None)
+
+
+async def test_an_unwanted_page_is_no_failure(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        await page.post(
+            "/api/crawls/books/act", {"action": "ignore", "selection": {"status": ["todo"]}}
+        )
+
+        now = await event(page, until=lambda now: now["counts"]["ignored"] == 1)
+
+        assert {each["reason"]: each["failure"] for each in now["reasons"]} == {
+            "connect": True,
+            "withdrawn": False,
+        }
+        assert [each["reason"] for each in now["failures"]] == ["connect"]
 
 
 async def test_tasks_are_found_by_what_is_asked(ledger_url: str):

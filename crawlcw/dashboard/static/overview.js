@@ -132,9 +132,9 @@ function count(status, now, address) {
 
 function workerTable(workers, now) {
   if (!workers.length) return el("p", { class: "muted none", text: "Nobody works on it just now." });
-  const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["In flight", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
+  const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["Processing", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
   const rows = workers.map((each) => [
-    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.idle ? el("span", { class: "tag", text: "no host to ask" }) : null),
+    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.idle ? el("span", { class: "tag", text: "idle" }) : null),
     rate(each.rate), whole(each.pages), whole(each.processing), each.memory ? bytes(each.memory) : "–",
     `${Math.round(each.lag * 1000)} ms`, ago(each.started, Date.parse(now.now)), each.heartbeat,
   ]);
@@ -172,14 +172,16 @@ function failureList(failures, name, address) {
 }
 
 function reasonList(reasons, name, address) {
-  const found = Object.entries(reasons);
-  if (!found.length) return el("p", { class: "muted none", text: "No task failed or was ignored." });
-  const most = Math.max(...found.map(([, number]) => number));
-  return el("ul", { class: "reasons" }, found.map(([reason, number]) => {
-    const meter = el("span", { class: "meter", "aria-hidden": "true" });
-    meter.style.inlineSize = `${Math.max((100 * number) / most, 0.5)}%`;
-    return el("li", {}, el("a", { href: address(name, "tasks", `?reason=${encodeURIComponent(reason)}`), text: reason }), el("span", { class: "track" }, meter), el("span", { class: "number", text: whole(number) }));
-  }));
+  if (!reasons.length) return el("p", { class: "muted none", text: "No task has failed or is ignored." });
+  const largest = Math.max(...reasons.map(({ tasks }) => tasks));
+  const line = ({ reason, tasks, failure }) => {
+    const meter = el("span", { class: `meter ${failure ? "failed" : "ignored"}`, "aria-hidden": "true" });
+    meter.style.inlineSize = `${Math.max((100 * tasks) / largest, 0.5)}%`;
+    return el("li", {}, el("a", { href: address(name, "tasks", `?reason=${encodeURIComponent(reason)}`), text: reason }), el("span", { class: "track" }, meter), el("span", { class: "number", text: whole(tasks) }));
+  };
+  const group = (title, some) => (some.length ? [el("h3", { text: title }), el("ul", { class: "reasons" }, some.map(line))] : []);
+  // An unwanted page, such as one that robots.txt disallows, is no failure.
+  return [...group("Failures", reasons.filter(({ failure }) => failure)), ...group("Unwanted pages", reasons.filter(({ failure }) => !failure))];
 }
 
 /** The charts, of the last hour, day or week, and the switch between them. */
@@ -194,8 +196,8 @@ function history({ name, signal }) {
     ],
   });
   const load = chart({
-    title: "In flight", shown: short, signal,
-    lines: [{ label: "tasks held by workers", colour: "--processing", fill: true }, { label: "workers", colour: "--ignored", dash: [6, 3] }],
+    title: "Processing", shown: short, signal,
+    lines: [{ label: "tasks", colour: "--processing", fill: true }, { label: "workers", colour: "--ignored", dash: [6, 3] }],
   });
   const choose = (each) => {
     span = each;
@@ -204,8 +206,8 @@ function history({ name, signal }) {
   };
   const spans = Object.keys(SPANS).map((each) =>
     el("button", { type: "button", "data-span": each, "aria-pressed": String(each === span), on: { click: () => choose(each) }, text: SPANS[each] }));
-  const element = el("section", { class: "card", "aria-label": "As time goes by" },
-    el("div", { class: "card-head" }, el("h2", { text: "As time goes by" }), el("div", { class: "segmented", role: "group", "aria-label": "How far back" }, spans)),
+  const element = el("section", { class: "card", "aria-label": "Speed" },
+    el("div", { class: "card-head" }, el("h2", { text: "Speed" }), el("div", { class: "segmented", role: "group", "aria-label": "How far back" }, spans)),
     el("div", { class: "charts" }, speed.element, load.element));
 
   let past = null;
@@ -231,7 +233,7 @@ function history({ name, signal }) {
     const highest = Math.max(0, ...past.finished);
     const [, per, held, workers] = recent.at(-1) ?? [0, 0, 0, 0];
     speed.update(columns(["finished", "failed", "ignored"], 1), `Tasks finished a second in the last ${SPANS[span]}: at most ${rate(highest)}, now ${rate(per ?? 0)}.`);
-    load.update(columns(["processing", "workers"], 2, 3), `Tasks in flight in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
+    load.update(columns(["processing", "workers"], 2, 3), `Tasks processing in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
   }
   ask();
   const timer = setInterval(ask, HISTORY_EVERY);

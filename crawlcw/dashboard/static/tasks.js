@@ -41,7 +41,7 @@ export function tasks({ name, asked, signal, address }) {
   const body = el("tbody");
   const result = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Tasks found" },
     el("table", { class: "tasks" }, el("caption", { class: "unseen", text: "Tasks found, the last changed first" }),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "box" }, all), ["Status", "URL", "Reason", "Tries", "Changed"].map((title) => el("th", { scope: "col", class: title === "Tries" ? "num" : "" , text: title })))),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "box" }, all), ["Status", "URL", "Reason", "Failed attempts", "Changed"].map((title) => el("th", { scope: "col", class: title === "Failed attempts" ? "num" : "", text: title })))),
       body));
   const line = el("p", { class: "muted", role: "status" });
   const more = el("button", { type: "button", on: { click: () => search(false) }, text: "More" });
@@ -171,7 +171,7 @@ export function tasks({ name, asked, signal, address }) {
     update(now) {
       const kind = now.kind === "use_case";
       say(hostLabel, kind ? "Stage" : "Host");
-      const known = Object.keys(now.reasons).sort();
+      const known = now.reasons.map(({ reason }) => reason).sort();
       if (known.join() !== reasons.join()) {
         reasons = known;
         offer();
