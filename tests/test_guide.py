@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -115,6 +116,17 @@ def test_the_english_is_plain(page):
 
 
 # Code
+
+
+@pytest.fixture(autouse=True, scope="module")
+def modules_of_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make the modules of the packages on the pages importable, for the code that imports them."""
+    folder = tmp_path_factory.mktemp("modules")
+    for name, block in pages.modules(guide("extending")).items():
+        (folder / f"{name}.py").write_text(block)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield
 
 
 def python_blocks() -> list:
@@ -337,6 +349,50 @@ async def test_the_spiders_of_the_tests_of_the_pages_crawl_as_they_say(tmp_path)
     await spiders["test_a_page_that_is_gone_is_given_up"](tmp_path / "spiders")
 
     assert (report.items, report.failures) == (1, {"http-status": 1})
+
+
+BOOKSHOP = {
+    "https://books.toscrape.com/": """<title>All books</title>
+        <article class="product_pod"><h3><a href="/catalogue/a" title="A">A</a></h3>
+        <p class="price_color">£2.50</p></article><li class="next"><a href="/page-2">next</a>""",
+    "https://books.toscrape.com/page-2": """<title>Page 2</title>
+        <article class="product_pod"><h3><a href="/catalogue/b" title="B">B</a></h3>
+        <p class="price_color">£0.00</p></article>""",
+    "https://books.toscrape.com/catalogue/a": '<h1>A</h1><p class="price_color">£2.50</p>',
+    "https://books.toscrape.com/catalogue/b": '<h1>B</h1><p class="price_color">£0.00</p>',
+    "https://books.toscrape.com/about": "<h1>About</h1>",
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "page_count", "item_count"),
+    [
+        ("spiders", 4, 2),
+        ("requests", 5, 3),
+        ("responses", 1, 1),
+        ("items", 1, 1),
+        ("state", 2, 0),
+        ("layers", 1, 1),
+    ],
+)
+async def test_the_first_spider_of_a_page_about_spiders_crawls(
+    page, page_count, item_count, tmp_path
+):
+    names: dict = {"__name__": page}
+    exec(pages.blocks(guide(page), "python")[0], names)
+    spider_class = next(
+        value
+        for value in names.values()
+        if inspect.isclass(value) and issubclass(value, Spider) and value is not Spider
+    )
+
+    report = await run_spider(
+        spider_class(),
+        ledger=f"sqlite:///{tmp_path}/x.db",
+        downloader=ReplayDownloader(BOOKSHOP),
+    )
+
+    assert (report.pages, report.items, report.failures) == (page_count, item_count, {})
 
 
 async def test_the_spider_of_the_page_for_users_of_crawlee_crawls(tmp_path):

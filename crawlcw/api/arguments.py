@@ -84,7 +84,7 @@ def unknown(name: str, known: Iterable[str]) -> SpiderError:
     hint = (
         f"did you mean {close_names[0]}=?"
         if close_names
-        else "`crawlcw guide spiders` lists its arguments"
+        else "`crawlcw guide requests` lists its arguments"
     )
     return SpiderError(f"Request has no argument {name}=: {hint}")
 

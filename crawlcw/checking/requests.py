@@ -11,8 +11,9 @@ from crawlcw.api.scrapy_words import META_KEYS, REQUEST_ARGUMENTS
 from crawlcw.api.spider import Spider
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, path_of
 
-_REQUESTS = "spiders#Requests"
-_RESPONSES = "spiders#Responses"
+_REQUESTS = "requests"
+_RESPONSES = "responses"
+_FAILURES = "spiders#Failures"
 _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
 _FOLLOWS = frozenset({"follow", "follow_all"})
 _MAKING = _CLASSES | _FOLLOWS
@@ -164,7 +165,7 @@ def check_callbacks(spider: Class) -> None:
         if parameters == ["failure"]:
             message = f"def {method.name}(self, failure)"
             replacement = f"def {method.name}(self, request, error): error.reason, error.response"
-            spider.source.tell(method.lineno, message, replacement, _REQUESTS)
+            spider.source.tell(method.lineno, message, replacement, _FAILURES)
         elif parameters[:1] == ["response"] and required > 1:
             message = f"def {method.name}(): a callback is given the response alone"
             replacement = ", ".join(

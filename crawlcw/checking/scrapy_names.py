@@ -6,12 +6,13 @@ import crawlcw
 from crawlcw.api.scrapy_words import DEFAULTS, RULE_ARGUMENTS, SETTINGS
 from crawlcw.checking.source import FOREIGN_MODULES, Class, Source, defined, path_of
 
-_HOOKS = "spiders#Hooks and downloaders"
-_ITEMS = "spiders#Items"
-_RULES = "spiders#Links and rules"
-_START = "spiders#Where a crawl begins"
+_HOOKS = "layers#Hooks"
+_ITEMS = "items"
+_MEMBERS = "spiders#Attributes and methods"
+_RULES = "requests#Rules"
+_START = "spiders#Start requests"
 _SCRAPY = "scrapy"
-_STATE = "spiders#State"
+_STATE = "state"
 
 #: Counterparts of names of Scrapy and its plugins, by their last part, with the manual's section.
 _NAMES = {
@@ -22,7 +23,7 @@ _NAMES = {
         ("a plain function", _ITEMS),
     ),
     **dict.fromkeys(
-        ("HtmlResponse", "TextResponse", "XmlResponse"), ("crawlcw.Response", "spiders#Responses")
+        ("HtmlResponse", "TextResponse", "XmlResponse"), ("crawlcw.Response", "responses")
     ),
     **dict.fromkeys(
         ("LinkExtractor", "LxmlLinkExtractor"),
@@ -32,20 +33,20 @@ _NAMES = {
     "CrawlSpider": ("Spider with rules = [...]", _RULES),
     "DropItem": ("crawlcw.DropItem", _ITEMS),
     "Field": ("a field of a dataclass, or a key of a dict", _ITEMS),
-    "FormRequest": ("response.form(...).submit(...), or Request(data=)", "spiders#Forms"),
+    "FormRequest": ("response.form(...).submit(...), or Request(data=)", "responses#Forms"),
     "IgnoreRequest": ("FetchError, raised in a hook", _HOOKS),
     "Item": ("a dict or a dataclass", _ITEMS),
     "ItemLoader": ("a dict, made in the callback", _ITEMS),
-    "JsonRequest": ("Request(json=)", "spiders#Requests"),
-    "Request": ("crawlcw.Request", "spiders#Requests"),
-    "Response": ("crawlcw.Response", "spiders#Responses"),
+    "JsonRequest": ("Request(json=)", "requests"),
+    "Request": ("crawlcw.Request", "requests"),
+    "Response": ("crawlcw.Response", "responses"),
     "Rule": ("crawlcw.Rule", _RULES),
-    "Selector": ("parsel.Selector, or response.selector", "spiders#Responses"),
+    "Selector": ("parsel.Selector, or response.selector", "responses"),
     "SitemapSpider": ("crawlcw.SitemapSpider", "sitemaps"),
     "Spider": ("crawlcw.Spider", "spiders"),
     "get_project_settings": ("[tool.crawlcw] in pyproject.toml", "settings"),
     "inspect_response": ("`crawlcw shell URL --spider NAME`", "commands#shell"),
-    "signals": ("opened(), closed(), item(), on_error() of the spider", _HOOKS),
+    "signals": ("opened(), closed(), item(), on_error() of the spider", _MEMBERS),
 }
 #: Counterparts by module, for names that are not in the table.
 _MODULES = {
@@ -57,7 +58,7 @@ _MODULES = {
     "scrapy.loader": _NAMES["ItemLoader"],
     "scrapy.pipelines": ("item(), or Request(save_to=)", _ITEMS),
     "scrapy.settings": ("Settings", "settings"),
-    "scrapy.spidermiddlewares": ("item() and the callbacks of the spider", _HOOKS),
+    "scrapy.spidermiddlewares": ("item() and the callbacks of the spider", _MEMBERS),
     "scrapy.utils": ("nothing: crawlcw has no such function", _SCRAPY),
     "scrapy_playwright": ("Request(browser=True)", "browser"),
     "scrapy_redis": ("`--ledger mongodb://...`, on any number of machines", "deploying"),
@@ -75,26 +76,26 @@ _OF_SPIDERS = {
     "custom_settings": ("settings = Settings(...)", "settings"),
     "download_delay": ("settings = Settings(delay=...)", "settings"),
     "download_timeout": ("settings = Settings(timeout=...)", "settings"),
-    "from_crawler": ("async def opened(self)", _HOOKS),
+    "from_crawler": ("async def opened(self)", _MEMBERS),
     "handle_httpstatus_list": ("settings = Settings(accept_statuses=[...])", "settings"),
     "http_pass": ("settings = Settings(auth=(user, password))", "settings"),
     "http_user": ("settings = Settings(auth=(user, password))", "settings"),
     "parse_start_url": ("parse(self, response)", _RULES),
     "process_request": ("before_request(self, request)", _HOOKS),
     "process_response": ("after_response(self, response)", _HOOKS),
-    "spider_closed": ("async def closed(self, report)", _HOOKS),
+    "spider_closed": ("async def closed(self, report)", _MEMBERS),
     "spider_idle": ("a start() that waits", _START),
-    "spider_opened": ("async def opened(self)", _HOOKS),
+    "spider_opened": ("async def opened(self)", _MEMBERS),
     "start_requests": ("async def start(self)", _START),
 }
 #: Methods of pipelines and middleware, with their parameters, to exclude other classes.
 _OF_PARTS = {
-    "close_spider": ({"spider"}, ("closed(self, report) of the spider", _HOOKS)),
-    "from_crawler": ({"crawler"}, ("opened(self) of the spider", _HOOKS)),
-    "open_spider": ({"spider"}, ("opened(self) of the spider", _HOOKS)),
+    "close_spider": ({"spider"}, ("closed(self, report) of the spider", _MEMBERS)),
+    "from_crawler": ({"crawler"}, ("opened(self) of the spider", _MEMBERS)),
+    "open_spider": ({"spider"}, ("opened(self) of the spider", _MEMBERS)),
     "process_exception": (
         {"request", "exception"},
-        ("on_error(self, request, error) of the spider", _HOOKS),
+        ("on_error(self, request, error) of the spider", "spiders#Failures"),
     ),
     "process_item": ({"item"}, ("item(self, item, response) of the spider", _ITEMS)),
     "process_request": ({"request", "spider"}, ("before_request(self, request)", _HOOKS)),
@@ -107,7 +108,7 @@ _OF_SELF = {
     "crawler.settings": ("self.settings", "settings"),
     "crawler.signals": _NAMES["signals"],
     "crawler.stats": ("self.state.add(key, n)", _STATE),
-    "crawler": ("nothing: a spider has its settings, logger and hooks", _HOOKS),
+    "crawler": ("nothing: a spider has its settings, logger and hooks", _MEMBERS),
     "log": ("self.logger.info", "spiders"),
 }
 _RULED = ("Rule", "LinkExtractor")
@@ -179,7 +180,7 @@ class Names:
             self._tell(node.lineno, code, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
             replacement = {"failure.request": "request"}.get(text, "error.reason, error.response")
-            self._tell(node.lineno, text, replacement, "spiders#Requests")
+            self._tell(node.lineno, text, replacement, "spiders#Failures")
 
     def _call(self, call: ast.Call) -> None:
         full_name = self._source.dotted(call.func)
@@ -227,7 +228,7 @@ class Names:
                     if any(argument.arg == "reason" for argument in statement.args.args):
                         code = f"def {statement.name}(self, reason)"
                         replacement = "def closed(self, report): report.finish_reason"
-                        self._tell(statement.lineno, code, replacement, _HOOKS)
+                        self._tell(statement.lineno, code, replacement, _MEMBERS)
 
     def _part(self, class_: Class) -> None:
         """Find the methods of a pipeline or of middleware."""

@@ -30,7 +30,7 @@ class Finding:
     line: int  #: from 1
     what: str  #: the code, or a sentence
     instead: str = ""  #: the code to write, if there is any
-    guide: str = ""  #: page and heading of the manual: `spiders#Items`
+    guide: str = ""  #: page and heading of the manual: `spiders#Callbacks`
     #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
     stops: bool = False
 

@@ -25,7 +25,7 @@ _CHANGES = frozenset(
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
 #: Attributes of every spider that are durable or may be set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
-_GUIDE = "spiders#State"
+_GUIDE = "state"
 _INSTEAD = "self.state, which is durable with its page"
 
 

@@ -266,7 +266,7 @@ def test_an_argument_of_another_framework_is_told_its_name_here(name: str, inste
 def test_an_argument_that_nobody_knows_is_told_the_nearest():
     with pytest.raises(SpiderError, match=r"no argument contex=: did you mean context=\?"):
         Request(URL, contex={})  # type: ignore[arg-type]
-    with pytest.raises(SpiderError, match="no argument zzz=: `crawlcw guide spiders`"):
+    with pytest.raises(SpiderError, match="no argument zzz=: `crawlcw guide requests`"):
         Response(URL, request=Request(URL)).follow("/x", zzz=1)
 
 

@@ -94,7 +94,8 @@ def test_a_setting_whose_value_is_the_default_here_needs_nothing():
 
 
 def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
-    asked = '(guide spiders, "Requests")'
+    asked = "(guide requests)"
+    failed = '(guide spiders, "Failures")'
     start = "async def start(self)"
 
     assert checked(QUOTES) == {
@@ -103,7 +104,7 @@ def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
         6: ["custom_settings -> settings = Settings(...) (guide settings)"],
         7: ["DOWNLOAD_DELAY -> delay= (guide settings)"],
         8: ["SOMETHING_ELSE -> nothing: `crawlcw settings` lists what there is (guide settings)"],
-        11: [f'start_requests -> {start} (guide spiders, "Where a crawl begins")'],
+        11: [f'start_requests -> {start} (guide spiders, "Start requests")'],
         12: [f"dont_filter=True: the same; allowed_hosts hold for it all the same {asked}"],
         13: [
             f"Request(meta=...) -> context= {asked}",
@@ -117,20 +118,20 @@ def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
             ("def parse_next(): a callback is given the response alone -> response.context['n'] "
             f"{asked}")
         ],
-        27: ["self.crawler.stats -> self.state.add(key, n) (guide spiders, \"State\")"],
+        27: ["self.crawler.stats -> self.state.add(key, n) (guide state)"],
         28: [
             ("self.state: durable with the page that changes it -> self.state.add(key, n) for "
-            "counters (guide spiders, \"State\")")
+            "counters (guide state)")
         ],
         29: ["self.log -> self.logger.info (guide spiders)"],
         31: [
             ("def failed(self, failure) -> def failed(self, request, error): error.reason, "
-            f"error.response {asked}")
+            f"error.response {failed}")
         ],
-        32: [f"failure.value -> error.reason, error.response {asked}"],
+        32: [f"failure.value -> error.reason, error.response {failed}"],
         34: [
             ("def closed(self, reason) -> def closed(self, report): report.finish_reason "
-            '(guide spiders, "Hooks and downloaders")')
+            '(guide spiders, "Attributes and methods")')
         ],
     }  # fmt: skip
 
@@ -421,7 +422,7 @@ def test_what_crawlcw_does_not_have_is_told_at_its_import():
     found = checked("from crawlcw import CrawlSpider, Spider\n")
 
     (said,) = found[1]
-    assert said.startswith("crawlcw has no CrawlSpider -> Spider with rules = [...] (guide spiders")
+    assert said.startswith("crawlcw has no CrawlSpider -> Spider with rules = [...] (guide ")
 
 
 def test_a_file_that_can_be_loaded_is_checked_to_the_end():

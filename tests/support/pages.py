@@ -44,6 +44,12 @@ def block(text: str, language: str, containing: str) -> str:
     return next(found for found in blocks(text, language) if containing in found)
 
 
+def modules(text: str) -> dict[str, str]:
+    """Return the blocks of Python whose first line is a comment with the name of a module."""
+    found = {re.match(r"# (\w+)\.py\n", block): block for block in blocks(text, "python")}
+    return {match[1]: block for match, block in found.items() if match}
+
+
 def without_code(text: str) -> str:
     return re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
 
