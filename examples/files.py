@@ -45,7 +45,7 @@ async def main():
         async with Tracker.open(f"sqlite:///{folder}/ledger.db", files) as tracker:
             await tracker.add_many(make(folder, number=1000))
             report = await Worker(tracker, concurrency=8, drain=True).run()
-            print(f"{report.finish_reason}: {report.done} done, {report.failed} failed")
+            print(f"{report.finish_reason}: {report.succeeded} done, {report.failed} failed")
 
             corrupt = await tracker.find(status=Status.IGNORED)
             for task in corrupt.tasks[:3]:

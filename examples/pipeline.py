@@ -44,7 +44,7 @@ async def main():
         async with Tracker.open(f"sqlite:///{folder}/l.db", videos, backoff_base="10ms") as tracker:
             await tracker.add_many(NewTask(f"video-{n}", {"minutes": n}) for n in range(1, 6))
             report = await Worker(tracker, drain=True).run()
-            print(f"{report.finish_reason}: {report.done} stages done, {report.failed} failed")
+            print(f"{report.finish_reason}: {report.succeeded} stages done, {report.failed} failed")
             for n in range(1, 6):
                 task = await tracker.get(f"video-{n}")
                 print(task.results["publish"], *[f"{t.stage}:{t.event}" for t in task.trace])

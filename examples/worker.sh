@@ -33,7 +33,7 @@ for task in json.load(sys.stdin)["tasks"]:
 
 work() {
     while :; do
-        task=$(ask /hold_task "$(json worker="$worker" limit:=1)" | assignments)
+        task=$(ask /claim_task "$(json worker="$worker" limit:=1)" | assignments)
         [ -n "$task" ] || return 0
         eval "$task"
         words=$(printf %s "$text" | wc -w)
@@ -44,7 +44,7 @@ work() {
         fi
         outcome=$(json worker="$worker" key="$key" fence:="$fence" "$@")
         # The server refuses it if this worker was too slow and another one has the task now.
-        ask /set_task "$outcome" >/dev/null && echo "$key: $words words" || echo "$key is lost"
+        ask /end_task "$outcome" >/dev/null && echo "$key: $words words" || echo "$key is lost"
     done
 }
 

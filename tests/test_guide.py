@@ -458,10 +458,10 @@ def test_the_requests_of_the_page_about_workers_are_answered_as_it_shows(tmp_pat
         finally:
             server.terminate()
 
-    assert list(answers) == ["/create_task", "/hold_task", "/set_task"]
-    (held,), (as_shown,) = answers["/hold_task"]["tasks"], shown["tasks"]
+    assert list(answers) == ["/create_task", "/claim_task", "/end_task"]
+    (held,), (as_shown,) = answers["/claim_task"]["tasks"], shown["tasks"]
     assert held.keys() == as_shown.keys()
-    assert {**held, "until": None} == {**as_shown, "until": None}
+    assert {**held, "expires_at": None} == {**as_shown, "expires_at": None}
 
 
 def posted(url: str, body: str) -> dict:

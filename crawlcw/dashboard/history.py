@@ -7,7 +7,7 @@ from typing import Any, Literal
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import rates
 from crawlcw.model.rates import Slot, Span
-from crawlcw.server.bodies import Asked
+from crawlcw.server.requests import RequestModel
 
 #: Length of a chart, and of its steps.
 RANGES = {
@@ -18,7 +18,7 @@ RANGES = {
 }
 
 
-class History(Asked):
+class History(RequestModel):
     """A request for the data of the charts."""
 
     span: Literal["quarter", "hour", "day", "week"] = "hour"

@@ -29,14 +29,14 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server import metrics
 from crawlcw.server.access import RefusedError
-from crawlcw.server.bodies import Asked
-from crawlcw.server.connections import CONNECTIONS, Connections, Handler, places
-from crawlcw.server.exchange import answered, read, told
+from crawlcw.server.connections import CONNECTIONS, Connections, Handler, allowed_connections
+from crawlcw.server.exchange import json_response, map_errors, read_request
 from crawlcw.server.listening import Route, check_reach, listening
+from crawlcw.server.requests import RequestModel
 
 logger = logging.getLogger(__name__)
 
-AskedT = TypeVar("AskedT", bound=Asked)
+RequestT = TypeVar("RequestT", bound=RequestModel)
 
 _MOST_CONNECTIONS = 256
 #: Seconds between two live updates.
@@ -62,9 +62,9 @@ async def serving(
         dashboard.routes(),
         host=host,
         port=port,
-        connections=Connections(most=places(_MOST_CONNECTIONS)),
+        connections=Connections(max_connections=allowed_connections(_MOST_CONNECTIONS)),
         check=gate.check,
-        around=[told],
+        middlewares=[map_errors],
         stop=dashboard.stop,
     ) as address:
         yield address
@@ -99,7 +99,7 @@ class _Dashboard:
 
     async def _start(self, _request: web.Request) -> web.Response:
         """Return the first data of the page."""
-        return answered(
+        return json_response(
             {
                 "version": crawlcw.__version__,
                 "key": self._gate.key,
@@ -115,7 +115,7 @@ class _Dashboard:
         with suppress(ConnectionError, TimeoutError):
             await response.prepare(request)
             # The server works on the request as long as the stream lasts.
-            request.app[CONNECTIONS].asked(request)
+            request.app[CONNECTIONS].start_work(request)
             while not self._stopping.is_set():
                 event = await _event(overview)
                 async with asyncio.timeout(_PATIENCE):
@@ -129,22 +129,22 @@ class _Dashboard:
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
             raise RefusedError(404, "no task with this id is recorded")
-        return answered(await story(ledger, record))
+        return json_response(await story(ledger, record))
 
     def _handler(
         self,
-        model: type[AskedT],
-        respond: Callable[[Ledger, AskedT], Awaitable[dict[str, Any]]],
+        model: type[RequestT],
+        respond: Callable[[Ledger, RequestT], Awaitable[dict[str, Any]]],
     ) -> Handler:
         """Return the handler of requests of a kind on one ledger; a POST changes it."""
-        type_adapter: TypeAdapter[AskedT] = TypeAdapter(model)
+        type_adapter: TypeAdapter[RequestT] = TypeAdapter(model)
 
         async def handler(request: web.Request) -> web.Response:
             overview = await self._overview(request)
-            content = await respond(overview.ledger, await read(request, type_adapter))
+            content = await respond(overview.ledger, await read_request(request, type_adapter))
             if request.method == "POST":
                 overview.changed()
-            return answered(content)
+            return json_response(content)
 
         return handler
 

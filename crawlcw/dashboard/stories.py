@@ -11,7 +11,7 @@ from crawlcw.ledger.documents import error_document, known, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
-from crawlcw.tracking.views import holder
+from crawlcw.tracking.views import holder_of
 
 #: Limits: characters of one item or result, and number of items.
 _LONGEST_VALUE = 20_000
@@ -28,7 +28,7 @@ def row(record: Record) -> dict[str, Any]:
         **_place(task),
         **fields(task, "host", "reason", "update_time", "retry"),
         "status": task.status.name.lower(),
-        "holder": holder(task),
+        "holder": holder_of(task),
         "answer": record.response.status if record.response else None,
         "error": last_error.message if last_error is not None and task.reason is not None else None,
     }

@@ -14,7 +14,14 @@ from crawlcw.model.durations import iso_time
 from crawlcw.model.task import Record, Status, key_id
 from crawlcw.model.transitions import REOPEN, WITHDRAW
 from crawlcw.server.access import RefusedError
-from crawlcw.server.bodies import Asked, Cursor, Moment, OneReason, StatusName, digits
+from crawlcw.server.requests import (
+    Cursor,
+    OneReason,
+    RequestModel,
+    StatusName,
+    UtcTime,
+    integer_of_digits,
+)
 from crawlcw.tracking import keys, views
 
 #: Limits: tasks in a page of a search, and tasks chosen one by one.
@@ -32,15 +39,15 @@ Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
 TaskName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
-class Selection(Asked):
+class Selection(RequestModel):
     """A filter of tasks, which must match all fields; `since` and `until` bound the last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_list), Field(max_length=5)] | None = None
     reason: OneReason | None = None
     host: Text | None = None
     prefix: Text | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: UtcTime | None = None
+    until: UtcTime | None = None
 
     def task_filter(self) -> TaskFilter:
         """Return the filter for the ledger."""
@@ -63,17 +70,17 @@ class FindTasks(Selection):
     """A search for tasks, the last changed first."""
 
     text: Text = ""
-    limit: Annotated[int, Field(ge=1, le=_MOST_SHOWN), BeforeValidator(digits)] = 50
+    limit: Annotated[int, Field(ge=1, le=_MOST_SHOWN), BeforeValidator(integer_of_digits)] = 50
     after: Cursor | None = None
 
 
-class Steer(Asked):
+class Steer(RequestModel):
     """An order to the running crawls."""
 
     order: Literal["pause", "resume"]
 
 
-class Act(Asked):
+class Act(RequestModel):
     """An action on listed tasks, or on all of a selection."""
 
     action: Literal["retry", "ignore", "reset"]
@@ -88,7 +95,7 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
     A complete URL or key is looked up as well: its task comes first, however old.
     """
     task_filter = replace(asked.task_filter(), containing=asked.text)
-    cursor = views.place(asked.after) if asked.after is not None else None
+    cursor = views.parse_cursor(asked.after) if asked.after is not None else None
     page = await ledger.queries.page(
         task_filter, limit=asked.limit, scan_limit=_SCAN_LIMIT, after=cursor
     )
@@ -100,7 +107,7 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
         ]
     return {
         "tasks": [row(record) for record in records],
-        "after": None if page.after is None else views.written(page.after),
+        "after": None if page.after is None else views.cursor_text(page.after),
         "back_to": None if page.after is None else page.after.update_time,
         "looked_at": _SCAN_LIMIT,
     }

@@ -28,13 +28,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 #: File descriptors for the ledger, the log and the loop: MongoDB's driver opens up to 100.
 _OTHER_FILES = 128
 #: With fewer the server refuses to start.
-_FEWEST = 16
+_MIN_CONNECTIONS = 16
 #: Connections that may receive a 503 at the same time; further ones are closed without an answer.
-_MOST_REFUSALS = 32
+_MAX_REFUSALS = 32
 #: Seconds for the last answer on a connection to arrive.
-_LAST_ANSWER = 1.0
+_LAST_RESPONSE_S = 1.0
 #: Seconds between two warnings in the log.
-_WARN_EVERY = 60.0
+_WARNING_INTERVAL_S = 60.0
 _FULL = b'{"error":"the server has no free connection: try again"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
@@ -60,9 +60,9 @@ class Deadlines:
 class Connections:
     """The connections of one server, and its running requests."""
 
-    def __init__(self, *, most: int, deadlines: Deadlines = Deadlines()) -> None:
+    def __init__(self, *, max_connections: int, deadlines: Deadlines = Deadlines()) -> None:
         self.deadlines = deadlines
-        self._most = most
+        self._max_connections = max_connections
         self._open: dict[asyncio.BaseTransport, _Connection] = {}
         #: The connections that wait for their client, the longest wait first.
         self.awaited: dict[_Connection, None] = {}
@@ -71,18 +71,23 @@ class Connections:
         self._requests = 0
         self._no_requests = asyncio.Event()
         self._no_requests.set()
-        self._last = False  #: whether connections close after their next answer
-        self._closed_number = self._refused_number = 0
-        self._warned = float("-inf")
+        self._is_stopping = False  #: whether connections close after their next response
+        self._closed_count = self._refused_count = 0
+        self._warned_at = float("-inf")
 
-    def protocols(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """Return a factory of protocols for new connections, each in front of one from *make*."""
-        return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make))
+    def protocols(
+        self, make_protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.Protocol]:
+        """Return a factory of protocols for new connections.
+
+        Each stands in front of one from *make_protocol*.
+        """
+        return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make_protocol))
 
     @web.middleware
-    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Count a request while it is answered."""
-        self.asked(request)
+        self.start_work(request)
         self._requests += 1
         self._no_requests.clear()
         try:
@@ -91,25 +96,25 @@ class Connections:
             self._requests -= 1
             if not self._requests:
                 self._no_requests.set()
-        if self._last:
+        if self._is_stopping:
             response.force_close()
         return response
 
-    async def requests_ended(self, *, within: float) -> None:
+    async def wait_for_requests(self, *, within: float) -> None:
         """Wait for the last request, at most *within* seconds; close connections after answers."""
-        self._last = True
+        self._is_stopping = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._no_requests.wait(), within)
 
-    def asked(self, request: web.Request) -> None:
-        """Note that the headers of a request have arrived: the server works."""
+    def start_work(self, request: web.Request) -> None:
+        """Stop the timer of the connection, because the headers of a request have arrived."""
         if (connection := self._of(request)) is not None:
             connection.work()
 
-    async def answered(self, request: web.Request, _response: web.StreamResponse) -> None:
-        """Note that the answer of a request begins (receiver of aiohttp's signal)."""
+    async def start_idle(self, request: web.Request, _response: web.StreamResponse) -> None:
+        """Restart the timer when a response begins (receiver of aiohttp's signal)."""
         if (connection := self._of(request)) is not None:
-            connection.rest()
+            connection.idle()
 
     async def body(self, request: web.Request) -> bytes:
         """Return the body of a request; raises `RefusedError` if it takes too long."""
@@ -134,18 +139,18 @@ class Connections:
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
         """Return whether a new connection is accepted; may close a waiting one for it."""
-        if len(self._open) >= self._most:
+        if len(self._open) >= self._max_connections:
             if not self.awaited:
-                self._refused_number += 1
+                self._refused_count += 1
                 self._warn()
                 return False
-            self._closed_number += 1
+            self._closed_count += 1
             self._warn()
-            next(iter(self.awaited)).end()
+            next(iter(self.awaited)).close()
         self._open[transport] = connection
         return True
 
-    def ended(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
+    def forget(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
         """Forget a connection."""
         self._open.pop(transport, None)
         self.awaited.pop(connection, None)
@@ -157,15 +162,15 @@ class Connections:
 
     def _warn(self) -> None:
         now = time.monotonic()
-        if now - self._warned < _WARN_EVERY:
+        if now - self._warned_at < _WARNING_INTERVAL_S:
             return
-        self._warned = now
+        self._warned_at = now
         logger.warning(
             "all %d connections are in use (--max-connections): since the start, %d waiting "
             "connections were closed for new ones, and %d new ones were refused",
-            self._most,
-            self._closed_number,
-            self._refused_number,
+            self._max_connections,
+            self._closed_count,
+            self._refused_count,
             extra={"event": "connections_full"},
         )
 
@@ -179,73 +184,75 @@ class _Connection(asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, connections: Connections, make: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(
+        self, connections: Connections, make_protocol: Callable[[], asyncio.Protocol]
+    ) -> None:
         self._connections = connections
-        self._make = make
-        self._served = asyncio.Protocol()  #: ignores everything; stays for a rejected connection
+        self._make_protocol = make_protocol
+        self._protocol = asyncio.Protocol()  #: ignores everything; stays for a rejected connection
         self._timer: asyncio.TimerHandle | None = None
-        self._resting = False  #: whether a request may begin
+        self._is_idle = False  #: whether a request may begin
         self.is_last = False  #: whether the next answer is the last one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         refused_connections = self._connections.refused
         if self._connections.admit(self, transport):
-            self._served = self._make()
+            self._protocol = self._make_protocol()
             self.wait(self._connections.deadlines.headers)
-            self._served.connection_made(transport)
-        elif len(refused_connections) < _MOST_REFUSALS:
+            self._protocol.connection_made(transport)
+        elif len(refused_connections) < _MAX_REFUSALS:
             refused_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
             # Read the request until then, because closing with unread data resets the
             # connection, and the client loses the answer.
-            self._set_timer(_LAST_ANSWER)
+            self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._resting:
+        if self._is_idle:
             self.wait(self._connections.deadlines.headers)
-        self._served.data_received(data)
+        self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._served.eof_received()
+        return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
-        self._served.pause_writing()
+        self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        self._served.resume_writing()
+        self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._set_timer(None)
-        self._connections.ended(self, self._transport)
-        self._served.connection_lost(exc)
+        self._connections.forget(self, self._transport)
+        self._protocol.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
         """Wait for the client, at most *within* seconds; None: the caller has its own timer."""
-        self._resting = False
+        self._is_idle = False
         self._set_timer(within)
         self._connections.awaited.pop(self, None)
         self._connections.awaited[self] = None  # behind all others
 
     def work(self) -> None:
         """Stop the timer: the server works on a request."""
-        self._resting = False
+        self._is_idle = False
         self._set_timer(None)
         self._connections.awaited.pop(self, None)
 
-    def rest(self) -> None:
+    def idle(self) -> None:
         """Wait until the client has read the answer and begins the next request."""
-        self.wait(_LAST_ANSWER if self.is_last else self._connections.deadlines.idle)
-        self._resting = not self.is_last
+        self.wait(_LAST_RESPONSE_S if self.is_last else self._connections.deadlines.idle)
+        self._is_idle = not self.is_last
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Close the connection now."""
-        self._resting = False
+        self._is_idle = False
         self._set_timer(None)
-        self._connections.ended(self, self._transport)
+        self._connections.forget(self, self._transport)
         if self._transport.get_write_buffer_size():
             # The client has stopped reading, so a plain close would keep the buffer for ever.
             self._transport.abort()
@@ -256,16 +263,16 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = None if seconds is None else loop.call_later(seconds, self.end)
+        self._timer = None if seconds is None else loop.call_later(seconds, self.close)
 
 
-def places(asked: int) -> int:
-    """Return the number of connections that the limit of open files allows, at most *asked*.
+def allowed_connections(requested: int) -> int:
+    """Return the number of connections that the limit of open files allows, at most *requested*.
 
     First raises the process's soft limit as far as the system permits. Raises
     `UsageError` if fewer than 16 connections would be left.
     """
-    needed_files = asked + _OTHER_FILES
+    needed_files = requested + _OTHER_FILES
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit != resource.RLIM_INFINITY and limit < needed_files:
         limit = (
@@ -273,18 +280,18 @@ def places(asked: int) -> int:
         )
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     if limit == resource.RLIM_INFINITY or limit >= needed_files:
-        return asked
+        return requested
     max_connections = limit - _OTHER_FILES
-    if max_connections < _FEWEST:
+    if max_connections < _MIN_CONNECTIONS:
         raise UsageError(
-            f"this process may open {limit} files, and {_FEWEST + _OTHER_FILES} are needed to "
-            "serve: raise the limit (ulimit -n)"
+            f"this process may open {limit} files, but the server needs "
+            f"{_MIN_CONNECTIONS + _OTHER_FILES}: raise the limit (ulimit -n)"
         )
     logger.warning(
-        "this process may open %d files: at most %d connections at once, not %d (ulimit -n)",
+        "this process may open %d files, so the limit of connections is %d, not %d (ulimit -n)",
         limit,
         max_connections,
-        asked,
+        requested,
         extra={"event": "files_limited"},
     )
     return max_connections

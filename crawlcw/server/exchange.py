@@ -13,27 +13,27 @@ from crawlcw.feeds.escaping import escape_json
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.access import RefusedError
-from crawlcw.server.bodies import TAGS
 from crawlcw.server.connections import CONNECTIONS, Handler
+from crawlcw.server.requests import TAGS
 
 logger = logging.getLogger(__name__)
 
 #: Seconds after which the client may try an unavailable ledger again.
 _RETRY_AFTER = "1"
-_LONGEST_SENTENCE = 500
-_SENTENCES = {
+_MAX_MESSAGE = 500
+_MESSAGES = {
     404: "there is no such path; /openapi.json lists them",
     405: "this path does not take this method; the header Allow lists its methods",
     413: "the body is larger than 8 MiB",
 }
 
 
-async def read(request: web.Request, declared: TypeAdapter[Any]) -> Any:
-    """Return the body of a POST, or the query of a GET, as *declared*; raises `RefusedError`."""
+async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
+    """Return the body of a POST, or the query of a GET, as *model*; raises `RefusedError`."""
     source = "body" if request.method == "POST" else "query"
     value = await _body(request) if source == "body" else _query(request)
     try:
-        return declared.validate_python(value)
+        return model.validate_python(value)
     except ValidationError as error:
         # The first invalid field. Discriminators are not part of the body's path.
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -59,7 +59,7 @@ async def _body(request: web.Request) -> Any:
         raise RefusedError(415, "the body has a Content-Encoding: send it without")
     body = await request.app[CONNECTIONS].body(request)
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_number)
+        return json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
     except UnicodeDecodeError:
         raise RefusedError(400, "the body is not UTF-8") from None
     except RecursionError:
@@ -68,26 +68,26 @@ async def _body(request: web.Request) -> Any:
         raise RefusedError(400, f"the body is not JSON: {error}") from None
 
 
-def _no_number(text: str) -> NoReturn:
+def _reject_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number")
 
 
-def answered(answer: object, *, status: int = 200) -> web.Response:
-    """Return the response with *answer* as JSON."""
+def json_response(content: object, *, status: int = 200) -> web.Response:
+    """Return the response with *content* as JSON."""
     # Escaped, because crawled text may contain control sequences, and users read answers on
     # a terminal.
-    body = escape_json(to_json(answer)).encode()
+    body = escape_json(to_json(content)).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
 
 @web.middleware
-async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer any exception with a status and one sentence."""
     try:
         return await handler(request)
     except web.HTTPException as error:
         headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-        return _refusal(error.status, _SENTENCES.get(error.status, error.reason), headers)
+        return _refusal(error.status, _MESSAGES.get(error.status, error.reason), headers)
     except RefusedError as error:
         return _refusal(error.status, error, error.headers)
     except TaskNotFoundError as error:
@@ -107,10 +107,10 @@ async def told(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _refusal(
-    status: int, sentence: object, headers: Mapping[str, str] | None = None
+    status: int, message: object, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    message = printable(" ".join(str(sentence).split()), limit=_LONGEST_SENTENCE)
-    response = answered({"error": message}, status=status)
+    message = printable(" ".join(str(message).split()), limit=_MAX_MESSAGE)
+    response = json_response({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:
         # The rest of the body may still arrive: it must not be read as a request.

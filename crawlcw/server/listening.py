@@ -17,13 +17,13 @@ from crawlcw.server.connections import CONNECTIONS, Connections, Handler
 
 logger = logging.getLogger(__name__)
 
-LARGEST_BODY = 8 << 20
+MAX_BODY = 8 << 20
 #: The URL of the longest key has about 12 KiB.
-_LONGEST_LINE = 64 << 10
+_MAX_LINE = 64 << 10
 #: Seconds for running requests to end at shutdown.
-_LAST_SECONDS = 20.0
+_SHUTDOWN_S = 20.0
 #: Seconds for their answers to reach the clients after that.
-_LAST_ANSWERS = 1.0
+_LAST_RESPONSES_S = 1.0
 
 #: Method, path, and the handler of requests.
 Route = tuple[str, str, Handler]
@@ -37,13 +37,13 @@ async def listening(
     port: int,
     connections: Connections,
     check: Callable[[web.Request], None],
-    around: Sequence[Middleware],
+    middlewares: Sequence[Middleware],
     stop: Callable[[], None] = lambda: None,
     subject: str = "",
 ) -> AsyncIterator[str]:
     """Serve *routes* within the block, and yield the address.
 
-    *check* raises if it refuses a request; the middlewares *around* that turn its exceptions
+    *check* raises if it refuses a request; the *middlewares* around it turn its exceptions
     into responses. At the block's end the socket closes, *stop* is called, and running
     requests are answered. Raises `UsageError`, which begins with *subject*, if the server cannot
     listen at the address.
@@ -55,13 +55,14 @@ async def listening(
         return await handler(request)
 
     app = web.Application(
-        client_max_size=LARGEST_BODY, middlewares=[connections.counted, *around, check_access]
+        client_max_size=MAX_BODY,
+        middlewares=[connections.count_request, *middlewares, check_access],
     )
     for method, path, handler in routes:
         app.router.add_route(method, path, handler)
     app[CONNECTIONS] = connections
-    app.on_response_prepare.append(_plain)
-    app.on_response_prepare.append(connections.answered)
+    app.on_response_prepare.append(_set_headers)
+    app.on_response_prepare.append(connections.start_idle)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -69,8 +70,8 @@ async def listening(
         logger=_WithoutTracebacks(logger),
         # Encoded bodies are refused without decoding, because they may be broken, or a zip bomb.
         auto_decompress=False,
-        max_line_size=_LONGEST_LINE,
-        shutdown_timeout=_LAST_ANSWERS,
+        max_line_size=_MAX_LINE,
+        shutdown_timeout=_LAST_RESPONSES_S,
     )
     await runner.setup()
     assert runner.server is not None
@@ -79,14 +80,14 @@ async def listening(
         try:
             sockets = await asyncio.get_running_loop().create_server(protocol_factory, host, port)
         except (OSError, UnicodeError) as error:
-            raise UsageError(subject + _why_not(host, port, error)) from error
+            raise UsageError(subject + _bind_error(host, port, error)) from error
         try:
             yield _address_of(sockets)
         finally:
             sockets.close()
         stop()
         # aiohttp's cleanup stops all reading, even of a body that a handler awaits.
-        await connections.requests_ended(within=_LAST_SECONDS)
+        await connections.wait_for_requests(within=_SHUTDOWN_S)
     finally:
         await runner.cleanup()
 
@@ -105,7 +106,7 @@ def _address_of(server: asyncio.Server) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _why_not(host: str, port: int, error: Exception) -> str:
+def _bind_error(host: str, port: int, error: Exception) -> str:
     """Return the reason why the server cannot listen at *port* of *host*, as a sentence."""
     address = f"port {port} of {host}"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -126,6 +127,6 @@ class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
         return msg, {**kwargs, "exc_info": None}
 
 
-async def _plain(_request: web.Request, response: web.StreamResponse) -> None:
+async def _set_headers(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Cache-Control"] = "no-store"
     response.headers["X-Content-Type-Options"] = "nosniff"

@@ -20,7 +20,7 @@ from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts
 #: Returns the text and its content type for the Accept header of a request.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
 #: Prometheus keeps one connection open; the others are for people.
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
         [route(scrape)],
         host=host,
         port=port,
-        connections=Connections(most=_MOST_CONNECTIONS),
+        connections=Connections(max_connections=_MAX_CONNECTIONS),
         check=Access(None).check if is_loopback(host) else lambda _request: None,
-        around=[_told],
+        middlewares=[_map_errors],
         subject="the metrics: ",
     ) as address:
         logger.info("metrics at %s/metrics", address, extra={"event": "metrics", "at": address})
@@ -48,11 +48,11 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
 def route(scrape: Scrape) -> Route:
     """Return the route of requests for metrics."""
 
-    async def answer(request: web.Request) -> web.Response:
+    async def respond(request: web.Request) -> web.Response:
         text, content_type = await scrape(request.headers.get("Accept", ""))
         return web.Response(body=text, headers={"Content-Type": content_type})
 
-    return "GET", "/metrics", answer
+    return "GET", "/metrics", respond
 
 
 def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
@@ -66,7 +66,7 @@ def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
 
 
 @web.middleware
-async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     # Without the JSON of the other servers, which needs pydantic.
     try:
         return await handler(request)
@@ -86,8 +86,8 @@ class RequestMetrics:
         self._duration = Histogram()
 
     @web.middleware
-    async def counted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request and its answer."""
+    async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count a request and its response."""
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)

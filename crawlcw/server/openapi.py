@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import crawlcw
-from crawlcw.server import bodies
-from crawlcw.server.answers import Error
+from crawlcw.server import requests
 from crawlcw.server.operations import OPERATIONS, Operation
+from crawlcw.server.responses import Error
 
 _REFUSALS = {
     400: "The body is not JSON.",
@@ -29,12 +29,13 @@ Document = dict[str, Any]
 
 def document(use_case: str, *, needs_token: bool) -> Document:
     """Return the document of a server."""
-    request_models = [(operation.name, "validation", operation.asks) for operation in OPERATIONS]
-    response_models = [
-        (operation.name, "serialization", TypeAdapter(operation.gives)) for operation in OPERATIONS
+    requests = [(operation.name, "validation", operation.accepts) for operation in OPERATIONS]
+    responses = [
+        (operation.name, "serialization", TypeAdapter(operation.returns))
+        for operation in OPERATIONS
     ]
     schemas, definitions = TypeAdapter.json_schemas(
-        [*request_models, *response_models, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
+        [*requests, *responses, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
         ref_template="#/components/schemas/{model}",
     )
     shared = definitions.get("$defs", {})
@@ -92,7 +93,7 @@ def _operation(
     if operation.method == "POST":
         entry["requestBody"] = {"required": True, "content": {_JSON: {"schema": schema}}}
     elif "{key}" in operation.path:
-        key = TypeAdapter(bodies.Key).json_schema()
+        key = TypeAdapter(requests.Key).json_schema()
         entry["parameters"] = [{"name": "key", "in": "path", "required": True, "schema": key}]
     elif parameters := _in_query(schema, shared):
         entry["parameters"] = parameters

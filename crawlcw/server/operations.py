@@ -16,26 +16,26 @@ from pydantic import TypeAdapter
 
 from crawlcw import tracking
 from crawlcw.model.sanitize import printable
-from crawlcw.server import answers, bodies
+from crawlcw.server import requests, responses
 from crawlcw.server.access import RefusedError
 from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Awaitable[answers.Answer]])
+F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
 #: Seconds between two polls of a waiting request, because other servers send no signals.
-_FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 1.0
+_MIN_PAUSE_S = 0.1
+_MAX_PAUSE_S = 1.0
 #: Refusals of any request, in addition to 401 or 403; and those of a request with a body.
-_ANY = (422, 503)
-_BODY = (400, 408, 413, 415)
-#: The ending for each kind of a worker's report.
-_ENDINGS: dict[type[bodies.Report], type[Ending]] = {
-    bodies.Finished: tracking.Finish,
-    bodies.Advanced: tracking.Advance,
-    bodies.Failed: tracking.Fail,
-    bodies.Ignored: tracking.Ignore,
-    bodies.Released: tracking.Release,
+_ANY_REQUEST = (422, 503)
+_WITH_BODY = (400, 408, 413, 415)
+#: The ending of each type of a worker's report.
+_ENDINGS: dict[type[requests.Report], type[Ending]] = {
+    requests.Finished: tracking.Finish,
+    requests.Advanced: tracking.Advance,
+    requests.Failed: tracking.Fail,
+    requests.Ignored: tracking.Ignore,
+    requests.Released: tracking.Release,
 }
 
 
@@ -46,9 +46,9 @@ class Operation:
     method: str
     path: str
     summary: str  #: its docstring
-    asks: TypeAdapter[Any]  #: the body of a POST, the query of a GET
-    gives: type[answers.Answer]
-    act: Callable[["Api", Any, web.Request], Awaitable[answers.Answer]]
+    accepts: TypeAdapter[Any]  #: the body of a POST, the query of a GET
+    returns: type[responses.ResponseModel]
+    api_method: Callable[["Api", Any, web.Request], Awaitable[responses.ResponseModel]]
     refusals: tuple[int, ...]  #: their statuses, except 401 or 403
 
     @property
@@ -62,22 +62,22 @@ OPERATIONS: list[Operation] = []
 
 
 def _operation(
-    method: str, path: str, *statuses: int, asks: Any, gives: type[answers.Answer]
+    method: str, path: str, *statuses: int, accepts: Any, returns: type[responses.ResponseModel]
 ) -> Callable[[F], F]:
     """Declare a method of `Api` as an operation."""
 
-    def declare(act: F) -> F:
+    def declare(api_method: F) -> F:
         operation = Operation(
             method=method,
             path=path,
-            summary=" ".join((act.__doc__ or "").split()),
-            asks=TypeAdapter(asks),
-            gives=gives,
-            act=act,
-            refusals=(*(_BODY if method == "POST" else ()), *_ANY, *statuses),
+            summary=" ".join((api_method.__doc__ or "").split()),
+            accepts=TypeAdapter(accepts),
+            returns=returns,
+            api_method=api_method,
+            refusals=(*(_WITH_BODY if method == "POST" else ()), *_ANY_REQUEST, *statuses),
         )
         OPERATIONS.append(operation)
-        return act
+        return api_method
 
     return declare
 
@@ -93,99 +93,107 @@ class Api:
     def stop(self) -> None:
         """Answer the requests that wait for tasks, and let none wait from now on."""
         self._stopping = True
-        self.tracker.added.set()
+        self.tracker.tasks_due.set()
 
-    @_operation("POST", "/create_task", asks=bodies.CreateTask, gives=answers.Created)
+    @_operation("POST", "/create_task", accepts=requests.CreateTask, returns=responses.Created)
     async def create_task(
-        self, asked: bodies.NewTask | bodies.NewTasks, _request: web.Request
-    ) -> answers.Created:
-        """Add one task, or up to 1,000 `tasks`. Known tasks do not change."""
-        tasks = asked.tasks if isinstance(asked, bodies.NewTasks) else [asked]
-        result = await self.tracker.add_many(_made(tracking.NewTask, body) for body in tasks)
+        self, body: requests.NewTask | requests.NewTasks, _request: web.Request
+    ) -> responses.Created:
+        """Add one task, or up to 1,000 `tasks`. Existing tasks do not change."""
+        tasks = body.tasks if isinstance(body, requests.NewTasks) else [body]
+        result = await self.tracker.add_many(
+            _to_dataclass(tracking.NewTask, body) for body in tasks
+        )
         rejected = [
-            answers.RejectedTask(key=task.url, error=printable(reason))
+            responses.RejectedTask(key=task.url, error=printable(reason))
             for task, reason in result.rejected
         ]
-        return answers.Created(new=result.new, known=result.known, rejected=rejected)
+        return responses.Created(new=result.new, existing=result.known, rejected=rejected)
 
-    @_operation("POST", "/hold_task", asks=bodies.HoldTask, gives=answers.Held)
-    async def hold_task(self, asked: bodies.HoldTask, request: web.Request) -> answers.Held:
+    @_operation("POST", "/claim_task", accepts=requests.ClaimTask, returns=responses.ClaimedTasks)
+    async def claim_task(
+        self, body: requests.ClaimTask, request: web.Request
+    ) -> responses.ClaimedTasks:
         """Claim tasks: the worker's own unfinished tasks, then others by priority, up to the limit.
 
-        Its tasks beyond the limit go back.
+        Tasks beyond the limit are released.
         """
-        deadline = time.monotonic() + asked.wait
-        delay = _FIRST_PAUSE
+        deadline = time.monotonic() + body.wait
+        delay = _MIN_PAUSE_S
         while True:
-            self.tracker.added.clear()
-            held_tasks = await self._dispenser.assign(
-                asked.worker, asked.limit, stages=asked.stages, request=asked.request
+            self.tracker.tasks_due.clear()
+            claimed_tasks = await self._dispenser.assign(
+                body.worker, body.limit, stages=body.stages, request=body.request
             )
             remaining = deadline - time.monotonic()
-            if held_tasks or not asked.limit or remaining <= 0 or self._stopping:
-                return answers.Held(
-                    tasks=[answers.HeldTask.model_validate(task) for task in held_tasks]
+            if claimed_tasks or not body.limit or remaining <= 0 or self._stopping:
+                return responses.ClaimedTasks(
+                    tasks=[responses.ClaimedTask.model_validate(task) for task in claimed_tasks]
                 )
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(delay, remaining)):
-                    await self.tracker.added.wait()
+                    await self.tracker.tasks_due.wait()
             if request.transport is None or request.transport.is_closing():
-                return answers.Held(tasks=[])
-            delay = min(2 * delay, _LONGEST_PAUSE)
+                return responses.ClaimedTasks(tasks=[])
+            delay = min(2 * delay, _MAX_PAUSE_S)
 
-    @_operation("POST", "/set_task", 404, 409, asks=bodies.SetTask, gives=answers.Accepted)
-    async def set_task(self, asked: bodies.Report, _request: web.Request) -> answers.Accepted:
-        """End a held task. A repeated request is recorded once and has the same answer."""
-        key = asked.key
-        ending = _made(_ENDINGS[type(asked)], asked)
-        result = await self._dispenser.end(asked.worker, {key: ending}, fences={key: asked.fence})
+    @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
+    async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
+        """End a held task. A repeated request is recorded once and has the same response."""
+        key = body.key
+        ending = _to_dataclass(_ENDINGS[type(body)], body)
+        result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})
         match result.refused.get(key):
             case None:
-                return answers.Accepted()
+                return responses.Accepted()
             case Refusal.NOT_FOUND:
                 raise RefusedError(404, f"there is no task {key!r}")
             case Refusal.NOT_HELD:
                 raise RefusedError(
-                    409, f"{asked.worker} does not hold task {key!r} with fence {asked.fence}"
+                    409, f"{body.worker} does not hold task {key!r} with fence {body.fence}"
                 )
             case Refusal.NOT_STORABLE:
                 raise RefusedError(422, f"the ledger cannot store the report on task {key!r}")
-            case other:
-                assert_never(other)
+            case unknown:
+                assert_never(unknown)
 
-    @_operation("POST", "/renew_task", asks=bodies.RenewTask, gives=answers.Renewed)
-    async def renew_task(self, asked: bodies.RenewTask, _request: web.Request) -> answers.Renewed:
-        """Renew leases; the answer lists the tasks that the worker still holds."""
-        return answers.Renewed(held=sorted(await self._dispenser.renew(asked.worker, asked.keys)))
+    @_operation("POST", "/renew_task", accepts=requests.RenewTask, returns=responses.Renewed)
+    async def renew_task(
+        self, body: requests.RenewTask, _request: web.Request
+    ) -> responses.Renewed:
+        """Renew leases; the response lists the tasks that the worker still holds."""
+        return responses.Renewed(keys=sorted(await self._dispenser.renew(body.worker, body.keys)))
 
-    @_operation("GET", "/task/{key}", 404, asks=bodies.Nothing, gives=answers.TaskView)
-    async def task(self, _asked: bodies.Nothing, request: web.Request) -> answers.TaskView:
+    @_operation(
+        "GET", "/task/{key}", 404, accepts=requests.NoParameters, returns=responses.TaskView
+    )
+    async def task(self, _query: requests.NoParameters, request: web.Request) -> responses.TaskView:
         """Return all fields of a task."""
-        return answers.TaskView.of(await self.tracker.get(request.match_info["key"]))
+        return responses.TaskView.of(await self.tracker.get(request.match_info["key"]))
 
-    @_operation("GET", "/tasks", asks=bodies.FindTasks, gives=answers.Found)
-    async def tasks(self, asked: bodies.FindTasks, _request: web.Request) -> answers.Found:
+    @_operation("GET", "/tasks", accepts=requests.FindTasks, returns=responses.TaskPage)
+    async def tasks(self, query: requests.FindTasks, _request: web.Request) -> responses.TaskPage:
         """Find the tasks that match the filter, the last changed first."""
-        page = await self.tracker.find(**dict(asked))
-        tasks = [answers.TaskView.of(task) for task in page.tasks]
-        return answers.Found(tasks=tasks, after=page.after)
+        page = await self.tracker.find(**dict(query))
+        tasks = [responses.TaskView.of(task) for task in page.tasks]
+        return responses.TaskPage(tasks=tasks, next_cursor=page.next_cursor)
 
-    @_operation("GET", "/stats", asks=bodies.Nothing, gives=answers.Stats)
-    async def stats(self, _asked: bodies.Nothing, _request: web.Request) -> answers.Stats:
+    @_operation("GET", "/stats", accepts=requests.NoParameters, returns=responses.Stats)
+    async def stats(self, _query: requests.NoParameters, _request: web.Request) -> responses.Stats:
         """Count the tasks by status and reason."""
         counts = await self.tracker.counts()
-        return answers.Stats(
+        return responses.Stats(
             use_case=self.tracker.name,
             total=counts.total,
-            counts=answers.Counts(**counts.by_name()),
+            counts=responses.Counts(**counts.by_name()),
             reasons=await self.tracker.reasons(),
             next_due=await self.tracker.ledger.queries.horizon(),
         )
 
 
-def _made(kind: type[T], body: bodies.Asked) -> T:
-    """Return a dataclass with the fields of a request, whose delays are in seconds."""
-    values = {field.name: getattr(body, field.name) for field in fields(kind)}  # type: ignore[arg-type]  # all that are made are dataclasses
+def _to_dataclass(dataclass_type: type[T], body: requests.RequestModel) -> T:
+    """Return a dataclass with the fields of a request, which has its delay in seconds."""
+    values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # all that are made are dataclasses
     if "delay" in values:
         values["delay"] = timedelta(seconds=values["delay"])
-    return kind(**values)
+    return dataclass_type(**values)

@@ -8,15 +8,15 @@ from aiohttp import web
 
 from crawlcw.server import metrics
 from crawlcw.server.access import Access
-from crawlcw.server.connections import Connections, Deadlines, places
-from crawlcw.server.exchange import answered, read, told
+from crawlcw.server.connections import Connections, Deadlines, allowed_connections
+from crawlcw.server.exchange import json_response, map_errors, read_request
 from crawlcw.server.listening import Route, check_reach, listening
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Api, Operation
 from crawlcw.tracking import Tracker
 
 #: Default limit of open connections.
-MOST_CONNECTIONS = 256
+MAX_CONNECTIONS = 256
 DEADLINES = Deadlines()
 
 
@@ -27,7 +27,7 @@ async def serving(
     host: str,
     port: int,
     token: str | None,
-    max_connections: int = MOST_CONNECTIONS,
+    max_connections: int = MAX_CONNECTIONS,
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
@@ -51,9 +51,11 @@ async def serving(
         ],
         host=host,
         port=port,
-        connections=Connections(most=places(max_connections), deadlines=DEADLINES),
+        connections=Connections(
+            max_connections=allowed_connections(max_connections), deadlines=DEADLINES
+        ),
         check=Access(token).check,
-        around=[request_metrics.counted, told],
+        middlewares=[request_metrics.count_request, map_errors],
         stop=api.stop,
     ) as address:
         yield address
@@ -61,8 +63,8 @@ async def serving(
 
 def _route(api: Api, operation: Operation) -> Route:
     async def handler(request: web.Request) -> web.Response:
-        parameters = await read(request, operation.asks)
-        return answered((await operation.act(api, parameters, request)).model_dump())
+        parameters = await read_request(request, operation.accepts)
+        return json_response((await operation.api_method(api, parameters, request)).model_dump())
 
     # A key may contain slashes and line ends.
     path = operation.path.replace("{key}", r"{key:[\s\S]+}")

@@ -9,8 +9,17 @@ A block that ends without an error finishes its task and saves its data.
 """
 
 from crawlcw.tracking.adding import NewTask
-from crawlcw.tracking.dispenser import Assigned, Dispenser, Rebuilt
-from crawlcw.tracking.endings import Advance, Ended, Ending, Fail, Finish, Ignore, Refusal, Release
+from crawlcw.tracking.dispenser import Assignment, Dispenser, RebuildReport
+from crawlcw.tracking.endings import (
+    Advance,
+    Ending,
+    EndReport,
+    Fail,
+    Finish,
+    Ignore,
+    Refusal,
+    Release,
+)
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_calls import SyncExecution
 from crawlcw.tracking.tracker import SyncTracker, Tracker
@@ -20,9 +29,9 @@ from crawlcw.tracking.worker import Worker, WorkReport
 
 __all__ = [
     "Advance",
-    "Assigned",
+    "Assignment",
     "Dispenser",
-    "Ended",
+    "EndReport",
     "Ending",
     "Execution",
     "Fail",
@@ -31,7 +40,7 @@ __all__ = [
     "NewTask",
     "Page",
     "Policy",
-    "Rebuilt",
+    "RebuildReport",
     "Refusal",
     "Release",
     "SyncExecution",

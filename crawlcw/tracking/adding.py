@@ -20,7 +20,7 @@ class NewTask:
     key: str
     data: Mapping[str, Any] = field(default_factory=dict)
     priority: int = 0  #: higher first
-    stage: str | None = None  #: None: the use case's first
+    stage: str | None = None  #: None: the use case's first stage
     context: Mapping[str, Any] | None = None
     delay: timedelta = timedelta(0)
 
@@ -40,23 +40,23 @@ async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str
     Raises `UsageError` for an object that cannot be a task; then none is added.
     """
     stored_tasks = []
-    for task in [_task(use_case, declared, now=session.ledger.now()) for declared in tasks]:
-        data = await session.stow(task.id, task.carried.data if task.carried else None)
-        context = await session.stow(task.id, task.context)
+    for task in [_task(use_case, declaration, now=session.ledger.now()) for declaration in tasks]:
+        data = await session.store_value(task.id, task.carried.data if task.carried else None)
+        context = await session.store_value(task.id, task.context)
         stored_tasks.append(replace(task, carried=Payload(data=data), context=context))
     added = await session.ledger.tasks.add(stored_tasks)
     await _drop_unused(session, [task for task in stored_tasks if _blobs(task)], added)
     return added
 
 
-def _task(use_case: UseCase, declared: NewTask | str, *, now: datetime) -> Task:
-    if not isinstance(declared, NewTask | str):
+def _task(use_case: UseCase, declaration: NewTask | str, *, now: datetime) -> Task:
+    if not isinstance(declaration, NewTask | str):
         raise UsageError(
-            f"a task to be added is its key or a NewTask, not {type(declared).__name__}: "
+            f"a task to be added is its key or a NewTask, not {type(declaration).__name__}: "
             "write NewTask(key, data)"
         )
-    new_task = NewTask(declared) if isinstance(declared, str) else declared
-    stage = keys.stage(new_task.stage or use_case.first)
+    new_task = NewTask(declaration) if isinstance(declaration, str) else declaration
+    stage = keys.stage(new_task.stage or use_case.first_stage)
     return Task(
         id=key_id(keys.key(new_task.key)),
         url=new_task.key,
@@ -81,7 +81,7 @@ async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Ad
     # whether the task refers to its blob. If a task is not found, its values stay.
     blobs_by_id = {record.task.id: _blobs(record.task) for record in records}
     blobs_by_id |= {task.id: () for task, _ in added.rejected if task.id not in blobs_by_id}
-    await session.drop(
+    await session.delete_blobs(
         *(
             blob
             for task in stored_tasks

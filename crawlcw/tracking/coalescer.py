@@ -1,6 +1,6 @@
-"""One request for all callers that ask at the same time.
+"""One call for all callers that arrive at the same time.
 
-A caller that asks alone gets its answer immediately. Callers that ask meanwhile share one round
+A caller that comes alone gets its result immediately. Callers that come meanwhile share one round
 trip, instead of one each.
 """
 
@@ -8,57 +8,57 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-Q = TypeVar("Q")
 A = TypeVar("A")
+R = TypeVar("R")
 
-#: Maximum number of questions in one request.
-_MOST = 200
+#: Maximum number of arguments in one call.
+_MAX_BATCH = 200
 
 
-class Coalescer(Generic[Q, A]):
-    """Runs one request at a time."""
+class Coalescer(Generic[A, R]):
+    """Makes one call at a time."""
 
-    def __init__(self, ask: Callable[[Sequence[Q]], Awaitable[Sequence[A]]]) -> None:
-        """*ask* returns an answer to each question, in their order."""
-        self._ask = ask
-        self._waiting: list[tuple[Q, asyncio.Future[A]]] = []
-        self._asking: asyncio.Task[None] | None = None
+    def __init__(self, call: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
+        """*call* returns a result for each argument, in their order."""
+        self._call = call
+        self._waiting: list[tuple[A, asyncio.Future[R]]] = []
+        self._runner: asyncio.Task[None] | None = None
 
-    def __call__(self, question: Q) -> asyncio.Future[A]:
-        """Return a future with the answer, or with the error that *ask* raises."""
-        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, answer))
-        if self._asking is None:
-            self._asking = asyncio.create_task(self._ask_on())
-        return answer
+    def __call__(self, argument: A) -> asyncio.Future[R]:
+        """Return a future with the result, or with the error that *call* raises."""
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((argument, future))
+        if self._runner is None:
+            self._runner = asyncio.create_task(self._run())
+        return future
 
     async def finish(self) -> None:
-        """Wait until all questions so far are answered."""
-        if self._asking is not None:
-            await asyncio.wait([self._asking])
+        """Wait until all arguments so far have their results."""
+        if self._runner is not None:
+            await asyncio.wait([self._runner])
 
-    async def _ask_on(self) -> None:
+    async def _run(self) -> None:
         try:
             while self._waiting:
-                group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-                await self._answer(group)
+                batch, self._waiting = self._waiting[:_MAX_BATCH], self._waiting[_MAX_BATCH:]
+                await self._run_batch(batch)
         finally:
-            self._asking = None
+            self._runner = None
 
-    async def _answer(self, group: Sequence[tuple[Q, "asyncio.Future[A]"]]) -> None:
+    async def _run_batch(self, batch: Sequence[tuple[A, "asyncio.Future[R]"]]) -> None:
         try:
-            results = await self._ask([question for question, _ in group])
+            results = await self._call([argument for argument, _ in batch])
         except Exception as error:
-            for _, answer in group:
-                if not answer.done():
-                    answer.set_exception(error)
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
                     # Read the error: all callers may be gone, and asyncio would report it.
-                    answer.exception()
+                    future.exception()
         else:
-            for (_, answer), result in zip(group, results, strict=True):
-                if not answer.done():
-                    answer.set_result(result)
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
         finally:
-            # An answer is still open only if this was cancelled, at the end of the loop.
-            for _, answer in group:
-                answer.cancel()
+            # A future is still open only if this was cancelled, at the end of the loop.
+            for _, future in batch:
+                future.cancel()

@@ -24,32 +24,32 @@ from crawlcw.tracking import keys as names
 from crawlcw.tracking.adding import NewTask
 from crawlcw.tracking.coalescer import Coalescer
 from crawlcw.tracking.endings import (
-    Ended,
     Ending,
+    EndReport,
     Fail,
     Finish,
     Refusal,
     Release,
     Settlements,
     check_ending,
-    holder,
+    holder_name,
     holds,
     refusal_of,
-    request_holder,
+    request_holder_name,
 )
-from crawlcw.tracking.session import committed
-from crawlcw.tracking.tasks import A_MILLISECOND
+from crawlcw.tracking.session import commit_outcomes
+from crawlcw.tracking.tasks import MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the use case's settings.
 _POLICY_CHECK = 15.0
 #: Tasks that one write claims or changes, and tasks that are read in addition while some leases
 #: have a grace period.
-_AT_ONCE = 500
+_BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assigned:
+class Assignment:
     """One task for a worker."""
 
     key: str
@@ -58,11 +58,11 @@ class Assigned:
     context: Mapping[str, Any]  #: the context from the previous stage
     fence: int  #: number of this claim, larger than that of any earlier claim
     attempt: int  #: number of this attempt at the stage; the first is 1
-    until: datetime  #: end of the lease, unless the task is touched before
+    expires_at: datetime  #: end of the lease, unless the task is touched before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class RebuildReport:
     """Changes that `rebuild` made."""
 
     added: int = 0
@@ -76,7 +76,7 @@ class Dispenser:
 
         dispenser = Dispenser(tracker)
         for task in await dispenser.assign("w1", 20):
-            await dispenser.done("w1", [task.key])
+            await dispenser.finish("w1", [task.key])
 
     Guaranteed, over any number of dispensers on one ledger:
 
@@ -93,11 +93,11 @@ class Dispenser:
         self._ttl = ttl
         # Distinguishes the claims of several dispensers.
         self._nonce = secrets.token_hex(6)
-        self._policy_seen = time.monotonic()
-        self._claiming = asyncio.Lock()
+        self._policy_read_at = time.monotonic()
+        self._claim_lock = asyncio.Lock()
         self._settlements = Settlements(tracker.session, tracker.use_case)
-        self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(
-            partial(committed, tracker.ledger)
+        self._commits: Coalescer[Settlement, LedgerError | None] = Coalescer(
+            partial(commit_outcomes, tracker.ledger)
         )
 
     @property
@@ -112,7 +112,7 @@ class Dispenser:
         *,
         stages: Collection[str] | None = None,
         request: str | None = None,
-    ) -> list[Assigned]:
+    ) -> list[Assignment]:
         """Return at most *limit* tasks for *worker*, first its own unfinished ones.
 
         The unfinished ones are renewed for another `ttl`.
@@ -128,26 +128,26 @@ class Dispenser:
         The same request, sent again, returns those of its tasks that the worker still holds, and
         claims only if there are none. Raises `UsageError`.
         """
-        worker_holder = holder(worker)
-        task_holder = worker_holder if request is None else request_holder(worker, request)
+        worker_holder = holder_name(worker)
+        task_holder = worker_holder if request is None else request_holder_name(worker, request)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
         if stages is not None:
-            stages = self._tracker.use_case.places(names.stage(entry) for entry in stages)
+            stages = self._tracker.use_case.stored_stages(names.stage(entry) for entry in stages)
         await self._follow_policy()
         expires_at = self._ledger.now() + self.ttl
         held_leases = await self._ledger.leases.held(task_holder)
-        kept_leases = await self._trimmed(held_leases, limit) if request is None else held_leases
-        leases = await self._begin(await self._renew(kept_leases))
+        kept_leases = await self._trim(held_leases, limit) if request is None else held_leases
+        leases = await self._begin_quarantined(await self._renew(kept_leases))
         if request is None or not leases:
             new_leases = await self._claim(task_holder, limit - len(leases), stages)
-            leases += await self._begin(new_leases)
-        assigned = [await self._assigned(lease, expires_at) for lease in leases]
+            leases += await self._begin_quarantined(new_leases)
+        assigned = [await self._assignment(lease, expires_at) for lease in leases]
         return [entry for entry in assigned if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
-        """Return those of the keys that the worker still holds: `done` would accept them now."""
-        held_leases = await self._ledger.leases.held(holder(worker))
+        """Return those of the keys that the worker still holds: `finish` would accept them now."""
+        held_leases = await self._ledger.leases.held(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
@@ -157,21 +157,21 @@ class Dispenser:
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
         """Renew like `touch`; return the keys of the tasks that the worker still holds."""
         await self._follow_policy()
-        held_leases = await self._ledger.leases.held(holder(worker))
+        held_leases = await self._ledger.leases.held(holder_name(worker))
         wanted_keys = None if keys is None else frozenset(keys)
         chosen_leases = [
             lease for lease in held_leases if wanted_keys is None or lease.task.url in wanted_keys
         ]
         return frozenset(lease.task.url for lease in await self._renew(chosen_leases))
 
-    async def done(
+    async def finish(
         self,
         worker: str,
         keys: Iterable[str],
         results: Mapping[str, Any] | None = None,
         *,
         fences: Mapping[str, int] | None = None,
-    ) -> Ended:
+    ) -> EndReport:
         """Finish tasks, each with its result; tasks of a chain go to their next stage.
 
         *fences* as for `end`.
@@ -187,11 +187,14 @@ class Dispenser:
         keys: Iterable[str],
         error: str,
         *,
-        again: bool = True,
+        may_retry: bool = True,
         fences: Mapping[str, int] | None = None,
-    ) -> Ended:
-        """Fail an attempt of each task, without *again* the last; *fences* as for `end`."""
-        ending = Fail(error=error, again=again)
+    ) -> EndReport:
+        """Fail an attempt of each task: the last one if *may_retry* is false.
+
+        *fences* as for `end`.
+        """
+        ending = Fail(error=error, may_retry=may_retry)
         return await self.end(worker, dict.fromkeys(keys, ending), fences=fences)
 
     async def end(
@@ -200,7 +203,7 @@ class Dispenser:
         endings: Mapping[str, Ending],
         *,
         fences: Mapping[str, int] | None = None,
-    ) -> Ended:
+    ) -> EndReport:
         """End tasks, each with its ending; return which endings are accepted.
 
         Accepted are:
@@ -210,11 +213,11 @@ class Dispenser:
         - the release of a task that the worker no longer holds
 
         A late ending, after the task went to another worker, is refused and writes nothing.
-        *fences* (key -> `Assigned.fence`) say which claims these are. Without them, a
+        *fences* (key -> `Assignment.fence`) say which claims these are. Without them, a
         repeated ending counts for a later claim by the same worker, if there is one. Raises
         `UsageError`.
         """
-        worker_holder = holder(worker)
+        worker_holder = holder_name(worker)
         for ending in endings.values():
             check_ending(ending)
         fences = fences or {}
@@ -243,11 +246,11 @@ class Dispenser:
             refusal_by_key.pop(key, None)
             if refusal is not None:
                 refusal_by_key[key] = refusal
-        return Ended(
+        return EndReport(
             accepted=frozenset(endings) - frozenset(refusal_by_key), refused=refusal_by_key
         )
 
-    async def rebuild(self, mapping: Mapping[str, int]) -> Rebuilt:
+    async def rebuild(self, mapping: Mapping[str, int]) -> RebuildReport:
         """Replace the pool of waiting tasks by these keys with their priorities.
 
         - Unknown keys are added.
@@ -260,10 +263,10 @@ class Dispenser:
         changed it. Tasks that others add after its start do not change.
         """
         ledger = self._ledger
-        started_at = ledger.now() + A_MILLISECOND
+        started_at = ledger.now() + MILLISECOND
         priorities = {names.key(key): names.priority(priority) for key, priority in mapping.items()}
         added = reopened = prioritised = 0
-        for keys in batches(priorities, _AT_ONCE):
+        for keys in batches(priorities, _BATCH_SIZE):
             new_tasks = [NewTask(key, priority=priorities[key]) for key in keys]
             added += (await self._tracker.add_many(new_tasks)).new
             priority_by_id = {key_id(key): priorities[key] for key in keys}
@@ -277,8 +280,8 @@ class Dispenser:
             prioritised += await ledger.admin.prioritise(priority_by_id)
         pool_ids = {key_id(key) for key in priorities}
         withdrawn_count = await self._withdraw_others(pool_ids, started_at)
-        self._tracker.added.set()
-        return Rebuilt(
+        self._tracker.tasks_due.set()
+        return RebuildReport(
             added=added, reopened=reopened, prioritised=prioritised, withdrawn=withdrawn_count
         )
 
@@ -289,7 +292,7 @@ class Dispenser:
             record.task.id async for record in records if record.task.id not in pool_ids
         ]
         count = 0
-        for ids in batches(withdrawn_ids, _AT_ONCE):
+        for ids in batches(withdrawn_ids, _BATCH_SIZE):
             batch_filter = replace(waiting_filter, ids=ids)
             count += await self._ledger.admin.withdraw(batch_filter, reason=Reason.WITHDRAWN)
         return count
@@ -311,8 +314,8 @@ class Dispenser:
                     lease, ending, worker=worker_holder, started_at=lease.task.due
                 )
             )
-        errors = await asyncio.gather(*(self._committing(outcome) for outcome in settlements))
-        self._tracker.added.set()
+        errors = await asyncio.gather(*(self._commits(outcome) for outcome in settlements))
+        self._tracker.tasks_due.set()
         refusal_by_key = {}
         for settlement, error in zip(settlements, errors, strict=True):
             await self._settlements.drop_replaced(settlement, recorded=error is None)
@@ -325,8 +328,8 @@ class Dispenser:
     async def _follow_policy(self) -> None:
         """Read the settings from time to time, because other processes may change them."""
         now = time.monotonic()
-        if now - self._policy_seen > _POLICY_CHECK:
-            self._policy_seen = now
+        if now - self._policy_read_at > _POLICY_CHECK:
+            self._policy_read_at = now
             await self._tracker.session.refresh()
 
     async def _renew(self, leases: Sequence[Lease]) -> list[Lease]:
@@ -340,7 +343,7 @@ class Dispenser:
         """Release tasks unchanged."""
         if leases:
             await self._ledger.outcomes.release(leases)
-            self._tracker.added.set()
+            self._tracker.tasks_due.set()
 
     async def _claim(
         self, task_holder: str, limit: int, stages: Collection[str] | None
@@ -352,10 +355,10 @@ class Dispenser:
         """
         token_prefix = f"{task_holder}:{self._nonce}"
         leases: list[Lease] = []
-        async with self._claiming:
+        async with self._claim_lock:
             # Missed tasks are not the end: other workers were faster, and there may be more
             # tasks.
-            while page := await self._page(min(limit - len(leases), _AT_ONCE), stages):
+            while page := await self._page(min(limit - len(leases), _BATCH_SIZE), stages):
                 claimed = await self._ledger.leases.claim(
                     page,
                     worker=token_prefix,
@@ -368,7 +371,7 @@ class Dispenser:
                 ]
         return leases
 
-    async def _begin(self, leases: Sequence[Lease]) -> list[Lease]:
+    async def _begin_quarantined(self, leases: Sequence[Lease]) -> list[Lease]:
         """Return the leases that still hold; record that the work on quarantined tasks begins."""
         valid_leases = []
         for lease in leases:
@@ -382,11 +385,11 @@ class Dispenser:
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_since(self._ledger.now())
-        scan_limit = limit if grace_start is None else limit + _AT_ONCE
+        scan_limit = limit if grace_start is None else limit + _BATCH_SIZE
         page = await self._ledger.tasks.page(limit=scan_limit, hosts=stages)
         return [task for task in page if not ended_since(task, grace_start)][:limit]
 
-    async def _trimmed(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
+    async def _trim(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
         """Return the leases within the limit, and release the others."""
         # If a lease is read again, its `due` is the time of its claim.
         ordered_leases = sorted(
@@ -400,23 +403,23 @@ class Dispenser:
         records = await asyncio.gather(*(self._tracker.records(task_id) for task_id in ids))
         return dict(zip(keys, records, strict=True))
 
-    async def _assigned(self, lease: Lease, expires_at: datetime) -> Assigned | None:
+    async def _assignment(self, lease: Lease, expires_at: datetime) -> Assignment | None:
         task = lease.task
         carried = task.carried or Payload()
         try:
-            data = await self._tracker.session.load(carried.data)
-            context = await self._tracker.session.load(task.context)
+            data = await self._tracker.session.load_value(carried.data)
+            context = await self._tracker.session.load_value(task.context)
         except LedgerUnavailableError:
             raise
         except LedgerError:
             # The task ended after this read, and its data was replaced.
             return None
-        return Assigned(
+        return Assignment(
             key=task.url,
-            stage=self._tracker.use_case.named(task.callback),
+            stage=self._tracker.use_case.resolve_stage(task.callback),
             data=data,
             context=context or {},
             fence=lease.fence,
             attempt=task.retry + 1,
-            until=expires_at,
+            expires_at=expires_at,
         )

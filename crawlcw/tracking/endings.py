@@ -24,7 +24,7 @@ from crawlcw.tracking import keys
 from crawlcw.tracking.session import Session
 from crawlcw.tracking.use_case import UseCase
 
-_WORD = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +48,17 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """An attempt failed; without *again* it was the last one."""
+    """An attempt failed; if *may_retry* is false, it was the last one."""
 
     error: str
-    again: bool = True
+    may_retry: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignore:
     """The task turned out to be unwanted."""
 
-    why: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class Refusal(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndReport:
     """Which endings are accepted, and why the others are refused."""
 
     accepted: frozenset[str] = frozenset()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
-def holds(me: str, task: Task, fence: int | None) -> bool:
+def holds(holder: str, task: Task, fence: int | None) -> bool:
     """Return whether a holder holds a task, by the claim of that *fence* if it is not None.
 
     An expired lease still holds until another worker claims the task.
@@ -110,12 +110,14 @@ def holds(me: str, task: Task, fence: int | None) -> bool:
     return (
         task.status is Status.PROCESSING
         and task.lock is not None
-        and task.lock.startswith(f"{me}:")
+        and task.lock.startswith(f"{holder}:")
         and fence in (None, task.fence)
     )
 
 
-def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None) -> Refusal | None:
+def refusal_of(
+    holder: str, record: Record | None, ending: Ending, fence: int | None
+) -> Refusal | None:
     """Return why an ending of a task that is not held is refused; None: it was recorded before."""
     if record is None:
         return Refusal.NOT_FOUND
@@ -125,7 +127,7 @@ def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None
         entries = [entry for entry in record.trace if entry.fence == task.settled == task.fence]
     else:
         entries = [entry for entry in record.trace if entry.fence == fence]
-    own_entries = [entry for entry in entries if entry.worker == me]
+    own_entries = [entry for entry in entries if entry.worker == holder]
     if isinstance(ending, Release):
         return Refusal.NOT_HELD if own_entries and fence is not None else None
     if any(entry.event in _EVENTS[type(ending)] for entry in own_entries):
@@ -135,18 +137,18 @@ def refusal_of(me: str, record: Record | None, ending: Ending, fence: int | None
     return Refusal.NOT_HELD
 
 
-def holder(worker: object) -> str:
-    """Return the beginning of the tokens of a worker's leases; raises `UsageError`."""
-    return f"@{_word(worker, 'name of a worker')}"
+def holder_name(worker: object) -> str:
+    """Return the name that begins the tokens of a worker's leases; raises `UsageError`."""
+    return f"@{_check_identifier(worker, 'name of a worker')}"
 
 
-def request_holder(worker: object, request: object) -> str:
-    """Return the beginning of the tokens of one request of a worker."""
-    return f"{holder(worker)}:~{_word(request, 'token of a request')}"
+def request_holder_name(worker: object, request: object) -> str:
+    """Return the name that begins the tokens of one request of a worker."""
+    return f"{holder_name(worker)}:~{_check_identifier(request, 'token of a request')}"
 
 
-def _word(value: object, label: str) -> str:
-    if not isinstance(value, str) or not _WORD.fullmatch(value):
+def _check_identifier(value: object, label: str) -> str:
+    if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
         raise UsageError(
             f"{value!r} is no {label}: write 1 to 100 letters, digits, '.', '_' or '-'"
         )
@@ -170,7 +172,7 @@ class Settlements:
         traceback: str | None = None,
     ) -> Settlement:
         """Return the settlement of *worker*'s ending; *traceback* is that of a failure."""
-        stage = self._use_case.named(lease.task.callback)
+        stage = self._use_case.resolve_stage(lease.task.callback)
         trace = Progress(stage=stage, worker=worker, started_at=started_at)
         return transitions.settle(
             lease,
@@ -187,14 +189,14 @@ class Settlements:
         match ending:
             case Finish():
                 progress = await self._progress(lease, ending, trace)
-                following = self._use_case.after(task.callback)
-                if following is None:
+                next_stage = self._use_case.next_stage(task.callback)
+                if next_stage is None:
                     return Succeeded(progress=progress)
-                return Advanced(stage=following, progress=progress, context=task.context)
+                return Advanced(stage=next_stage, progress=progress, context=task.context)
             case Advance():
                 stage, delay = keys.stage(ending.stage), keys.delay(ending.delay)
                 new_context = keys.data(ending.context) if ending.context else None
-                context = await self._session.stow(task.id, new_context)
+                context = await self._session.store_value(task.id, new_context)
                 progress = await self._progress(lease, ending, trace)
                 return Advanced(stage=stage, progress=progress, context=context, delay=delay)
             case Fail():
@@ -203,23 +205,23 @@ class Settlements:
                     message=ending.error,
                     traceback=traceback,
                     progress=trace,
-                    last=not ending.again,
+                    last=not ending.may_retry,
                 )
             case Ignore():
-                return Failed(reason=Reason.UNWANTED, message=ending.why, progress=trace)
+                return Failed(reason=Reason.UNWANTED, message=ending.message, progress=trace)
             case Release():
                 raise AssertionError("a release is no outcome")
             case _:
                 assert_never(ending)
 
     async def _progress(self, lease: Lease, ending: Finish | Advance, trace: Progress) -> Progress:
-        stow, task_id = self._session.stow, lease.task.id
+        store_value, task_id = self._session.store_value, lease.task.id
         results = {}
         if ending.result is not None:
-            results[self._use_case.named(lease.task.callback)] = await stow(
+            results[self._use_case.resolve_stage(lease.task.callback)] = await store_value(
                 task_id, values.clean(ending.result)
             )
-        data = None if ending.data is None else await stow(task_id, keys.data(ending.data))
+        data = None if ending.data is None else await store_value(task_id, keys.data(ending.data))
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, recorded: bool) -> None:
@@ -240,4 +242,6 @@ class Settlements:
             # A chain passes the context on unchanged.
             unused_values = [value for value in new_values.values() if value != task.context]
             unused_values += progress.results.values() if progress is not None else ()
-        await self._session.drop(*(value for value in unused_values if isinstance(value, BlobRef)))
+        await self._session.delete_blobs(
+            *(value for value in unused_values if isinstance(value, BlobRef))
+        )

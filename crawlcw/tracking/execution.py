@@ -41,11 +41,11 @@ class Execution:
         self.results = results  #: of earlier stages: stage -> its result
         self.context = context  #: the context from the previous stage
         self.result: Any = None  #: of this stage
-        self.ended = False
+        self.has_ended = False
         self._session = session
         self._use_case = use_case
         self._settlements = Settlements(session, use_case)
-        self._began = session.ledger.now()
+        self._started_at = session.ledger.now()
 
     @property
     def key(self) -> str:
@@ -55,7 +55,7 @@ class Execution:
     @property
     def stage(self) -> str:
         """The stage of this execution."""
-        return self._use_case.named(self.lease.task.callback)
+        return self._use_case.resolve_stage(self.lease.task.callback)
 
     @property
     def attempt(self) -> int:
@@ -70,7 +70,7 @@ class Execution:
         """
         return self.lease.fence
 
-    def begins(self, called: Called) -> None:
+    def note_user_code(self, called: Called) -> None:
         """Tell the watchdog that the user's code starts in the loop."""
         self._session.watchdog.begun = called
 
@@ -82,16 +82,16 @@ class Execution:
         self._check()
         session, task = self._session, self.lease.task
         carried = task.carried or Payload()
-        data = await session.stow(task.id, keys.data(self.data))
+        data = await session.store_value(task.id, keys.data(self.data))
         is_saved = await session.ledger.leases.save(
             self.lease, data=data, duration=session.policy.lease
         )
         if not is_saved:
-            await session.drop(data)
+            await session.delete_blobs(data)
             session.held.end([self.lease])
-            self.ended = True
+            self.has_ended = True
             raise LeaseLostError(f"another worker holds task {self.key!r} now")
-        await session.drop(carried.data)
+        await session.delete_blobs(carried.data)
         self.lease = replace(self.lease, task=replace(task, carried=replace(carried, data=data)))
 
     async def finish(self) -> None:
@@ -115,30 +115,30 @@ class Execution:
             Advance(stage=stage, result=result, data=data, context=context, delay=delay)
         )
 
-    async def fail(self, error: BaseException | str, *, again: bool = True) -> None:
+    async def fail(self, error: BaseException | str, *, may_retry: bool = True) -> None:
         """End as a failed attempt; the last attempt gives the task up.
 
-        Without *again* this is the last attempt. Changes of `data` are dropped.
+        If *may_retry* is false, this is the last attempt. Changes of `data` are dropped.
         """
         exception = None if isinstance(error, str) else error
         if isinstance(exception, EscapedError):
             exception = exception.error
         message = describe_error(exception) if exception else str(error)
         traceback = format_traceback(exception, own=_OUR_FRAMES) if exception else None
-        await self._end(Fail(error=message, again=again), traceback=traceback)
+        await self._end(Fail(error=message, may_retry=may_retry), traceback=traceback)
 
-    async def ignore(self, why: str) -> None:
+    async def ignore(self, message: str) -> None:
         """End as unwanted, which is not a failure."""
-        await self._end(Ignore(why=why))
+        await self._end(Ignore(message=message))
 
     async def release(self) -> None:
         """Release the task unchanged; the attempt does not count."""
         self._check()
-        self.ended = True
+        self.has_ended = True
         await self._session.release([self.lease])
 
     def _check(self) -> None:
-        if self.ended:
+        if self.has_ended:
             raise UsageError(f"the execution of task {self.key!r} has ended")
 
     async def _end(self, ending: Ending, *, traceback: str | None = None) -> None:
@@ -147,13 +147,13 @@ class Execution:
             self.lease,
             ending,
             worker=self._session.worker,
-            started_at=self._began,
+            started_at=self._started_at,
             traceback=traceback,
         )
         self._check()
         committing = self._session.commit(settlement)
         # Only now, because an ending that cannot be recorded leaves the execution open.
-        self.ended = True
+        self.has_ended = True
         error = await committing
         await self._settlements.drop_replaced(settlement, recorded=error is None)
         if error is not None:

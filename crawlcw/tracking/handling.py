@@ -18,14 +18,14 @@ from crawlcw.errors import UnwantedError
 from crawlcw.model.sanitize import printable
 from crawlcw.tracking.execution import Execution
 from crawlcw.tracking.sync_calls import SyncExecution
-from crawlcw.tracking.use_case import Handler, Runs
+from crawlcw.tracking.use_case import Executor, Handler
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-async def handle(
+async def run_handler(
     handler: Handler,
     execution: Execution,
     *,
@@ -41,12 +41,12 @@ async def handle(
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)
     except UnwantedError as error:
-        if not execution.ended:
+        if not execution.has_ended:
             await execution.ignore(str(error))
         return
     if result is None:
         return
-    if not execution.ended:
+    if not execution.has_ended:
         execution.result = result
     else:
         logger.warning(
@@ -68,12 +68,12 @@ async def _result(
 ) -> Any:
     # The watchdog reads `called` from this frame.
     called = Called(name=execution.stage, subject=execution.key)
-    match handler.runs:
-        case Runs.LOOP:
-            execution.begins(called)
+    match handler.executor:
+        case Executor.LOOP:
+            execution.note_user_code(called)
             return await handler.function(execution)
-        case Runs.THREAD:
-            execution.begins(called)
+        case Executor.THREAD:
+            execution.note_user_code(called)
             return await to_thread.run_sync(
                 without_escape,
                 handler.function,
@@ -81,7 +81,7 @@ async def _result(
                 abandon_on_cancel=True,
                 limiter=threads,
             )
-        case Runs.PROCESS:
+        case Executor.PROCESS:
             # If cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
             function = handler.function
             return await to_process.run_sync(
@@ -106,14 +106,14 @@ def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) 
     The arguments name the function and its module. A module that was loaded from a file by its
     path cannot be imported by its name, so *path* is used then.
     """
-    target: Any = _loaded(module, path)
+    target: Any = _load_module(module, path)
     for attribute in name.split("."):
         target = getattr(target, attribute)
     # A decorator may have replaced the function under this name.
     return getattr(target, "__wrapped__", target)(*arguments)
 
 
-def _loaded(name: str, path: str | None) -> ModuleType:
+def _load_module(name: str, path: str | None) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     try:

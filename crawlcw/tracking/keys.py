@@ -16,66 +16,66 @@ LONGEST_DELAY = timedelta(days=36_500)
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-def key(given: object) -> str:
-    """Return *given* if it can be a task's key: text of 1 to 1,024 bytes; raises `UsageError`."""
-    if not isinstance(given, str):
-        raise UsageError(f"a task's key is text, not {type(given).__name__}: write str(...)")
+def key(value: object) -> str:
+    """Return *value* if it can be a task's key: text of 1 to 1,024 bytes; raises `UsageError`."""
+    if not isinstance(value, str):
+        raise UsageError(f"a task's key is text, not {type(value).__name__}: write str(...)")
     try:
-        size = len(given.encode())
+        size = len(value.encode())
     except UnicodeEncodeError:
-        raise UsageError(f"the key {given!r} has a lone surrogate: no ledger can hold it") from None
+        raise UsageError(f"the key {value!r} has a lone surrogate: no ledger can hold it") from None
     if not 0 < size <= LONGEST_KEY:
         raise UsageError(
             f"a key has 1 to {LONGEST_KEY} bytes, this one has {size}: take a digest of it, "
             "and keep the whole in the task's data"
         )
-    return given
+    return value
 
 
-def stage(given: object) -> str:
-    """Return *given* if it can be a stage's name; raises `UsageError`."""
-    if not isinstance(given, str) or not _STAGE.fullmatch(given):
+def stage(value: object) -> str:
+    """Return *value* if it can be a stage's name; raises `UsageError`."""
+    if not isinstance(value, str) or not _STAGE.fullmatch(value):
         raise UsageError(
-            f"{given!r} is no name of a stage: write a letter, and then up to 63 letters, "
+            f"{value!r} is no name of a stage: write a letter, and then up to 63 letters, "
             "digits, - or _"
         )
-    return given
+    return value
 
 
-def use_case(given: object) -> str:
-    """Return *given* if it can be a use case's name, like a spider's; raises `UsageError`."""
-    if not isinstance(given, str) or not is_name(given):
+def use_case(value: object) -> str:
+    """Return *value* if it can be a use case's name, like a spider's; raises `UsageError`."""
+    if not isinstance(value, str) or not is_name(value):
         raise UsageError(
-            f"{given!r} is no name of a use case: write a letter, and then up to 59 letters, "
+            f"{value!r} is no name of a use case: write a letter, and then up to 59 letters, "
             "digits, - or _"
         )
-    return given
+    return value
 
 
-def data(given: object) -> dict[str, Any]:
-    """Return *given* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"a task's data is a mapping, not {type(given).__name__}")
-    cleaned: dict[str, Any] = values.clean(given)
+def data(value: object) -> dict[str, Any]:
+    """Return *value* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"a task's data is a mapping, not {type(value).__name__}")
+    cleaned: dict[str, Any] = values.clean(value)
     return cleaned
 
 
-def priority(given: object) -> int:
-    """Return *given* if it can be a priority, -1,000 to 1,000; raises `UsageError`."""
-    if isinstance(given, bool) or not isinstance(given, int) or abs(given) > LARGEST_PRIORITY:
+def priority(value: object) -> int:
+    """Return *value* if it can be a priority, -1,000 to 1,000; raises `UsageError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST_PRIORITY:
         raise UsageError(
             f"a priority is a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
-            f"not {given!r}"
+            f"not {value!r}"
         )
-    return given
+    return value
 
 
-def delay(given: object) -> timedelta:
-    """Return *given* if a task can be due after it, 100 years at most; raises `UsageError`."""
-    if not isinstance(given, timedelta):
+def delay(value: object) -> timedelta:
+    """Return *value* if a task can be due after it, 100 years at most; raises `UsageError`."""
+    if not isinstance(value, timedelta):
         raise UsageError(
-            f"a delay is a timedelta, not {given!r}: write timedelta(seconds=...), or leave it out"
+            f"a delay is a timedelta, not {value!r}: write timedelta(seconds=...), or leave it out"
         )
-    if abs(given) > LONGEST_DELAY:
-        raise UsageError(f"a delay is at most {LONGEST_DELAY.days:,} days, not {given.days:,}")
-    return given
+    if abs(value) > LONGEST_DELAY:
+        raise UsageError(f"a delay is at most {LONGEST_DELAY.days:,} days, not {value.days:,}")
+    return value

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two reads of the use case's settings.
 _POLICY_CHECK = 30.0
-#: How long the end of a session waits for an unavailable ledger.
-LAST_PATIENCE = timedelta(seconds=5)
+#: Limit of the wait for an unavailable ledger at the end of a session.
+CLOSE_TIMEOUT = timedelta(seconds=5)
 
 
 class Session(WorkerSession):
@@ -41,31 +41,31 @@ class Session(WorkerSession):
         """Give up if the ledger has not answered for *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)
-        self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_each)
+        self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
         self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(self._commit)
-        self._upkeep: asyncio.Task[None] | None = None
-        self._joining = anyio.Lock()
-        self._broken: Exception | None = None
+        self._upkeep_task: asyncio.Task[None] | None = None
+        self._join_lock = anyio.Lock()
+        self._failure: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
         """Claim tasks as `Leases.claim` does, and store the leases; raises `LedgerError`."""
-        await self._begin()
-        return await self._claimed(asyncio.create_task(self._claim(tasks)))
+        await self._ensure_joined()
+        return await self._await_claim(asyncio.create_task(self._claim(tasks)))
 
     async def claim_one(self, task: Task) -> Lease | None:
         """Do the same as `claim` for one task; concurrent calls share a round trip."""
-        await self._begin()
-        claimed = await self._claimed(self._claiming(task))
+        await self._ensure_joined()
+        claimed = await self._await_claim(self._claiming(task))
         return next(iter(claimed.leases), None)
 
-    async def _claimed(self, claiming: asyncio.Future[Claimed]) -> Claimed:
+    async def _await_claim(self, claiming: asyncio.Future[Claimed]) -> Claimed:
         try:
             return await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await run_shielded(self._undo(claiming))
+            await run_shielded(self._undo_claim(claiming))
             raise
 
-    async def _claim_each(self, tasks: Sequence[Task]) -> list[Claimed]:
+    async def _claim_for_callers(self, tasks: Sequence[Task]) -> list[Claimed]:
         """Claim tasks for separate callers; if two want the same one, the second misses it."""
         task_by_id = {task.id: task for task in tasks}
         claimed = await self._claim(list(task_by_id.values()))
@@ -88,24 +88,24 @@ class Session(WorkerSession):
             self.lease_changed()
         return claimed
 
-    async def _undo(self, claiming: asyncio.Future[Claimed]) -> None:
+    async def _undo_claim(self, claiming: asyncio.Future[Claimed]) -> None:
         """Release the tasks of a claim whose caller is gone."""
-        await asyncio.wait([claiming], timeout=LAST_PATIENCE.total_seconds())
+        await asyncio.wait([claiming], timeout=CLOSE_TIMEOUT.total_seconds())
         if not claiming.done():
             # The ledger is unavailable: when it is back, the renewal releases the claimed tasks.
-            claiming.add_done_callback(self._let_orphan)
+            claiming.add_done_callback(self._orphan_leases)
             return
         with suppress(LedgerError):
             await self.release(claiming.result().leases)
 
-    def _let_orphan(self, claiming: asyncio.Future[Claimed]) -> None:
+    def _orphan_leases(self, claiming: asyncio.Future[Claimed]) -> None:
         if not claiming.cancelled() and claiming.exception() is None:
             self.held.orphans += claiming.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Record an outcome, together with others that are pending, and end its lease.
 
-        The returned future says why the outcome was not recorded, see `committed`; it raises
+        The returned future says why the outcome was not recorded, see `commit_outcomes`; it raises
         `LedgerError` if the ledger stays unavailable. The call itself raises `LedgerError` if
         nothing can be recorded any more. If the waiter is cancelled, the outcome is still
         recorded.
@@ -118,7 +118,7 @@ class Session(WorkerSession):
         leases = [settlement.lease for settlement in settlements]
         self.held.settling(leases)
         try:
-            errors = await committed(self.ledger, settlements)
+            errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
             # First, because a session that breaks stops all work under the leases in `held`.
             self.held.end(leases)
@@ -133,30 +133,30 @@ class Session(WorkerSession):
                 self.stats.leases_lost += 1
         return errors
 
-    async def stow(self, task_id: bytes, value: Any) -> Any:
+    async def store_value(self, task_id: bytes, value: Any) -> Any:
         """Return a clean *value*, or a reference to its blob if it is too large for a task."""
         if value is None or values.size(value) <= self.policy.inline_limit:
             return value
         return await self.ledger.blobs.put(task_id, value)
 
-    async def load(self, value: Any) -> Any:
-        """Return the value that `stow` received; raises `LedgerError` if it is gone."""
+    async def load_value(self, value: Any) -> Any:
+        """Return the value that `store_value` received; raises `LedgerError` if it is gone."""
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
-    async def drop(self, *stowed: Any) -> None:
+    async def delete_blobs(self, *stored_values: Any) -> None:
         """Delete those of the values that are blobs; nothing may refer to them any more."""
-        if blobs := [value for value in stowed if isinstance(value, BlobRef)]:
+        if blobs := [value for value in stored_values if isinstance(value, BlobRef)]:
             await self.ledger.blobs.drop(blobs)
 
     async def release(self, leases: Iterable[Lease]) -> None:
         """Release tasks without counting an attempt, even if cancelled; raises `LedgerError`."""
         await run_shielded(self._release(list(leases)))
 
-    async def give_back(self, leases: Iterable[Lease]) -> None:
+    async def release_in_time(self, leases: Iterable[Lease]) -> None:
         """Release during a cancellation; if that takes too long, let the leases expire."""
         with suppress(LedgerError, TimeoutError):
             release = self._release(list(leases))
-            await run_shielded(asyncio.wait_for(release, LAST_PATIENCE.total_seconds()))
+            await run_shielded(asyncio.wait_for(release, CLOSE_TIMEOUT.total_seconds()))
 
     async def _release(self, leases: Sequence[Lease]) -> None:
         self.held.settling(leases)
@@ -167,16 +167,16 @@ class Session(WorkerSession):
 
     async def close(self) -> None:
         """Write the pending outcomes, release the leases, and leave the list of workers."""
-        if self._upkeep is None:
+        if self._upkeep_task is None:
             return
-        self.retry.shorten(LAST_PATIENCE)
+        self.retry.shorten(CLOSE_TIMEOUT)
         await self._committing.finish()
-        self._upkeep.cancel()
+        self._upkeep_task.cancel()
         with suppress(asyncio.CancelledError, Exception):
-            await self._upkeep
-        self._upkeep = None
+            await self._upkeep_task
+        self._upkeep_task = None
         await self.watchdog.__aexit__()
-        self._broken = self._broken or LedgerError("the tracker was closed")
+        self._failure = self._failure or LedgerError("the tracker was closed")
         leases = self.held.all()
         # If the ledger is unavailable, the next process on this machine detects the end of this
         # one.
@@ -204,19 +204,19 @@ class Session(WorkerSession):
             self.lease_changed()
 
     def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
+        if self._failure is not None:
+            raise self._failure
 
-    async def _begin(self) -> None:
+    async def _ensure_joined(self) -> None:
         """Join the workers and begin the upkeep, unless that has happened already."""
         self._check()
-        if self._upkeep is not None:
+        if self._upkeep_task is not None:
             return
-        async with self._joining:
-            if self._upkeep is None:
+        async with self._join_lock:
+            if self._upkeep_task is None:
                 await self.join()
                 await self.watchdog.__aenter__()
-                self._upkeep = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
+                self._upkeep_task = asyncio.create_task(self._keep_up(), name="crawlcw upkeep")
 
     async def _keep_up(self) -> None:
         try:
@@ -231,10 +231,10 @@ class Session(WorkerSession):
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
-        self._broken = error
+        self._failure = error
         self.held.lose([lease.task.id for lease in self.held.all()])
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        if self._upkeep_task is not None:
+            self._upkeep_task.cancel()
 
     async def _follow_policy(self) -> None:
         """Check from time to time whether another process has changed the settings."""
@@ -247,7 +247,9 @@ class Session(WorkerSession):
         self.stats.leases_lost += len(task_ids)
 
 
-async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
+async def commit_outcomes(
+    ledger: Ledger, settlements: Sequence[Settlement]
+) -> list[LedgerError | None]:
     """Record outcomes; return for each why it was not recorded, or None if it was.
 
     The reason is `LeaseLostError` if another worker holds the task now, and `LedgerError` if the
@@ -257,13 +259,13 @@ async def committed(ledger: Ledger, settlements: Sequence[Settlement]) -> list[L
     errors: dict[tuple[bytes, str, int], LedgerError] = {}
     for lease in result.lost:
         message = f"another worker holds task {lease.task.url!r} now"
-        errors[_identity(lease)] = LeaseLostError(message)
+        errors[_lease_key(lease)] = LeaseLostError(message)
     for lease, problem in result.rejected:
         message = f"the outcome of task {lease.task.url!r} cannot be stored: {problem}"
-        errors[_identity(lease)] = LedgerError(message)
-    return [errors.get(_identity(settlement.lease)) for settlement in settlements]
+        errors[_lease_key(lease)] = LedgerError(message)
+    return [errors.get(_lease_key(settlement.lease)) for settlement in settlements]
 
 
-def _identity(lease: Lease) -> tuple[bytes, str, int]:
+def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
     # A worker that lost a task may end it together with the worker that holds it now.
     return lease.task.id, lease.token, lease.fence

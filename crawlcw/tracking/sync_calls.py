@@ -67,7 +67,7 @@ class SyncCalls(ThreadProxy):
                 error and type(error), error, error and error.__traceback__
             )
 
-        with portal.says_closed(f", and the work on task {key!r} with it"):
+        with portal.closed_as_ledger_error(f", and the work on task {key!r} with it"):
             block_end, execution = portal.open().start_task(hold_block)
             try:
                 yield SyncExecution(execution, portal.call)
@@ -85,14 +85,14 @@ class LoopPortal:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._opening = threading.Lock()
-        self._hosting: asyncio.Task[None] | None = None
+        self._open_lock = threading.Lock()
+        self._host_task: asyncio.Task[None] | None = None
         self._portal: BlockingPortal | None = None
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return the coroutine function's result; raises `LedgerError` after the end."""
-        with self.says_closed():
+        with self.closed_as_ledger_error():
             return self.open().call(functools.partial(function, *args, **kwargs))
 
     def open(self) -> BlockingPortal:
@@ -101,7 +101,7 @@ class LoopPortal:
             raise UsageError(
                 "`tracker.sync` is for other threads: in a coroutine use the tracker itself"
             )
-        with self._opening:
+        with self._open_lock:
             if self._portal is None:
                 return asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
             return self._portal
@@ -110,20 +110,20 @@ class LoopPortal:
         if self._closed:
             raise RuntimeError("closed")
         portal_future: asyncio.Future[BlockingPortal] = self._loop.create_future()
-        self._hosting = asyncio.create_task(_host(portal_future), name="crawlcw portal")
+        self._host_task = asyncio.create_task(_host(portal_future), name="crawlcw portal")
         self._portal = await portal_future
         return self._portal
 
     async def close(self) -> None:
         """Close the portal, and end all calls that still run."""
         self._closed = True
-        if self._portal is not None and self._hosting is not None:
+        if self._portal is not None and self._host_task is not None:
             await self._portal.stop(cancel_remaining=True)
-            await self._hosting
+            await self._host_task
 
     @contextmanager
-    def says_closed(self, what: str = "") -> Iterator[None]:
-        """Convert the error of a closed portal into a `LedgerError`; *what* ended with it."""
+    def closed_as_ledger_error(self, detail: str = "") -> Iterator[None]:
+        """Convert the error of a closed portal into a `LedgerError`; *detail* ended with it."""
         try:
             yield
         except (
@@ -134,7 +134,7 @@ class LoopPortal:
         ) as error:
             if not self._closed:
                 raise
-            raise LedgerError(f"the tracker was closed{what}") from error
+            raise LedgerError(f"the tracker was closed{detail}") from error
 
 
 async def _host(portal_future: "asyncio.Future[BlockingPortal]") -> None:

@@ -18,17 +18,17 @@ from crawlcw.tracking.use_case import Policy, UseCase
 from crawlcw.tracking.views import Page, TrackedTask
 
 #: The resolution of a ledger's time.
-A_MILLISECOND = timedelta(milliseconds=1)
+MILLISECOND = timedelta(milliseconds=1)
 #: One status or several, as members or by name: `Status.FAILED`, `"failed"`.
 Statuses = Status | str | Collection[Status | str]
 #: Limit of a returned page; `walk` yields any number of tasks.
-LARGEST_PAGE = 1_000_000
+MAX_PAGE_SIZE = 1_000_000
 
 
 class Tasks:
     """A use case with its session on a ledger: reads, counts and changes its tasks.
 
-    `retry`, `ignore`, `reset`, `enter` and `purge` change tasks and return their number. The
+    `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return their number. The
     caller gives some keys, filters, or `all=True` for every task. Each raises `UsageError` if
     there is none of these, as for an empty list of keys.
     """
@@ -41,7 +41,7 @@ class Tasks:
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
         #: Set after this process has made tasks due.
-        self.added = asyncio.Event()
+        self.tasks_due = asyncio.Event()
         self.portal = LoopPortal()
         #: Reads tasks by id; concurrent reads share one query.
         self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
@@ -49,7 +49,7 @@ class Tasks:
     async def get(self, key: str) -> TrackedTask:
         """Return a task with all its data; raises `TaskNotFoundError`."""
         record = await self._record(keys.key(key))
-        return await self._whole(self._view(record))
+        return await self._with_blobs(self._view(record))
 
     async def _record(self, key: str) -> Record:
         record = await self.records(key_id(key))
@@ -66,14 +66,14 @@ class Tasks:
         return [record_by_id.get(task_id) for task_id in ids]
 
     def _view(self, record: Record) -> TrackedTask:
-        return TrackedTask.of(record, stage=self.use_case.named(record.task.callback))
+        return TrackedTask.of(record, stage=self.use_case.resolve_stage(record.task.callback))
 
-    async def _whole(self, task: TrackedTask) -> TrackedTask:
+    async def _with_blobs(self, task: TrackedTask) -> TrackedTask:
         return replace(
             task,
-            data=await self.session.load(task.data),
-            context=await self.session.load(task.context),
-            results={k: await self.session.load(v) for k, v in task.results.items()},
+            data=await self.session.load_value(task.data),
+            context=await self.session.load_value(task.context),
+            results={k: await self.session.load_value(v) for k, v in task.results.items()},
         )
 
     async def find(
@@ -82,37 +82,42 @@ class Tasks:
         status: Statuses | None = None,
         reason: Reason | str | None = None,
         stage: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        changed_since: datetime | None = None,
+        changed_before: datetime | None = None,
         limit: int = 100,
-        after: str | None = None,
+        cursor: str | None = None,
     ) -> Page:
-        """Return the tasks that match, the last changed first; *after* continues a listing.
+        """Return the tasks that match, the last changed first; *cursor* continues a listing.
 
-        *since* and *until* (aware) bound the last change of their status. Large values are
-        `BlobRef`s: `get` reads them. Raises `UsageError`.
+        *changed_since* and *changed_before* (aware) bound the last change of their status. Large
+        values are `BlobRef`s: `get` reads them. Raises `UsageError`.
         """
-        task_filter = _chosen(status=status, reason=reason, since=since, until=until)
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
+        task_filter = _task_filter(
+            status=status,
+            reason=reason,
+            changed_since=changed_since,
+            changed_before=changed_before,
+        )
+        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE_SIZE:
             raise UsageError(
-                f"limit is at least 1 and at most {LARGEST_PAGE:,}, not {limit!r}: `walk` yields "
+                f"limit is at least 1 and at most {MAX_PAGE_SIZE:,}, not {limit!r}: `walk` yields "
                 "any number of tasks"
             )
-        cursor = views.place(after) if after is not None else None
+        position = views.parse_cursor(cursor) if cursor is not None else None
         record_by_id: dict[bytes, Record] = {}
-        for host in self._places(stage):
+        for host in self._stored_stages(stage):
             stage_filter = replace(task_filter, host=host)
             # If a task moves to another stage meanwhile, its later record counts.
             record_by_id |= {
                 row.task.id: row
                 for row in await self.ledger.queries.find(
-                    stage_filter, limit=limit + 1, after=cursor
+                    stage_filter, limit=limit + 1, after=position
                 )
             }
-        nearest = heapq.nlargest(limit + 1, record_by_id.values(), key=_place_of)
+        newest = heapq.nlargest(limit + 1, record_by_id.values(), key=_cursor_key)
         return Page(
-            tasks=tuple(self._view(record) for record in nearest[:limit]),
-            after=views.written(nearest[limit - 1].task) if len(nearest) > limit else None,
+            tasks=tuple(self._view(record) for record in newest[:limit]),
+            next_cursor=views.cursor_text(newest[limit - 1].task) if len(newest) > limit else None,
         )
 
     async def walk(self, **filters: Any) -> AsyncGenerator[TrackedTask, None]:
@@ -123,10 +128,10 @@ class Tasks:
         """
         cursor = None
         while True:
-            page = await self.find(**filters, after=cursor)
+            page = await self.find(**filters, cursor=cursor)
             for task in page.tasks:
                 yield task
-            cursor = page.after
+            cursor = page.next_cursor
             if cursor is None:
                 return
 
@@ -143,15 +148,15 @@ class Tasks:
         *chosen_keys: str,
         reason: Reason | str | None = None,
         stage: str | None = None,
-        since: datetime | None = None,
+        changed_since: datetime | None = None,
         all: bool = False,  # noqa: A002  # the word for it
     ) -> int:
         """Try failed tasks again. Withdrawn tasks have not failed: `reset` brings them back."""
-        filters = {"reason": reason, "stage": stage, "since": since}
+        filters = {"reason": reason, "stage": stage, "changed_since": changed_since}
         count = 0
-        for task_filter in self._chosen(chosen_keys, all, **filters):
+        for task_filter in self._filters(chosen_keys, all, **filters):
             count += await self.ledger.admin.retry_failed(task_filter)
-        self.added.set()
+        self.tasks_due.set()
         return count
 
     async def ignore(
@@ -159,14 +164,19 @@ class Tasks:
         *chosen_keys: str,
         reason: Reason | str | None = None,
         stage: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        changed_since: datetime | None = None,
+        changed_before: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
         """Withdraw tasks that no worker holds. `reset` brings them back."""
-        filters = {"reason": reason, "stage": stage, "since": since, "until": until}
+        filters = {
+            "reason": reason,
+            "stage": stage,
+            "changed_since": changed_since,
+            "changed_before": changed_before,
+        }
         count = 0
-        for task_filter in self._chosen(chosen_keys, all, **filters):
+        for task_filter in self._filters(chosen_keys, all, **filters):
             count += await self.ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
         return count
 
@@ -181,26 +191,30 @@ class Tasks:
         They go to *stage*, by default the use case's first. Their results are deleted; data and
         context stay.
         """
-        (task_filter,) = self._chosen(chosen_keys, all)
-        first_stage = keys.stage(self.use_case.first if stage is None else stage)
+        (task_filter,) = self._filters(chosen_keys, all)
+        first_stage = keys.stage(self.use_case.first_stage if stage is None else stage)
         return await self._reopen(task_filter, stage=first_stage, anew=True)
 
-    async def enter(
+    async def reopen(
         self,
         stage: str,
         *chosen_keys: str,
-        enter_from: Statuses | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        from_status: Statuses | None = None,
+        changed_since: datetime | None = None,
+        changed_before: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
         """Make a second pass: queue tasks of a status for *stage*.
 
-        *enter_from* is by default `Status.FINISHED`.
+        *from_status* is by default `Status.FINISHED`.
         """
-        filters = {"enter_from": enter_from, "since": since, "until": until}
-        (task_filter,) = self._chosen(chosen_keys, all, **filters)
-        if enter_from is None:
+        filters = {
+            "from_status": from_status,
+            "changed_since": changed_since,
+            "changed_before": changed_before,
+        }
+        (task_filter,) = self._filters(chosen_keys, all, **filters)
+        if from_status is None:
             task_filter = task_filter.among((Status.FINISHED,))
         return await self._reopen(task_filter, stage=keys.stage(stage))
 
@@ -208,14 +222,18 @@ class Tasks:
         self,
         *chosen_keys: str,
         status: Statuses | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        changed_since: datetime | None = None,
+        changed_before: datetime | None = None,
         force: bool = False,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
         """Delete tasks; with *force* also those that a worker holds."""
-        filters = {"status": status, "since": since, "until": until}
-        (task_filter,) = self._chosen(chosen_keys, all, **filters)
+        filters = {
+            "status": status,
+            "changed_since": changed_since,
+            "changed_before": changed_before,
+        }
+        (task_filter,) = self._filters(chosen_keys, all, **filters)
         if not force:
             if status is not None and Status.PROCESSING in task_filter.statuses:
                 raise UsageError("tasks that are processing are deleted by force=True only")
@@ -224,7 +242,7 @@ class Tasks:
             )
         return await self.ledger.admin.purge(task_filter)
 
-    def _chosen(
+    def _filters(
         self, chosen_keys: Collection[str], all_tasks: bool, **filters: Any
     ) -> list[TaskFilter]:
         """Return the filter, one for each name of a stage; raises `UsageError`."""
@@ -236,76 +254,76 @@ class Tasks:
             raise UsageError(f"say which tasks: some keys, {filter_names}or all=True for every one")
         ids = tuple(key_id(keys.key(value)) for value in chosen_keys) or None
         stage = filters.pop("stage", None)
-        filters["status"] = filters.pop("enter_from", filters.get("status"))
-        task_filter = replace(_chosen(**filters), ids=ids)
-        return [replace(task_filter, host=host) for host in self._places(stage)]
+        filters["status"] = filters.pop("from_status", filters.get("status"))
+        task_filter = replace(_task_filter(**filters), ids=ids)
+        return [replace(task_filter, host=host) for host in self._stored_stages(stage)]
 
-    def _places(self, stage: str | None) -> Sequence[str | None]:
+    def _stored_stages(self, stage: str | None) -> Sequence[str | None]:
         """Return the ledger's host fields of tasks in *stage*; None (any) if there is no stage."""
-        return (None,) if stage is None else self.use_case.places([keys.stage(stage)])
+        return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
         # A repeated call must not change tasks that change from now on.
-        changed_before = task_filter.until or self.ledger.now() + A_MILLISECOND
+        changed_before = task_filter.until or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, until=changed_before), stage=stage, anew=anew
         )
-        self.added.set()
+        self.tasks_due.set()
         return count
 
 
-def _place_of(record: Record) -> tuple[datetime, bytes]:
+def _cursor_key(record: Record) -> tuple[datetime, bytes]:
     return record.task.update_time, record.task.id
 
 
-def _chosen(
+def _task_filter(
     *,
     status: Statuses | None = None,
     reason: Reason | str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    changed_since: datetime | None = None,
+    changed_before: datetime | None = None,
 ) -> TaskFilter:
     """Return the filter for the arguments; raises `UsageError`."""
     return TaskFilter(
-        statuses=statuses(status),
-        reason=None if reason is None else _reason(reason),
-        since=None if since is None else _moment("since", since),
-        until=None if until is None else _moment("until", until),
+        statuses=parse_statuses(status),
+        reason=None if reason is None else _parse_reason(reason),
+        since=None if changed_since is None else _to_utc("changed_since", changed_since),
+        until=None if changed_before is None else _to_utc("changed_before", changed_before),
     )
 
 
-def statuses(given: Statuses | None) -> tuple[Status, ...]:
+def parse_statuses(value: Statuses | None) -> tuple[Status, ...]:
     """Return the given statuses, all for None; raises `UsageError`."""
-    if given is None:
+    if value is None:
         return tuple(Status)
-    if isinstance(given, Status | str):
-        return (_status(given),)
-    if not isinstance(given, Collection):
-        raise _no_status(given)
-    return tuple(_status(status) for status in given)
+    if isinstance(value, Status | str):
+        return (_parse_status(value),)
+    if not isinstance(value, Collection):
+        raise _status_error(value)
+    return tuple(_parse_status(status) for status in value)
 
 
-def _status(value: object) -> Status:
+def _parse_status(value: object) -> Status:
     if isinstance(value, Status):
         return value
     if isinstance(value, str) and value.upper() in Status.__members__:
         return Status[value.upper()]
-    raise _no_status(value)
+    raise _status_error(value)
 
 
-def _no_status(value: object) -> UsageError:
+def _status_error(value: object) -> UsageError:
     names = ", ".join(status.name for status in Status)
     return UsageError(f"{value!r} is no status: write Status. and one of {names}")
 
 
-def _reason(value: object) -> Reason:
+def _parse_reason(value: object) -> Reason:
     try:
         return Reason(value)  # type: ignore[arg-type]  # whatever it is, it is looked up
     except ValueError:
         raise UsageError(f"{value!r} is no reason: write one of `crawlcw.errors.Reason`") from None
 
 
-def _moment(name: str, value: object) -> datetime:
+def _to_utc(name: str, value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise UsageError(
             f"{name} is a datetime with a time zone, not {value!r}: datetime.now(UTC), for one"

@@ -39,20 +39,20 @@ from crawlcw.model.transitions import ended_since, is_quarantined
 from crawlcw.tracking import adding, keys, views
 from crawlcw.tracking.adding import NewTask, check_many
 from crawlcw.tracking.execution import Execution
-from crawlcw.tracking.handling import handle
+from crawlcw.tracking.handling import run_handler
 from crawlcw.tracking.sync_calls import SyncCalls
-from crawlcw.tracking.tasks import A_MILLISECOND, Statuses, Tasks, statuses
-from crawlcw.tracking.use_case import Policy, UseCase, written
+from crawlcw.tracking.tasks import MILLISECOND, Statuses, Tasks, parse_statuses
+from crawlcw.tracking.use_case import Policy, UseCase, stored_settings
 
 T = TypeVar("T")
 TrackerT = TypeVar("TrackerT", bound="Tracker")
 
-_GIVE_UP = timedelta(minutes=5)
+_LEDGER_GIVE_UP = timedelta(minutes=5)
 #: Number of tasks in one write.
-CHUNK = 500
+CHUNK_SIZE = 500
 
 
-class Opening(Generic[TrackerT]):
+class TrackerOpening(Generic[TrackerT]):
     """A tracker that opens by `await`, or by `async with`, which closes it as well."""
 
     def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
@@ -79,9 +79,9 @@ class Tracker(Tasks):
         use_case: str | UseCase,
         *,
         driver: str = "pymongo",
-        ledger_give_up: timedelta = _GIVE_UP,
+        ledger_give_up: timedelta = _LEDGER_GIVE_UP,
         **policy: Any,
-    ) -> Opening[Self]:
+    ) -> TrackerOpening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
@@ -89,8 +89,8 @@ class Tracker(Tasks):
         `Policy` to record; the others do not change. Raises `UsageError`,
         `LedgerConfigurationError` (the name is a spider's), `LedgerUnavailableError`.
         """
-        declared = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
-        return Opening(cls._open(url, declared, driver, ledger_give_up, policy))
+        declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
+        return TrackerOpening(cls._open(url, declaration, driver, ledger_give_up, policy))
 
     @classmethod
     async def _open(
@@ -101,7 +101,7 @@ class Tracker(Tasks):
         give_up: timedelta,
         policy: Mapping[str, Any],
     ) -> Self:
-        settings = written({**use_case.policy, **policy})
+        settings = stored_settings({**use_case.policy, **policy})
         ledger = await open_tracked(url, use_case.name, driver=driver)
         try:
             if settings:
@@ -146,7 +146,7 @@ class Tracker(Tasks):
 
         Return all current settings. Raises `SettingsError`.
         """
-        settings = written(policy)
+        settings = stored_settings(policy)
         await self.ledger.notes.set_policy(settings)
         await self.session.refresh()
         return self.policy
@@ -189,16 +189,16 @@ class Tracker(Tasks):
         async def add(chunk: Sequence[NewTask | str]) -> None:
             nonlocal added
             added += await adding.add(self.session, self.use_case, chunk)
-            self.added.set()
+            self.tasks_due.set()
 
         if isinstance(tasks, AsyncIterable):
-            gathering = Gathering(add, first=CHUNK, largest=CHUNK)
+            gathering = Gathering(add, first=CHUNK_SIZE, largest=CHUNK_SIZE)
             try:
                 await gathering.run(tasks)
             finally:
                 await gathering.finish()
         else:
-            for chunk in batches(tasks, CHUNK):
+            for chunk in batches(tasks, CHUNK_SIZE):
                 await add(chunk)
         return added
 
@@ -207,7 +207,7 @@ class Tracker(Tasks):
         self,
         key: str,
         *,
-        enter_from: Statuses = (),
+        from_status: Statuses = (),
         stage: str | None = None,
     ) -> AsyncIterator[Execution]:
         """Hold a task within the block, with a renewed lease.
@@ -216,12 +216,12 @@ class Tracker(Tasks):
         - An exception costs an attempt and propagates.
         - Cancellation and KeyboardInterrupt release the task.
 
-        With *enter_from* a task of that status, such as `Status.FINISHED`, is reopened in
+        With *from_status* a task of that status, such as `Status.FINISHED`, is reopened in
         *stage*. Raises a subclass of `TaskMissedError` if the task cannot be started now, and
         `LeaseLostError` if another worker has claimed it meanwhile.
         """
-        entered = statuses(enter_from)
-        lease = await self._claimed(keys.key(key), entered, stage)
+        reopened_statuses = parse_statuses(from_status)
+        lease = await self._claim(keys.key(key), reopened_statuses, stage)
         async with self.executing(lease) as execution:
             yield execution
 
@@ -235,17 +235,17 @@ class Tracker(Tasks):
                 held_leases.scopes[lease.task.id] = scope
                 execution = await self._execution(lease)
                 yield execution
-                if not execution.ended:
+                if not execution.has_ended:
                     await execution.finish()
         except Exception as error:
             if execution is None:
                 await self.session.release([lease])
-            elif not execution.ended:
+            elif not execution.has_ended:
                 await execution.fail(error)
             raise
         except BaseException:
-            if execution is None or not execution.ended:
-                await self.session.give_back([lease])
+            if execution is None or not execution.has_ended:
+                await self.session.release_in_time([lease])
             raise
         finally:
             held_leases.scopes.pop(lease.task.id, None)
@@ -254,7 +254,7 @@ class Tracker(Tasks):
 
     async def _execution(self, lease: Lease) -> Execution:
         carried = lease.task.carried or Payload()
-        load = self.session.load
+        load = self.session.load_value
         context = await load(lease.task.context)
         return Execution(
             lease,
@@ -265,11 +265,11 @@ class Tracker(Tasks):
             use_case=self.use_case,
         )
 
-    async def _claimed(self, key: str, enter_from: Collection[Status], stage: str | None) -> Lease:
+    async def _claim(self, key: str, from_status: Collection[Status], stage: str | None) -> Lease:
         while True:
             record = await self._record(key)
-            if record.task.status in enter_from:
-                await self._enter(record, stage)
+            if record.task.status in from_status:
+                await self._reopen_task(record, stage)
                 record = await self._record(key)
             task = record.task
             self._check_due(task)
@@ -279,7 +279,7 @@ class Tracker(Tasks):
                     if is_quarantined(task):
                         await self.ledger.leases.begin(lease)
                 except BaseException:
-                    await self.session.give_back([lease])
+                    await self.session.release_in_time([lease])
                     raise
                 return lease
             # Another worker was faster, or the task was given up: the next iteration decides.
@@ -295,15 +295,15 @@ class Tracker(Tasks):
         grace_start = self.session.retry.grace_since(now)
         processing = task.status is Status.PROCESSING
         if processing and (due_at > now or ended_since(task, grace_start)):
-            raise TaskLockedError(key, holder=views.holder(task) or "", until=due_at)
+            raise TaskLockedError(key, holder=views.holder_of(task) or "", until=due_at)
         if due_at > now:
             raise TaskNotDueError(key, due=due_at)
 
-    async def _enter(self, record: Record, stage: str | None) -> None:
+    async def _reopen_task(self, record: Record, stage: str | None) -> None:
         task_filter = TaskFilter(
             statuses=(record.task.status,),
             ids=(record.task.id,),
-            until=record.task.update_time + A_MILLISECOND,
+            until=record.task.update_time + MILLISECOND,
         )
         new_stage = keys.stage(stage) if stage else None
         await self.ledger.admin.reopen(task_filter, stage=new_stage)
@@ -313,13 +313,13 @@ class Tracker(Tasks):
 
         *function* also becomes the handler of the stage with its name.
         """
-        self.use_case.handle(function.__name__, function)
+        self.use_case.add_handler(function.__name__, function)
         handler = self.use_case.handlers[function.__name__]
 
         @functools.wraps(function)
         async def tracked(key: str) -> T:
             async with self.start(key) as execution:
-                await handle(handler, execution)
+                await run_handler(handler, execution)
             result: T = execution.result
             return result
 

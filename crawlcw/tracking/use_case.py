@@ -24,8 +24,8 @@ NO_STAGE = "todo"
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 
 
-class Runs(StrEnum):
-    """Place where a handler runs."""
+class Executor(StrEnum):
+    """Where a handler runs."""
 
     LOOP = "loop"  #: a coroutine function, in the event loop
     THREAD = "thread"  #: a function, which gets a `SyncExecution`
@@ -37,7 +37,7 @@ class Handler:
     """The function for one stage, which returns its result."""
 
     function: Callable[..., Any]
-    runs: Runs
+    executor: Executor
 
 
 class UseCase:
@@ -52,28 +52,30 @@ class UseCase:
         self.chain = tuple(keys.stage(stage) for stage in chain)
         if len(set(self.chain)) < len(self.chain):
             raise UsageError(f"the chain {', '.join(self.chain)} has a stage twice")
-        self.policy: Mapping[str, Any] = checked(policy)
+        self.policy: Mapping[str, Any] = check_settings(policy)
         self.handlers: dict[str, Handler] = {}
 
     @property
-    def first(self) -> str:
+    def first_stage(self) -> str:
         """The stage of a new task."""
         if self.chain:
             return self.chain[0]
         return next(iter(self.handlers), NO_STAGE)
 
-    def named(self, stage: str) -> str:
+    def resolve_stage(self, stage: str) -> str:
         """Return the stage of a task with the ledger's *stage*: the first one for `NO_STAGE`."""
-        return self.first if stage == NO_STAGE else stage
+        return self.first_stage if stage == NO_STAGE else stage
 
-    def places(self, stages: Iterable[str]) -> tuple[str, ...]:
+    def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
         """Return the ledger's names of *stages*: the first one includes `NO_STAGE`."""
         names = dict.fromkeys(stages)
-        return (*names, NO_STAGE) if self.first in names and NO_STAGE not in names else (*names,)
+        return (
+            (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)
+        )
 
-    def after(self, stage: str) -> str | None:
+    def next_stage(self, stage: str) -> str | None:
         """Return the stage that follows in the chain, if any."""
-        stage = self.named(stage)
+        stage = self.resolve_stage(stage)
         if stage not in self.chain:
             return None
         return next(iter(self.chain[self.chain.index(stage) + 1 :]), None)
@@ -93,13 +95,15 @@ class UseCase:
         *process* in a separate process.
         """
 
-        def declared(function: _F) -> _F:
-            self.handle(name or function.__name__, function, process=process)
+        def register(function: _F) -> _F:
+            self.add_handler(name or function.__name__, function, process=process)
             return function
 
-        return declared if function is None else declared(function)
+        return register if function is None else register(function)
 
-    def handle(self, stage: str, function: Callable[..., Any], *, process: bool = False) -> None:
+    def add_handler(
+        self, stage: str, function: Callable[..., Any], *, process: bool = False
+    ) -> None:
         """Register *function* as the handler of *stage*; raises `UsageError`."""
         stage = keys.stage(stage)
         if not callable(function):
@@ -113,8 +117,10 @@ class UseCase:
         is_asynchronous = inspect.iscoroutinefunction(function)
         if process and is_asynchronous:
             raise UsageError(f"stage {stage}: a coroutine function cannot run in a process")
-        runs = Runs.PROCESS if process else Runs.LOOP if is_asynchronous else Runs.THREAD
-        self.handlers[stage] = Handler(function=function, runs=runs)
+        executor = (
+            Executor.PROCESS if process else Executor.LOOP if is_asynchronous else Executor.THREAD
+        )
+        self.handlers[stage] = Handler(function=function, executor=executor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +141,9 @@ class Policy:
     inline_limit: Size = Size("256KiB", "a larger value is kept beside its task's document")
 
     @classmethod
-    def of(cls, written: Mapping[str, Any]) -> Self:
+    def of(cls, stored: Mapping[str, Any]) -> Self:
         """Return the policy that a ledger has recorded, with defaults for the rest."""
-        return replace(cls(), **checked(written))
+        return replace(cls(), **check_settings(stored))
 
     @cached_property
     def retries(self) -> RetryPolicy:
@@ -150,7 +156,7 @@ class Policy:
         )
 
 
-def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of *values* that are not None; raises `SettingsError`."""
     setting_names = {field.name for field in fields(Policy)}
     settings = {name: value for name, value in values.items() if value is not None}
@@ -167,9 +173,9 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def written(values: Mapping[str, Any]) -> dict[str, Any]:
+def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of *values* as a ledger records them: durations in seconds."""
-    settings = checked(values)
+    settings = check_settings(values)
     policy = replace(Policy(), **settings)
     setting_values = {name: getattr(policy, name) for name in settings}
     return {

@@ -14,7 +14,7 @@ from crawlcw.model.task import AttemptError, AttemptRecord, BlobRef, Payload, Re
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 #: Fields that a tracked task and the ledger's task have in common.
-_OF_TASK = (
+_TASK_FIELDS = (
     *("status", "reason", "context", "priority", "retry", "lost", "due"),
     *("create_time", "update_time"),
 )
@@ -51,10 +51,10 @@ class TrackedTask:
             stage=stage,
             data=carried.data,
             results=carried.results,
-            holder=holder(task),
+            holder=holder_of(task),
             errors=record.errors,
             trace=record.trace,
-            **{name: getattr(task, name) for name in _OF_TASK},
+            **{name: getattr(task, name) for name in _TASK_FIELDS},
         )
 
 
@@ -63,30 +63,32 @@ class Page:
     """Some of the tasks that match."""
 
     tasks: tuple[TrackedTask, ...]
-    after: str | None  #: the argument for the next page; None: there are no more
+    next_cursor: str | None  #: argument of `find` for the next page; None: this is the last one
 
 
-def holder(task: Task) -> str | None:
+def holder_of(task: Task) -> str | None:
     """Return the holder of a task, whose token is `holder:n`."""
     return None if task.lock is None else task.lock.partition(":")[0]
 
 
-def written(place: Cursor | Task) -> str:
+def cursor_text(position: Cursor | Task) -> str:
     """Return the position of a task as text."""
-    moment = (place.update_time - _EPOCH) // _MILLISECOND
-    raw = moment.to_bytes(8, "big", signed=True) + place.id
+    milliseconds = (position.update_time - _EPOCH) // _MILLISECOND
+    raw = milliseconds.to_bytes(8, "big", signed=True) + position.id
     return base64.urlsafe_b64encode(raw).decode("ascii")
 
 
-def place(text: str) -> Cursor:
-    """Return the position that `written` encoded; raises `UsageError` for any other text."""
+def parse_cursor(text: str) -> Cursor:
+    """Return the position that `cursor_text` encoded; raises `UsageError` for any other text."""
     try:
         if not isinstance(text, str):
             raise ValueError
         raw = base64.b64decode(text, altchars=b"-_", validate=True)
         if len(raw) != 24:
             raise ValueError
-        moment = _EPOCH + int.from_bytes(raw[:8], "big", signed=True) * _MILLISECOND
+        update_time = _EPOCH + int.from_bytes(raw[:8], "big", signed=True) * _MILLISECOND
     except (ValueError, binascii.Error, OverflowError):
-        raise UsageError("`after` is not what an earlier answer gave") from None
-    return Cursor(update_time=moment, id=raw[8:])
+        raise UsageError(
+            "the cursor is invalid: pass the `next_cursor` of an earlier page"
+        ) from None
+    return Cursor(update_time=update_time, id=raw[8:])

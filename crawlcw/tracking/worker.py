@@ -32,20 +32,20 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import describe_error, printable
 from crawlcw.model.task import Lease
 from crawlcw.model.transitions import ended_since
-from crawlcw.tracking.handling import handle
-from crawlcw.tracking.session import LAST_PATIENCE
+from crawlcw.tracking.handling import run_handler
+from crawlcw.tracking.session import CLOSE_TIMEOUT
 from crawlcw.tracking.tracker import Tracker
 from crawlcw.tracking.use_case import Handler
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_IDLE = 0.05
-_LONGEST_IDLE = 10.0
-_FIRST_RECONNECT = 1.0
-_LONGEST_RECONNECT = 60.0
+_MIN_PAUSE_S = 0.05
+_MAX_PAUSE_S = 10.0
+_MIN_RECONNECT_PAUSE_S = 1.0
+_MAX_RECONNECT_PAUSE_S = 60.0
 #: Tasks that are read in addition while leases have a grace period after an outage.
-_MOST_IN_GRACE = 1_000
-_LONGEST_RETREAT = 0.02
+_GRACE_SCAN = 1_000
+_MAX_RETREAT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class WorkReport:
     """Result of the work, as far as this process knows."""
 
     finish_reason: FinishReason  #: `drained`, `stopped` or `stopped-at-once`
-    done: int  #: stages that ended well
+    succeeded: int  #: stages that ended well
     failed: int  #: attempts that failed
     released: int  #: tasks released at the end
     counts: Counts | None = None  #: of the whole use case; None: not counted in time
@@ -81,7 +81,7 @@ class Worker:
         process. Raises `UsageError`.
         """
         for stage, function in (handlers or {}).items():
-            tracker.use_case.handle(stage, function)
+            tracker.use_case.add_handler(stage, function)
         if not tracker.use_case.handlers:
             raise UsageError(f"the use case {tracker.name} has no handler: nothing could be done")
         if concurrency < 1:
@@ -96,20 +96,20 @@ class Worker:
         self._session = tracker.session
         self._ledger = tracker.ledger
         self._handlers: Mapping[str, Handler] = tracker.use_case.handlers
-        self._stages = tracker.use_case.places(tracker.use_case.handlers)
+        self._stages = tracker.use_case.stored_stages(tracker.use_case.handlers)
         self._pool = Pool(concurrency)
         self._prefetch = prefetch
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
         self._run_alone = RunAlone(self._ledger, self._session.held)
-        self._changed = asyncio.Event()
-        self._idle = _SHORTEST_IDLE
+        self._wake = asyncio.Event()
+        self._pause_s = _MIN_PAUSE_S
         self._stopping = False
-        self._at_once = False
-        self._running: anyio.CancelScope | None = None
-        self._done = self._failed = self._released = 0
-        self._told_of_others = False
+        self._stopping_now = False
+        self._run_scope: anyio.CancelScope | None = None
+        self._succeeded = self._failed = self._released = 0
+        self._warned_of_stages = False
 
     @property
     def in_flight(self) -> int:
@@ -120,16 +120,16 @@ class Worker:
         """Stop soon: finish the running tasks within the grace period, and release the rest."""
         self._stopping = True
         # If the ledger is unavailable, a stop does not wait until it is back.
-        self._session.retry.shorten(max(self.grace, LAST_PATIENCE))
-        self._changed.set()
+        self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
+        self._wake.set()
 
     def stop_now(self) -> None:
         """Stop immediately, and release everything."""
-        self._at_once = True
-        self._session.retry.shorten(LAST_PATIENCE)
+        self._stopping_now = True
+        self._session.retry.shorten(CLOSE_TIMEOUT)
         self.stop()
-        if self._running is not None:
-            self._running.cancel()
+        if self._run_scope is not None:
+            self._run_scope.cancel()
 
     def abandon(self) -> None:
         """Release everything from another thread: the process ends, although `run` does not."""
@@ -150,7 +150,7 @@ class Worker:
         counts = await self._session.retry.in_time(self._ledger.queries.counts)
         return WorkReport(
             finish_reason=reason,
-            done=self._done,
+            succeeded=self._succeeded,
             failed=self._failed,
             released=self._released,
             counts=counts,
@@ -161,38 +161,38 @@ class Worker:
         async with anyio.create_task_group() as task_group:
             task_group.start_soon(self._wake_by_additions)
             task_group.start_soon(cancelled_gently, self._wake_by_changes)
-            with anyio.CancelScope() as self._running:
+            with anyio.CancelScope() as self._run_scope:
                 reason = await self._pool.run(
-                    self._take_turns,
+                    self._work_in_turn,
                     self._pull,
-                    give_back=self._give_back,
+                    give_back=self._release_waiting,
                     grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
                 )
             # `stop_now` may have ended the block at any point.
-            await self._give_back()
+            await self._release_waiting()
             task_group.cancel_scope.cancel()
-        stopped_at_once = self._at_once and reason is not FinishReason.DRAINED
+        stopped_at_once = self._stopping_now and reason is not FinishReason.DRAINED
         return FinishReason.STOPPED_AT_ONCE if stopped_at_once else reason
 
     async def _pull(self) -> FinishReason:
         """Keep the pool filled until it is stopped, or nothing is left to do."""
         while not self._stopping:
-            self._changed.clear()
+            self._wake.clear()
             free_capacity = self._pool.size + self._prefetch - self._pool.dispatched
             is_low = self._pool.waiting <= self._prefetch // 2
             if not (is_low and free_capacity > 0):
-                await self._changed.wait()
-            elif not await self._claim_some(free_capacity):
+                await self._wake.wait()
+            elif not await self._claim_due(free_capacity):
                 horizon = await self._horizon()
                 if horizon is None and not self._pool.dispatched and self._drain:
                     return FinishReason.DRAINED
-                await self._rest(horizon)
+                await self._wait_for_due(horizon)
         return FinishReason.STOPPED
 
-    async def _claim_some(self, free_capacity: int) -> bool:
+    async def _claim_due(self, free_capacity: int) -> bool:
         """Claim up to *free_capacity* due tasks; return whether there were any."""
         grace_start = self._session.retry.grace_since(self._ledger.now())
-        limit = free_capacity if grace_start is None else free_capacity + _MOST_IN_GRACE
+        limit = free_capacity if grace_start is None else free_capacity + _GRACE_SCAN
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         claimable = [
             task
@@ -207,30 +207,30 @@ class Worker:
         for lease in claimed.leases:
             self._pool.put(lease)
         if claimed.leases:
-            self._idle = _SHORTEST_IDLE
+            self._pause_s = _MIN_PAUSE_S
         elif claimed.missed:
             # Others claim the same tasks: a random pause avoids the same rhythm.
-            await anyio.sleep(random.random() * _LONGEST_RETREAT)
+            await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
     async def _horizon(self) -> datetime | None:
         return await self._ledger.queries.horizon(enough=self._ledger.now())
 
-    async def _rest(self, horizon: datetime | None) -> None:
+    async def _wait_for_due(self, horizon: datetime | None) -> None:
         """Pause until other tasks may be due: tasks that are due now are not for this worker.
 
         While no task is due, it only asks for the time of the next one.
         """
         if self._is_due(horizon):
-            self._tell_of_others()
+            self._warn_of_stages()
         while True:
-            pause = self._idle
+            pause = self._pause_s
             if horizon is not None and not self._is_due(horizon):
                 pause = min(pause, (horizon - self._ledger.now()).total_seconds())
             with anyio.move_on_after(pause):
-                await self._changed.wait()
+                await self._wake.wait()
                 return
-            self._idle = min(3 * self._idle, _LONGEST_IDLE)
+            self._pause_s = min(3 * self._pause_s, _MAX_PAUSE_S)
             if self._is_due(horizon):
                 return
             horizon = await self._horizon()
@@ -240,34 +240,34 @@ class Worker:
     def _is_due(self, horizon: datetime | None) -> bool:
         return horizon is not None and horizon <= self._ledger.now()
 
-    def _tell_of_others(self) -> None:
-        if not (self._told_of_others or self._pool.dispatched) and self._idle > 1:
-            self._told_of_others = True
+    def _warn_of_stages(self) -> None:
+        if not (self._warned_of_stages or self._pool.dispatched) and self._pause_s > 1:
+            self._warned_of_stages = True
             logger.warning(
                 "tasks are due whose stages have no handler here (it has: %s)",
                 printable(", ".join(self._handlers)),
                 extra={"event": "stage_unknown"},
             )
 
-    async def _take_turns(self) -> None:
+    async def _work_in_turn(self) -> None:
         while True:
             lease = await self._pool.get()
             try:
                 await self._work_on(lease)
             finally:
                 self._pool.done()
-                self._changed.set()
+                self._wake.set()
 
     async def _work_on(self, lease: Lease) -> None:
         if not self._session.held.holds(lease):
             return  # lost while it waited in the queue
-        handler = self._handlers[self._tracker.use_case.named(lease.task.callback)]
+        handler = self._handlers[self._tracker.use_case.resolve_stage(lease.task.callback)]
         try:
             async with self._tracker.executing(lease) as execution:
                 while not await self._run_alone.enter(lease):
                     pass  # another task had to run alone first
                 async with Cancellation().contained():
-                    await handle(
+                    await run_handler(
                         handler, execution, threads=self._threads, processes=self._processes
                     )
         except anyio.get_cancelled_exc_class():
@@ -297,11 +297,11 @@ class Worker:
                 extra={"event": "task_failed", "key": lease.task.url},
             )
         else:
-            self._done += 1
+            self._succeeded += 1
         finally:
             self._run_alone.leave(lease)
 
-    async def _give_back(self) -> None:
+    async def _release_waiting(self) -> None:
         """Release the tasks that have not begun."""
         if waiting_leases := self._pool.take_back():
             await self._session.release(waiting_leases)
@@ -309,18 +309,18 @@ class Worker:
 
     async def _wake_by_additions(self) -> None:
         while True:
-            await self._tracker.added.wait()
-            self._tracker.added.clear()
-            self._changed.set()
+            await self._tracker.tasks_due.wait()
+            self._tracker.tasks_due.clear()
+            self._wake.set()
 
     async def _wake_by_changes(self) -> None:
         """Poll whenever the store reports a change; otherwise the pauses are enough."""
-        pause = _FIRST_RECONNECT
+        pause = _MIN_RECONNECT_PAUSE_S
         while True:
             try:
                 async for _ in self._ledger.changes.watch():
-                    pause = _FIRST_RECONNECT
-                    self._changed.set()
+                    pause = _MIN_RECONNECT_PAUSE_S
+                    self._wake.set()
             except LedgerUnavailableError as error:
                 logger.debug(
                     "no word of changes: %s", printable(error), extra={"event": "not_watching"}
@@ -328,4 +328,4 @@ class Worker:
             else:
                 return
             await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_RECONNECT)
+            pause = min(2 * pause, _MAX_RECONNECT_PAUSE_S)

@@ -44,7 +44,7 @@ async def measured(ledgers: list[tuple[int, str]], *, rounds: int) -> dict[str, 
 
 async def _round(tracker: Tracker, number: int) -> dict[str, float]:
     ledger, took = tracker.ledger, dict.fromkeys(("add", "page", "claim", "commit", "counts"), 0.0)
-    places = tracker.use_case.places(tracker.use_case.handlers)
+    places = tracker.use_case.stored_stages(tracker.use_case.handlers)
 
     @contextmanager
     def timed(step: str) -> Iterator[None]:

@@ -49,7 +49,7 @@ async def nothing(execution):
 
 def use_case() -> UseCase:
     declared = UseCase("orders", lease=LEASE)
-    declared.handle("charge", nothing)
+    declared.add_handler("charge", nothing)
     return declared
 
 
@@ -71,7 +71,7 @@ async def by_the_ledger(tracker: Tracker, keys: list[str]) -> None:
 
 async def by_a_worker(tracker: Tracker, keys: list[str]) -> None:
     report = await Worker(tracker, concurrency=BATCH // 2, drain=True).run()
-    assert report.done == len(keys), report
+    assert report.succeeded == len(keys), report
 
 
 async def side_by_side(tracker: Tracker, keys: list[str]) -> None:

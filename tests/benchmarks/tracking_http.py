@@ -37,10 +37,12 @@ async def measured(url: str, tasks: int, *, workers: int) -> tuple[float, float]
 async def _work(client: aiohttp.ClientSession, worker: str) -> int:
     """Hold and finish tasks until none is left; return their number."""
     done = 0
-    while held := (await _asked(client, "/hold_task", {"worker": worker, "limit": SHARE}))["tasks"]:
+    while held := (await _asked(client, "/claim_task", {"worker": worker, "limit": SHARE}))[
+        "tasks"
+    ]:
         for task in held:
             ending = {"key": task["key"], "fence": task["fence"], "status": "finished"}
-            await _asked(client, "/set_task", {"worker": worker, **ending})
+            await _asked(client, "/end_task", {"worker": worker, **ending})
         done += len(held)
     return done
 

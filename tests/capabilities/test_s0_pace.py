@@ -54,7 +54,7 @@ async def test_what_is_pulled_and_under_way_at_once_is_set_by_two_numbers(
 
     assert claimed == concurrency + 2
     assert slow.most == concurrency
-    assert report.done == 30
+    assert report.succeeded == 30
 
 
 @pytest.mark.seed("0.22")
@@ -62,7 +62,7 @@ async def test_while_there_is_work_nobody_waits_for_a_timer(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
     # A worker that slept between two pulls would take hours.
-    monkeypatch.setattr("crawlcw.tracking.worker._SHORTEST_IDLE", 3600.0)
+    monkeypatch.setattr("crawlcw.tracking.worker._MIN_PAUSE_S", 3600.0)
     done = 0
 
     async def todo(execution: Execution) -> None:
@@ -74,7 +74,7 @@ async def test_while_there_is_work_nobody_waits_for_a_timer(
         Worker(tracker, {"todo": todo}, concurrency=5, prefetch=0, drain=True).run(), 60
     )
 
-    assert (report.finish_reason, report.done, done) == ("drained", TASKS, TASKS)
+    assert (report.finish_reason, report.succeeded, done) == ("drained", TASKS, TASKS)
 
 
 @contextmanager

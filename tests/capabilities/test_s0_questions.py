@@ -121,9 +121,9 @@ async def test_what_was_given_up_in_the_last_hour_is_looked_at_and_brought_back(
     await tracker.ignore("order-4")
     since = use_cases.clock.time - timedelta(minutes=59)
 
-    dead = await tracker.find(status=Status.IGNORED, reason=Reason.TASK_ERROR, since=since)
+    dead = await tracker.find(status=Status.IGNORED, reason=Reason.TASK_ERROR, changed_since=since)
     assert {task.key for task in dead.tasks} == {"order-1", "order-2"}
-    assert await tracker.retry(since=since) == 2
+    assert await tracker.retry(changed_since=since) == 2
     assert set(await due_keys(tracker)) == {"order-1", "order-2", "order-5"}
     await finish(tracker, "order-1", "order-2")
     statuses = {task.key: task.status async for task in tracker.walk()}
@@ -182,7 +182,7 @@ async def story(store: UseCases) -> list[Any]:
     await first.retry("order-2")
     await second.ignore("order-4")
     store.clock.advance(seconds=1)
-    await first.enter("again", "order-0")
+    await first.reopen("again", "order-0")
     found = [task async for task in second.walk()]
     await store.close()
     return [

@@ -20,7 +20,7 @@ class Door:
     def __init__(self, tracker: Tracker) -> None:
         self.open = asyncio.Event()
         self.begun: list[str] = []
-        tracker.use_case.handle("todo", self._handler())
+        tracker.use_case.add_handler("todo", self._handler())
 
     def _handler(self) -> Callable[..., Any]:
         async def todo(execution: Execution) -> None:
@@ -128,7 +128,7 @@ async def test_a_worker_holds_no_more_than_it_may_and_asks_for_nothing_while_it_
 
     assert (in_ledger, begun, since) == (7, 4, [])
     assert most <= 7
-    assert report.done == 80
+    assert report.succeeded == 80
 
 
 @pytest.mark.seed("1.16")
@@ -152,7 +152,7 @@ async def test_a_long_task_keeps_no_other_from_being_pulled_and_done(tracker: Tr
 async def test_an_idle_worker_hardly_asks_and_begins_at_once_with_what_is_added_here(
     tracker: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.worker._SHORTEST_IDLE", 0.01)
+    monkeypatch.setattr("crawlcw.tracking.worker._MIN_PAUSE_S", 0.01)
     asked = counted(tracker, monkeypatch)
     door = Door(tracker)
     async with Running(Worker(tracker, concurrency=2)):
@@ -173,7 +173,7 @@ async def test_nothing_is_lost_where_the_notices_break_off(
     on_mongodb: UseCases, monkeypatch: pytest.MonkeyPatch
 ):
     # The stream stays closed, so the worker depends on its pauses.
-    monkeypatch.setattr("crawlcw.tracking.worker._FIRST_RECONNECT", NEVER)
+    monkeypatch.setattr("crawlcw.tracking.worker._MIN_RECONNECT_PAUSE_S", NEVER)
     other = await on_mongodb.open()
     with proxied(on_mongodb.url) as (network, url):
         tracker = await on_mongodb.open(url=f"{url}&timeoutMS=1000")

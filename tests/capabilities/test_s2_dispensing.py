@@ -61,7 +61,7 @@ async def test_workers_come_and_go_and_everything_is_done_once(
         # A worker joins at every turn, and every fourth one disappears.
         share = await given(dispenser, f"w{turn}", 5)
         if turn % 4:
-            done += (await dispenser.done(f"w{turn}", share)).accepted
+            done += (await dispenser.finish(f"w{turn}", share)).accepted
         clock.advance(seconds=20)
         assert turn < 50
 
@@ -131,7 +131,7 @@ async def test_the_pool_is_cleared_but_for_what_somebody_holds(
     forced = await tracker.purge(all=True, force=True)
 
     assert (cleared, sorted(left), forced) == (8, held, 2)
-    assert (await dispenser.done("w1", held)).accepted == frozenset()
+    assert (await dispenser.finish("w1", held)).accepted == frozenset()
 
 
 @pytest.mark.seed("2.7")
@@ -143,7 +143,7 @@ async def test_many_are_assigned_at_once_each_with_all_that_its_worker_needs(
 
     assert len({task.key for task in share}) == 20
     assert all(task.data == {"amount": int(task.key[6:])} for task in share)
-    assert {(task.stage, task.attempt, task.fence, task.until) for task in share} == {
+    assert {(task.stage, task.attempt, task.fence, task.expires_at) for task in share} == {
         ("todo", 1, 1, clock.time + timedelta(seconds=60))
     }
 
@@ -199,7 +199,7 @@ async def test_a_pool_made_anew_again_and_again_while_workers_run_loses_and_doub
 
     async def work(name: str) -> None:
         while share := await given(dispenser, name, 4):
-            done.extend((await dispenser.done(name, share)).accepted)
+            done.extend((await dispenser.finish(name, share)).accepted)
 
     async def rebuild() -> None:
         for _ in range(5):
@@ -226,7 +226,7 @@ async def test_a_share_is_topped_up_to_the_limit_and_never_beyond_it(
 ):
     shares = [await given(dispenser, "w1", 3)]
     for _ in range(3):
-        await dispenser.done("w1", shares[-1][:1])
+        await dispenser.finish("w1", shares[-1][:1])
         shares.append(await given(dispenser, "w1", 3))
         assert len(await dispenser.check("w1", pool)) == 3
 
@@ -266,8 +266,8 @@ async def test_done_is_said_of_each_task_and_refused_for_what_is_not_held(
     tracker: Tracker, dispenser: Dispenser, pool: list[str]
 ):
     share = await given(dispenser, "w1", 3)
-    ended = await dispenser.done("w1", [share[0], pool[7], "unknown"], {share[0]: "paid"})
-    again = await dispenser.done("w1", [share[0]], {share[0]: "paid twice"})
+    ended = await dispenser.finish("w1", [share[0], pool[7], "unknown"], {share[0]: "paid"})
+    again = await dispenser.finish("w1", [share[0]], {share[0]: "paid twice"})
 
     assert ended.accepted == again.accepted == {share[0]}
     assert {key: str(why) for key, why in ended.refused.items()} == {
@@ -290,7 +290,7 @@ async def test_whoever_asks_at_the_same_time_loses_nothing_and_holds_nothing_twi
         turn = 0
         while (await tracker.counts())[Status.FINISHED] < len(keys):
             share = await given(dispenser, name, limits[turn % len(limits)])
-            accepted.extend((await dispenser.done(name, share[:2])).accepted)
+            accepted.extend((await dispenser.finish(name, share[:2])).accepted)
             turn += 1
             if not share:
                 await asyncio.sleep(0.005)

@@ -29,16 +29,16 @@ async def test_what_failed_in_the_last_thirty_days_comes_in_one_order_page_by_pa
     await forty_days(tracker, clock)
     asked = {
         "status": (Status.FAILED, Status.IGNORED),
-        "since": clock.time - 29 * DAY,
-        "until": clock.time,
+        "changed_since": clock.time - 29 * DAY,
+        "changed_before": clock.time,
     }
-    found, after, pages = [], None, 0
+    found, cursor, pages = [], None, 0
     while True:
-        page = await tracker.find(**asked, limit=7, after=after)
+        page = await tracker.find(**asked, limit=7, cursor=cursor)
         found += [task.key for task in page.tasks]
         pages += 1
-        after = page.after
-        if after is None:
+        cursor = page.next_cursor
+        if cursor is None:
             break
 
     # Failed and ignored tasks in one order, the last first; today is left out.

@@ -23,7 +23,7 @@ async def test_a_worker_takes_runs_and_records(tracker: Tracker):
     report = await Worker(tracker, {"todo": todo}, concurrency=2, drain=True).run()
     good, bad = [await tracker.get(key) for key in ("good", "bad")]
 
-    assert (report.finish_reason, report.done, report.failed) == ("drained", 1, 3)
+    assert (report.finish_reason, report.succeeded, report.failed) == ("drained", 1, 3)
     assert (good.status, good.data, good.results) == (
         Status.FINISHED,
         {"receipt": 7},

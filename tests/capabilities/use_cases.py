@@ -16,7 +16,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.task import Task, key_id
 from crawlcw.tracking import Policy, Tracker, UseCase
-from crawlcw.tracking.use_case import written
+from crawlcw.tracking.use_case import stored_settings
 from tests.faults.proxy import Proxy, proxied
 from tests.support.ledgers import FakeClock
 
@@ -46,7 +46,9 @@ class UseCases:
         """
         use_case = declared if isinstance(declared, UseCase) else UseCase(self.named(declared))
         ledger = await self._ledger(use_case.name, url or self.url)
-        await ledger.notes.set_policy(written({"backoff_base": 0, **use_case.policy, **policy}))
+        await ledger.notes.set_policy(
+            stored_settings({"backoff_base": 0, **use_case.policy, **policy})
+        )
         policy_now = Policy.of(await ledger.notes.policy())
         tracker = Tracker(ledger, use_case, policy_now, give_up=timedelta(seconds=30))
         self._opened.push_async_callback(tracker.close)

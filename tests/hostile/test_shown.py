@@ -230,11 +230,11 @@ async def test_what_is_stored_of_a_task_is_harmless_in_what_the_server_answers(
         ]
         for task in created:
             await ask("POST", "/create_task", json={"tasks": [task]})
-        await ask("POST", "/hold_task", json={"worker": EVIL, "limit": 1})
-        await ask("POST", "/hold_task", json={"worker": "ann", "limit": 9})
-        await ask("POST", "/set_task", json={"worker": "ann", "key": EVIL, "status": EVIL})
+        await ask("POST", "/claim_task", json={"worker": EVIL, "limit": 1})
+        await ask("POST", "/claim_task", json={"worker": "ann", "limit": 9})
+        await ask("POST", "/end_task", json={"worker": "ann", "key": EVIL, "status": EVIL})
         for headers in ({}, {"Content-Type": "application/json"}):
-            await ask("POST", "/hold_task", data=EVIL.encode(), headers=headers)
+            await ask("POST", "/claim_task", data=EVIL.encode(), headers=headers)
         for path in (
             "/tasks",
             "/stats",

@@ -23,9 +23,9 @@ HEADERS, BODY, IDLE = 1.0, 1.5, 2.0
 LATE = 3.0
 #: Seconds between two bytes of a client that drips.
 DRIP = 0.2
-HALF = b"POST /hold_task HTTP/1.1\r\nHost: localhost\r\nContent-Ty"
+HALF = b"POST /claim_task HTTP/1.1\r\nHost: localhost\r\nContent-Ty"
 HEAD = (
-    b"POST /hold_task HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"POST /claim_task HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: 100000\r\n\r\n"
 )
 
@@ -142,7 +142,7 @@ async def slowest_answer(address: str, *, number: int) -> float:
                     "/create_task", key=str(n)
                 )
                 longest = max(longest, loop.time() - began)
-            assert answer == (200, {"new": 1, "known": 0, "rejected": []})
+            assert answer == (200, {"new": 1, "existing": 0, "rejected": []})
     return longest
 
 
@@ -273,13 +273,13 @@ async def test_an_answer_that_nobody_takes_is_not_kept(
         assert (await client.send("/create_task", large))[0] == 200
         await client.http.close()
         forgotten = asyncio.Event()
-        ended = Connections.ended
+        ended = Connections.forget
 
         def noticed(*arguments: Any) -> None:
             ended(*arguments)
             forgotten.set()
 
-        monkeypatch.setattr(Connections, "ended", noticed)
+        monkeypatch.setattr(Connections, "forget", noticed)
         with socket.create_connection(("127.0.0.1", port_of(client.address))) as greedy:
             greedy.sendall(b"GET /task/a HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asyncio.wait_for(forgotten.wait(), 20)
@@ -320,7 +320,7 @@ async def test_a_process_that_may_open_few_files_takes_fewer_connections(
     assert longest < 1.0
     assert code == 0
     files, full = log.splitlines()
-    assert "this process may open 180 files: at most 52 connections at once, not 256" in files
+    assert "may open 180 files, so the limit of connections is 52, not 256" in files
     assert "WARNING all 52 connections are in use" in full
 
 
@@ -329,6 +329,6 @@ def test_a_process_that_may_open_hardly_any_file_says_so(sqlite_url: str, proces
 
     assert (code, out) == (2, "")
     assert log == (
-        "crawlcw: this process may open 100 files, and 144 are needed to serve: raise the limit "
+        "crawlcw: this process may open 100 files, but the server needs 144: raise the limit "
         "(ulimit -n)\n"
     )

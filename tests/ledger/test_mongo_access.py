@@ -110,9 +110,9 @@ async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: s
     await change_everything(crawler)
     async with served(crawler, inline_limit=1_000) as (client, tracker):
         assert (await client.post("/create_task", key="a", data={"x": "y" * 5_000}))[0] == 200
-        _, held = await client.post("/hold_task", worker="ann")
+        _, held = await client.post("/claim_task", worker="ann")
         ending = {"worker": "ann", "key": "a", "fence": held["tasks"][0]["fence"]}
-        done = await client.post("/set_task", **ending, status="finished", result=["z" * 5_000])
+        done = await client.post("/end_task", **ending, status="finished", result=["z" * 5_000])
         assert done == (200, {"accepted": True})
         watching = tracker.ledger.changes.watch()
         await anext(watching)

@@ -38,17 +38,17 @@ async def test_a_task_is_created_held_renewed_and_finished(ledger_url: str):
     async with served(ledger_url) as (client, _):
         created = await client.post("/create_task", key="a/ä", data={"n": 1}, priority=3)
         again = await client.post("/create_task", key="a/ä", data={"n": 2})
-        _, held = await client.post("/hold_task", worker="ann", limit=5)
+        _, held = await client.post("/claim_task", worker="ann", limit=5)
         renewed = await client.post("/renew_task", worker="ann", keys=["a/ä", "other"])
         ending = {"worker": "ann", "key": "a/ä", "fence": 1, "status": "finished"}
-        done = await client.post("/set_task", **ending, result=[1], data={"n": 9})
-        resent = await client.post("/set_task", **ending, result=[1], data={"n": 9})
+        done = await client.post("/end_task", **ending, result=[1], data={"n": 9})
+        resent = await client.post("/end_task", **ending, result=[1], data={"n": 9})
         _, task = await client.get("/task/a%2F%C3%A4")
 
-        assert created == (200, {"new": 1, "known": 0, "rejected": []})
-        assert again == (200, {"new": 0, "known": 1, "rejected": []})
+        assert created == (200, {"new": 1, "existing": 0, "rejected": []})
+        assert again == (200, {"new": 0, "existing": 1, "rejected": []})
         (assigned,) = held["tasks"]
-        assert assigned.pop("until") > task["create_time"]
+        assert assigned.pop("expires_at") > task["create_time"]
         assert assigned == {
             "key": "a/ä",
             "stage": "todo",
@@ -57,7 +57,7 @@ async def test_a_task_is_created_held_renewed_and_finished(ledger_url: str):
             "fence": 1,
             "attempt": 1,
         }
-        assert renewed == (200, {"held": ["a/ä"]})
+        assert renewed == (200, {"keys": ["a/ä"]})
         assert done == resent == (200, {"accepted": True})
         assert (task["status"], task["data"], task["results"]) == (
             "finished",
@@ -65,7 +65,7 @@ async def test_a_task_is_created_held_renewed_and_finished(ledger_url: str):
             {"todo": [1]},
         )
         assert [(each["worker"], each["event"]) for each in task["trace"]] == [("@ann", "finish")]
-        assert await client.post("/renew_task", worker="ann") == (200, {"held": []})
+        assert await client.post("/renew_task", worker="ann") == (200, {"keys": []})
 
 
 async def test_each_ending_does_what_it_says(ledger_url: str):
@@ -73,15 +73,15 @@ async def test_each_ending_does_what_it_says(ledger_url: str):
         names = ["fail", "last", "spam", "back", "next"]
         tasks = [{"key": key, "priority": -n} for n, key in enumerate(names)]
         await client.post("/create_task", tasks=tasks)
-        await client.post("/hold_task", worker="ann", limit=9)
+        await client.post("/claim_task", worker="ann", limit=9)
 
         async def end(key: str, **said: Any) -> None:
             body = {"worker": "ann", "key": key, "fence": 1, **said}
             for _ in range(2):
-                assert await client.post("/set_task", **body) == (200, {"accepted": True})
+                assert await client.post("/end_task", **body) == (200, {"accepted": True})
 
         await end("fail", status="failed", error="broken")
-        await end("last", status="failed", error="broken", again=False)
+        await end("last", status="failed", error="broken", may_retry=False)
         await end("spam", status="ignored", error="unwanted")
         await end("back", status="released")
         await end("next", status="advanced", stage="print", context={"c": 1}, delay=0)
@@ -97,7 +97,7 @@ async def test_each_ending_does_what_it_says(ledger_url: str):
             "back": ("todo", "todo", None, 0),
             "next": ("todo", "print", None, 0),
         }
-        _, held = await client.post("/hold_task", worker="bob", limit=9, stages=["print"])
+        _, held = await client.post("/claim_task", worker="bob", limit=9, stages=["print"])
         assert [(each["key"], each["context"]) for each in held["tasks"]] == [("next", {"c": 1})]
 
 
@@ -105,19 +105,21 @@ async def test_tasks_are_found_page_by_page_and_counted(ledger_url: str):
     async with served(ledger_url, inline_limit=1_000) as (client, _):
         tasks = [{"key": str(n), "stage": "scan" if n % 2 else "print"} for n in range(5)]
         await client.post("/create_task", tasks=[*tasks, {"key": "big", "data": {"x": "y" * 5000}}])
-        await client.post("/hold_task", worker="ann", limit=1, stages=["scan"])
+        await client.post("/claim_task", worker="ann", limit=1, stages=["scan"])
 
         first = await client.get("/tasks?stage=scan&limit=1")
-        after = first[1]["after"]
-        second = await client.get("/tasks", params={"stage": "scan", "limit": 9, "after": after})
-        waiting = await client.get("/tasks?status=todo&until=9999-12-31T23:59:59Z")
-        failed = await client.get("/tasks?reason=task-error&since=2020-01-01T00:00:00%2B01:00")
+        after = first[1]["next_cursor"]
+        second = await client.get("/tasks", params={"stage": "scan", "limit": 9, "cursor": after})
+        waiting = await client.get("/tasks?status=todo&changed_before=9999-12-31T23:59:59Z")
+        failed = await client.get(
+            "/tasks?reason=task-error&changed_since=2020-01-01T00:00:00%2B01:00"
+        )
         _, stats = await client.get("/stats")
         _, found = await client.get("/tasks?stage=todo")
         _, big = await client.get("/task/big")
 
         assert sorted(keys(first) + keys(second)) == ["1", "3"]
-        assert second[1]["after"] is None
+        assert second[1]["next_cursor"] is None
         assert len(keys(waiting)) == 5
         assert keys(failed) == []
         assert (stats["use_case"], stats["total"], stats["counts"]["processing"]) == (
@@ -126,17 +128,17 @@ async def test_tasks_are_found_page_by_page_and_counted(ledger_url: str):
             1,
         )
         assert stats["next_due"] is not None
-        assert (found["tasks"][0]["data"], found["tasks"][0]["large"]) == (None, ["data"])
-        assert (big["data"], big["large"]) == ({"x": "y" * 5000}, [])
+        assert (found["tasks"][0]["data"], found["tasks"][0]["large_values"]) == (None, ["data"])
+        assert (big["data"], big["large_values"]) == ({"x": "y" * 5000}, [])
 
 
 async def test_a_request_that_is_sent_again_gets_the_same_tasks(ledger_url: str):
     async with served(ledger_url) as (client, _):
         await client.post("/create_task", tasks=[{"key": str(n)} for n in range(6)])
 
-        first = await client.post("/hold_task", worker="ann", limit=2, request="r1")
-        other = await client.post("/hold_task", worker="ann", limit=2, request="r2")
-        again = await client.post("/hold_task", worker="ann", limit=2, request="r1")
+        first = await client.post("/claim_task", worker="ann", limit=2, request="r1")
+        other = await client.post("/claim_task", worker="ann", limit=2, request="r2")
+        again = await client.post("/claim_task", worker="ann", limit=2, request="r1")
 
         assert set(keys(first)) == set(keys(again))
         assert set(keys(first)).isdisjoint(keys(other))
@@ -154,13 +156,13 @@ async def test_two_servers_and_twenty_clients_hand_nothing_out_twice(
 
     async def work(client: Client, name: str) -> None:
         while True:
-            _, held = await client.post("/hold_task", worker=name, limit=4)
+            _, held = await client.post("/claim_task", worker=name, limit=4)
             if not held["tasks"]:
                 return
             for each in held["tasks"]:
                 handed.append(each["key"])
                 ending = {"worker": name, "key": each["key"], "fence": each["fence"]}
-                answer = await client.post("/set_task", **ending, status="finished")
+                answer = await client.post("/end_task", **ending, status="finished")
                 assert answer == (200, {"accepted": True})
 
     async with aiohttp.ClientSession() as http:
@@ -181,11 +183,11 @@ async def test_two_servers_and_twenty_clients_hand_nothing_out_twice(
 
 async def test_a_worker_that_waits_gets_a_task_as_soon_as_it_is_there(sqlite_url: str):
     async with served(sqlite_url) as (client, _):
-        waiting = asyncio.create_task(client.post("/hold_task", worker="ann", wait=30))
+        waiting = asyncio.create_task(client.post("/claim_task", worker="ann", wait=30))
         await client.post("/create_task", key="a")
 
         assert keys(await waiting) == ["a"]
-        assert keys(await client.post("/hold_task", worker="bob", wait=0.01)) == []
+        assert keys(await client.post("/claim_task", worker="bob", wait=0.01)) == []
 
 
 def noted(tracker: Tracker) -> asyncio.Event:
@@ -206,7 +208,7 @@ async def test_the_end_of_the_server_ends_the_waiting_and_not_the_request(sqlite
         asked = noted(tracker)
         async with serving(tracker, host="127.0.0.1", port=0, token=None) as address:
             other = Client(client.http, address)
-            waiting = asyncio.create_task(other.post("/hold_task", worker="ann", wait=30))
+            waiting = asyncio.create_task(other.post("/claim_task", worker="ann", wait=30))
             await asked.wait()
             began = asyncio.get_running_loop().time()
 
@@ -223,7 +225,7 @@ async def connected(
     """Send a request for tasks without its body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
     head = [
-        "POST /hold_task HTTP/1.1",
+        "POST /claim_task HTTP/1.1",
         "Host: localhost",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
@@ -241,11 +243,11 @@ async def test_what_is_not_held_or_not_there_is_refused(ledger_url: str):
         await client.post("/create_task", key="a")
         ending = {"worker": "ann", "status": "finished", "fence": 1}
 
-        nobody = await client.post("/set_task", **ending, key="a")
-        await client.post("/hold_task", worker="bob")
-        stolen = await client.post("/set_task", **ending, key="a")
-        old = await client.post("/set_task", **ending | {"worker": "bob", "fence": 7}, key="a")
-        none = await client.post("/set_task", **ending, key="\x1b[2J")
+        nobody = await client.post("/end_task", **ending, key="a")
+        await client.post("/claim_task", worker="bob")
+        stolen = await client.post("/end_task", **ending, key="a")
+        old = await client.post("/end_task", **ending | {"worker": "bob", "fence": 7}, key="a")
+        none = await client.post("/end_task", **ending, key="\x1b[2J")
         unknown = await client.get("/task/nothing")
 
         assert [each[0] for each in (nobody, stolen, old, none, unknown)] == [409] * 3 + [404] * 2
@@ -270,18 +272,18 @@ async def test_what_is_not_held_or_not_there_is_refused(ledger_url: str):
         ("/create_task", {"tasks": [{"key": 1}]}, "body.tasks.0.key: Input should be a valid str"),
         ("/create_task", {"tasks": [{"key": "a"}] * 1001}, "body.tasks: List should have at most"),
         ("/create_task", [], "body: Input should be"),
-        ("/hold_task", {"worker": "a:b"}, "body.worker: String should match pattern"),
-        ("/hold_task", {"worker": "a", "limit": 1001}, "body.limit: Input should be less than"),
-        ("/hold_task", {"worker": "a", "limit": True}, "body.limit: Input should be a valid int"),
-        ("/hold_task", {"worker": "a", "wait": 31}, "body.wait: Input should be less than or"),
-        ("/set_task", {"worker": "a", "key": "a", "fence": 1}, "body: Unable to extract tag"),
+        ("/claim_task", {"worker": "a:b"}, "body.worker: String should match pattern"),
+        ("/claim_task", {"worker": "a", "limit": 1001}, "body.limit: Input should be less than"),
+        ("/claim_task", {"worker": "a", "limit": True}, "body.limit: Input should be a valid int"),
+        ("/claim_task", {"worker": "a", "wait": 31}, "body.wait: Input should be less than or"),
+        ("/end_task", {"worker": "a", "key": "a", "fence": 1}, "body: Unable to extract tag"),
         (
-            "/set_task",
+            "/end_task",
             {"worker": "a", "key": "a", "fence": 1, "status": "failed"},
             "body.error: Field required",
         ),
         (
-            "/set_task",
+            "/end_task",
             {"worker": "a", "key": "a", "fence": 1, "status": "released", "data": {}},
             "body.data: Extra inputs are not permitted",
         ),
@@ -307,9 +309,12 @@ async def test_what_has_the_wrong_shape_is_refused_by_name(
         ("limit=1e3", "query.limit: Input should be a valid integer"),
         ("limit=1&limit=2", "query.limit: given twice"),
         ("status=dead", "query.status: Input should be 'todo'"),
-        ("since=2024-01-01", "query.since: Input should be a valid datetime"),
-        ("since=0001-01-01T00:00:00%2B23:00", "query.since: Value error, the time is out of range"),
-        ("after=abc", "query.after: String should match pattern"),
+        ("changed_since=2024-01-01", "query.changed_since: Input should be a valid datetime"),
+        (
+            "changed_since=0001-01-01T00:00:00%2B23:00",
+            "query.changed_since: Value error, the time is out of range",
+        ),
+        ("cursor=abc", "query.cursor: String should match pattern"),
         ("page=2", "query.page: Extra inputs are not permitted"),
     ],
 )
@@ -498,9 +503,9 @@ async def test_of_a_declared_use_case_the_chain_is_known(
         ending = {"worker": "ann", "key": "a", "status": "finished"}
         stages = []
         for fence in (1, 2):
-            _, held = await client.post("/hold_task", worker="ann")
+            _, held = await client.post("/claim_task", worker="ann")
             stages.append(held["tasks"][0]["stage"])
-            await client.post("/set_task", **ending, fence=fence)
+            await client.post("/end_task", **ending, fence=fence)
         _, task = await client.get("/task/a")
 
     assert (stages, task["status"]) == (["cut", "show"], "finished")
@@ -577,7 +582,7 @@ def test_without_pydantic_the_command_says_what_to_install(
 async def test_the_servers_metrics_tell_of_requests_and_tasks(sqlite_url: str):
     async with served(sqlite_url) as (client, _):
         await client.post("/create_task", key="a")
-        await client.post("/hold_task", worker="ann", limit=1)
+        await client.post("/claim_task", worker="ann", limit=1)
         await client.get("/task/nobody-knows-this-key")
         await client.get("/no-such-place")
         async with client.http.get(f"{client.address}/metrics") as answer:

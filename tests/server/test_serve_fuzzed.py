@@ -9,8 +9,8 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 
-from crawlcw.server.bodies import LONGEST_WAIT
 from crawlcw.server.operations import OPERATIONS
+from crawlcw.server.requests import MAX_WAIT_S
 from tests.support.servers import TOKEN, served
 
 _HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -62,4 +62,4 @@ def check(cases: Any, statuses: set[int]) -> None:
 
 
 def _is_a_wait(given: Any) -> bool:
-    return isinstance(given, int | float) and 0 < given <= LONGEST_WAIT and given is not True
+    return isinstance(given, int | float) and 0 < given <= MAX_WAIT_S and given is not True

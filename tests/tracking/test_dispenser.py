@@ -12,12 +12,12 @@ from crawlcw.errors import Reason, UsageError
 from crawlcw.model.task import Status
 from crawlcw.tracking import (
     Advance,
-    Assigned,
+    Assignment,
     Dispenser,
     Finish,
     Ignore,
     NewTask,
-    Rebuilt,
+    RebuildReport,
     Refusal,
     Release,
     Tracker,
@@ -45,7 +45,7 @@ def dispenser(tracker: Tracker) -> Dispenser:
     return Dispenser(tracker)
 
 
-def keys(assigned: list[Assigned]) -> list[str]:
+def keys(assigned: list[Assignment]) -> list[str]:
     return [each.key for each in assigned]
 
 
@@ -72,14 +72,14 @@ async def test_a_share_is_handed_out_by_priority_with_all_that_is_known_of_each(
     assigned = await dispenser.assign("ann", 2)
 
     assert keys(assigned) == ["first", "second"]
-    assert assigned[0] == Assigned(
+    assert assigned[0] == Assignment(
         key="first",
         stage="todo",
         data={"n": 1},
         context={"c": 2},
         fence=1,
         attempt=1,
-        until=clock.time + TTL,
+        expires_at=clock.time + TTL,
     )
     assert (await tracker.get("first")).holder == "@ann"
 
@@ -89,7 +89,7 @@ async def test_a_worker_gets_its_own_unfinished_ones_first_and_is_topped_up_to_t
 ):
     await add(tracker, "a", "b", "c", "d", "e")
     await dispenser.assign("ann", 3)
-    await dispenser.done("ann", ["b"])
+    await dispenser.finish("ann", ["b"])
     await tracker.add("urgent", priority=9)
     clock.advance(seconds=40)
 
@@ -97,7 +97,7 @@ async def test_a_worker_gets_its_own_unfinished_ones_first_and_is_topped_up_to_t
 
     assert keys(again)[:2] == ["a", "c"]
     assert set(keys(again)[2:]) == {"urgent", "d"}
-    assert {each.until for each in again} == {clock.time + TTL}
+    assert {each.expires_at for each in again} == {clock.time + TTL}
 
 
 async def test_asking_for_less_gives_the_surplus_to_others_at_once(
@@ -200,7 +200,7 @@ async def test_workers_known_by_name_are_not_on_the_list_of_workers(
 ):
     await tracker.add("a")
     await dispenser.assign("ann", 1)
-    await dispenser.done("ann", ["a"])
+    await dispenser.finish("ann", ["a"])
 
     assert await tracker.ledger.workers.all() == []
 
@@ -222,7 +222,7 @@ async def test_done_finishes_with_a_result_and_says_what_was_not_accepted(
     await add(tracker, "a", "b", "c")
     await dispenser.assign("ann", 2)
 
-    ended = await dispenser.done("ann", ["a", "b", "c", "nothing"], {"a": {"sum": 3}})
+    ended = await dispenser.finish("ann", ["a", "b", "c", "nothing"], {"a": {"sum": 3}})
 
     assert ended.accepted == {"a", "b"}
     assert ended.refused == {"c": Refusal.NOT_HELD, "nothing": Refusal.NOT_FOUND}
@@ -238,12 +238,12 @@ async def test_done_sent_again_is_accepted_and_recorded_once(
     await tracker.add("a")
     await dispenser.assign("ann", 1)
 
-    both = await asyncio.gather(*(d.done("ann", ["a"]) for d in (dispenser, other_server)))
-    later = await other_server.done("ann", ["a"], fences={"a": 1})
+    both = await asyncio.gather(*(d.finish("ann", ["a"]) for d in (dispenser, other_server)))
+    later = await other_server.finish("ann", ["a"], fences={"a": 1})
 
     assert [each.accepted for each in (*both, later)] == [{"a"}] * 3
     assert len((await tracker.get("a")).trace) == 1
-    assert (await dispenser.done("bob", ["a"])).refused == {"a": Refusal.NOT_HELD}
+    assert (await dispenser.finish("bob", ["a"])).refused == {"a": Refusal.NOT_HELD}
     assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_HELD}
 
 
@@ -259,8 +259,8 @@ async def test_a_late_done_is_refused_once_somebody_else_holds_the_task(
 
     assert late.refused == {"a": Refusal.NOT_HELD}
     assert await status(tracker, "a") is Status.PROCESSING
-    assert (await dispenser.done("bob", ["a"], {"a": "good"})).accepted == {"a"}
-    assert (await dispenser.done("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
+    assert (await dispenser.finish("bob", ["a"], {"a": "good"})).accepted == {"a"}
+    assert (await dispenser.finish("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
     task = await tracker.get("a")
     assert (task.data, task.results) == ({"text": BIG}, {"todo": "good"})
 
@@ -283,7 +283,7 @@ async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_a
         return await commit(settlements)
 
     monkeypatch.setattr(tracker.ledger.outcomes, "commit", overtaken)
-    ended = await asyncio.gather(*(dispenser.done(holders[name], [name]) for name in names))
+    ended = await asyncio.gather(*(dispenser.finish(holders[name], [name]) for name in names))
 
     assert ended[0].refused == {"0": Refusal.NOT_HELD}
     assert [each.accepted for each in ended[1:]] == [{name} for name in names[1:]]
@@ -338,12 +338,12 @@ async def test_done_goes_on_to_the_next_stage_of_a_chain(store: LedgerFactory):
     await tracker.add("a", context={"c": BIG})
     await dispenser.assign("ann", 1)
 
-    assert (await dispenser.done("ann", ["a"])).accepted == {"a"}
-    assert (await dispenser.done("ann", ["a"])).accepted == {"a"}  # sent again
+    assert (await dispenser.finish("ann", ["a"])).accepted == {"a"}
+    assert (await dispenser.finish("ann", ["a"])).accepted == {"a"}  # sent again
 
     (assigned,) = await dispenser.assign("ann", 1)
     assert (assigned.stage, assigned.context) == ("print", {"c": BIG})
-    await dispenser.done("ann", ["a"])
+    await dispenser.finish("ann", ["a"])
     assert await status(tracker, "a") is Status.FINISHED
 
 
@@ -355,7 +355,7 @@ async def test_a_failure_spends_an_attempt_and_the_last_one_gives_the_task_up(
 
     failed = await dispenser.fail("ann", ["a"], "broken \x1b[2J")
     again = await dispenser.fail("ann", ["a"], "broken")
-    await dispenser.fail("ann", ["b"], "never", again=False)
+    await dispenser.fail("ann", ["b"], "never", may_retry=False)
 
     assert failed.accepted == again.accepted == {"a"}
     task = await tracker.get("a")
@@ -373,7 +373,9 @@ async def test_an_unwanted_task_is_ignored_and_a_released_one_is_as_it_was(
     await add(tracker, "a", "b")
     await dispenser.assign("ann", 2)
 
-    ended = await dispenser.end("ann", {"a": Ignore(why="spam"), "b": Release(), "c": Release()})
+    ended = await dispenser.end(
+        "ann", {"a": Ignore(message="spam"), "b": Release(), "c": Release()}
+    )
     again = await dispenser.end("ann", {"b": Release()}, fences={"b": 1})
     not_so = await dispenser.end("ann", {"a": Release()}, fences={"a": 1})
 
@@ -394,12 +396,12 @@ async def test_a_rebuild_makes_exactly_the_mapping_wait(
 ):
     await add(tracker, "done", "assigned", "given-up", "failed", "stays", "goes")
     await dispenser.assign("ann", 4)
-    await dispenser.done("ann", ["done"])
-    await dispenser.fail("ann", ["given-up"], "no", again=False)
+    await dispenser.finish("ann", ["done"])
+    await dispenser.fail("ann", ["given-up"], "no", may_retry=False)
     await dispenser.fail("ann", ["failed"], "no")
     mapping = {"done": 9, "given-up": 9, "assigned": 9, "failed": 2, "stays": 7, "new": 8}
 
-    assert await dispenser.rebuild(mapping) == Rebuilt(added=1, prioritised=2, withdrawn=1)
+    assert await dispenser.rebuild(mapping) == RebuildReport(added=1, prioritised=2, withdrawn=1)
 
     found = {
         key: ((await tracker.get(key)).status, (await tracker.get(key)).priority)
@@ -423,12 +425,12 @@ async def test_a_rebuild_makes_exactly_the_mapping_wait(
 async def test_a_rebuild_goes_on_from_batch_to_batch(
     tracker: Tracker, dispenser: Dispenser, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.dispenser._AT_ONCE", 3)
+    monkeypatch.setattr("crawlcw.tracking.dispenser._BATCH_SIZE", 3)
     await tracker.add_many(str(n) for n in range(10))
 
     rebuilt = await dispenser.rebuild({str(n): 1 for n in range(5, 17)})
 
-    assert rebuilt == Rebuilt(added=7, prioritised=5, withdrawn=5)
+    assert rebuilt == RebuildReport(added=7, prioritised=5, withdrawn=5)
     assert set(keys(await dispenser.assign("ann", 99))) == {str(n) for n in range(5, 17)}
 
 
@@ -442,7 +444,7 @@ async def test_two_rebuilds_at_once_beside_workers_keep_what_both_have_and_lose_
     async def work(desk: Dispenser) -> None:
         for _ in range(3):
             share = keys(await desk.assign("ann", 3))
-            done.extend((await desk.done("ann", share)).accepted)
+            done.extend((await desk.finish("ann", share)).accepted)
 
     await asyncio.gather(
         desks[0].rebuild({str(n): n for n in range(10, 40)}),

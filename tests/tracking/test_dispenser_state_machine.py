@@ -120,7 +120,11 @@ class DispenserMachine(StoreMachine):
                 task.bereft = task.bereft or taken_over
                 task.fence, task.last, task.before = each.fence, None, None
             task.status, task.holder, task.due = Status.PROCESSING, worker, self.now + TTL
-            assert (each.fence, each.until, each.attempt) == (task.fence, task.due, task.retry + 1)
+            assert (each.fence, each.expires_at, each.attempt) == (
+                task.fence,
+                task.due,
+                task.retry + 1,
+            )
 
     def is_lost_again(self, key: str) -> bool:
         task = self.known[key]
@@ -160,7 +164,7 @@ class DispenserMachine(StoreMachine):
     def done(self, desk, worker, keys):
         mine = self.held_by(worker) & set(keys)
 
-        accepted = self.run(self.desks[desk].done(worker, keys)).accepted
+        accepted = self.run(self.desks[desk].finish(worker, keys)).accepted
 
         self.check_accepted(accepted, mine, (worker, "done"), keys)
         for key in mine:
@@ -235,7 +239,7 @@ class DispenserMachine(StoreMachine):
         self.store.clock.advance(seconds=3_600)
         share = self.run(self.desks[1].assign("last", 100))
         assert {each.key for each in share} == left, resting
-        assert self.run(self.desks[0].done("last", left)).accepted == left
+        assert self.run(self.desks[0].finish("last", left)).accepted == left
 
 
 _ENDED = (Status.FINISHED, Status.IGNORED)

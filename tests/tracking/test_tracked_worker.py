@@ -51,7 +51,7 @@ async def test_it_never_holds_more_than_it_has_under_way_and_prefetches(tracker:
 
     report = await draining(tracker, charge, concurrency=4, prefetch=3).run()
 
-    assert (report.finish_reason, report.done, report.failed) == ("drained", 60, 0)
+    assert (report.finish_reason, report.succeeded, report.failed) == ("drained", 60, 0)
     # Held tasks include finished ones that are not yet written.
     assert max(number for number, _ in held) <= 4 + 3
     assert max(number for _, number in held) == 4
@@ -82,7 +82,7 @@ def resting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     rest = Worker._rest
 
     async def rest_long(worker: Worker, horizon: datetime | None) -> None:
-        worker._idle = 3600.0
+        worker._pause_s = 3600.0
         event.set()
         await rest(worker, horizon)
 
@@ -147,7 +147,7 @@ def measured(key: str, data: dict[str, Any], context: dict[str, Any]) -> Any:
 
 async def test_a_handler_may_run_in_a_process_and_its_death_costs_an_attempt_alone(ledger_url: str):
     orders = UseCase("orders", max_retry=2, backoff_base=0)
-    orders.handle("measure", measured, process=True)
+    orders.add_handler("measure", measured, process=True)
     async with Tracker.open(ledger_url, orders) as tracker:
         whats = ("is well", "dies", "fails", "is unwanted")
         await tracker.add_many(NewTask(what, {"what": what}) for what in whats)
@@ -183,7 +183,7 @@ async def test_however_often_workers_are_restarted_a_task_has_its_attempts_and_n
         raise ValueError("never")
 
     orders = UseCase("orders", max_retry=4, backoff_base=0)
-    orders.handle("charge", charge)
+    orders.add_handler("charge", charge)
     keys = [f"order-{n}" for n in range(15)]
     reasons = []
     while "drained" not in reasons:

@@ -215,7 +215,7 @@ async def test_what_was_taken_over_is_neither_saved_nor_finished(tracker: Tracke
                     with pytest.raises(LeaseLostError):
                         await execution.checkpoint()
                     second.data["by"] = "the second"
-                assert execution.ended
+                assert execution.has_ended
                 raise LeaseLostError("as the checkpoint said")
 
     task = await tracker.get("order-1")
@@ -288,7 +288,7 @@ async def test_an_execution_may_be_ignored_failed_for_good_or_given_back(tracker
     async with tracker.start("corrupt") as execution:
         await execution.ignore("its header is \x1b[31m broken")
     async with tracker.start("hopeless") as execution:
-        await execution.fail("the account is closed", again=False)
+        await execution.fail("the account is closed", may_retry=False)
     async with tracker.start("later") as execution:
         await execution.release()
 
@@ -420,8 +420,8 @@ async def test_a_second_pass_takes_up_what_is_finished(tracker: Tracker):
         async with tracker.start(f"v{n}") as execution:
             execution.result = n
 
-    assert await tracker.enter("thumbnail", all=True) == 2
-    assert await tracker.enter("thumbnail", all=True) == 0  # the tasks are no longer finished
+    assert await tracker.reopen("thumbnail", all=True) == 2
+    assert await tracker.reopen("thumbnail", all=True) == 0  # the tasks are no longer finished
 
     async with tracker.start("v0") as execution:
         assert (execution.stage, execution.results) == ("thumbnail", {"todo": 0})
@@ -449,7 +449,7 @@ async def test_what_a_source_has_yielded_does_not_wait_for_more(tracker: Tracker
 
     async def orders() -> AsyncIterator[str]:
         yield "order-1"
-        await tracker.added.wait()
+        await tracker.tasks_due.wait()
         assert (await tracker.get("order-1")).status is Status.TODO
         yield "order-2"
         raise GoneError
@@ -475,7 +475,7 @@ async def test_questions_are_answered_in_one_order_over_all_statuses(tracker: Tr
     for n in range(5):
         async with tracker.start(f"t{n}") as execution:
             if n % 2:
-                await execution.fail("odd", again=False)
+                await execution.fail("odd", may_retry=False)
 
     seen = [task async for task in tracker.walk(limit=4)]
 
@@ -485,14 +485,14 @@ async def test_questions_are_answered_in_one_order_over_all_statuses(tracker: Tr
     assert {task.key for task in seen[:5]} == {f"t{n}" for n in range(5)}
     failed = await tracker.find(reason=Reason.TASK_ERROR)
     assert {task.key for task in failed.tasks} == {"t1", "t3"}
-    assert failed.after is None
+    assert failed.next_cursor is None
     assert await tracker.reasons() == {"task-error": 2}
     month_ago = tracker.ledger.now() - timedelta(days=30)
-    recent = await tracker.find(status=Status.IGNORED, since=month_ago)
+    recent = await tracker.find(status=Status.IGNORED, changed_since=month_ago)
     assert len(recent.tasks) == 2
-    assert not (await tracker.find(status=Status.IGNORED, until=month_ago)).tasks
-    with pytest.raises(UsageError, match="after"):
-        await tracker.find(after="not one of ours")
+    assert not (await tracker.find(status=Status.IGNORED, changed_before=month_ago)).tasks
+    with pytest.raises(UsageError, match="cursor"):
+        await tracker.find(cursor="not one of ours")
 
 
 async def test_a_decorated_function_works_on_the_task_of_its_key(tracker: Tracker):
@@ -674,7 +674,7 @@ async def test_an_empty_list_of_keys_changes_nothing(tracker: Tracker):
         with pytest.raises(UsageError, match="all=True"):
             await change(*none)
     with pytest.raises(UsageError, match="all=True"):
-        await tracker.enter("again", *none)
+        await tracker.reopen("again", *none)
     with pytest.raises(UsageError, match="either some keys or all=True"):
         await tracker.purge("a", all=True)
 
@@ -692,15 +692,15 @@ async def test_a_stage_has_the_tasks_that_were_added_without_one(tracker: Tracke
         await downloads.add("6", stage="publish")
 
         page = await downloads.find(stage="download", limit=3)
-        rest = await downloads.find(stage="download", limit=3, after=page.after)
+        rest = await downloads.find(stage="download", limit=3, cursor=page.next_cursor)
 
         assert {task.stage for task in (*page.tasks, *rest.tasks)} == {"download"}
         assert sorted(task.key for task in (*page.tasks, *rest.tasks)) == ["1", "2", "3", "4", "5"]
-        assert rest.after is None
+        assert rest.next_cursor is None
         assert (await downloads.get("1")).stage == "download"
         for key in ("1", "4"):
             async with downloads.start(key) as execution:
-                await execution.fail("no", again=False)
+                await execution.fail("no", may_retry=False)
         assert await downloads.retry(stage="publish") == 0
         assert await downloads.retry(stage="download") == 2
         assert await downloads.ignore(stage="download") == 5
@@ -715,13 +715,13 @@ async def test_a_stage_has_the_tasks_that_were_added_without_one(tracker: Tracke
         {"reason": "junk"},
         {"stage": {"$gt": ""}},
         {"stage": ""},
-        {"since": datetime(2020, 1, 1)},  # noqa: DTZ001  # refused on purpose
-        {"until": timedelta(days=1)},
-        {"since": datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))},
+        {"changed_since": datetime(2020, 1, 1)},  # noqa: DTZ001  # refused on purpose
+        {"changed_before": timedelta(days=1)},
+        {"changed_since": datetime.max.replace(tzinfo=timezone(-timedelta(hours=5)))},
         {"limit": 2**70},
         {"limit": True},
         {"limit": "5"},
-        {"after": 5},
+        {"cursor": 5},
     ],
     ids=str,
 )
@@ -737,14 +737,14 @@ async def test_a_question_that_makes_no_sense_is_refused(
 async def test_a_status_and_a_reason_may_be_named(tracker: Tracker):
     await tracker.add_many(["a", "b"])
     async with tracker.start("a") as execution:
-        await execution.fail("no", again=False)
+        await execution.fail("no", may_retry=False)
 
     found = await tracker.find(status="ignored", reason="task-error")
 
     assert [task.key for task in found.tasks] == ["a"]
-    async with tracker.start("a", enter_from="ignored"):
+    async with tracker.start("a", from_status="ignored"):
         pass
-    assert await tracker.enter("again", enter_from=["finished", Status.IGNORED]) == 1
+    assert await tracker.reopen("again", from_status=["finished", Status.IGNORED]) == 1
 
 
 async def test_adding_a_known_task_leaves_no_large_value_behind(tracker: Tracker):

@@ -25,7 +25,7 @@ from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 from crawlcw.tracking import NewTask, Tracker, keys
-from crawlcw.tracking.tracker import CHUNK
+from crawlcw.tracking.tracker import CHUNK_SIZE
 
 
 @click.command("add")
@@ -204,7 +204,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
         keys.stage(stage)
     total = Added()
     async with Tracker.open(ledger_url, name) as tracker:
-        async for chunk in in_chunks(tasks, at_once=CHUNK):
+        async for chunk in in_chunks(tasks, at_once=CHUNK_SIZE):
             result = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )

@@ -121,6 +121,6 @@ def _summed_up(name: str, report: WorkReport) -> str:
         numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
         counts_text = f"{name} has {', '.join(numbers)}"
     return (
-        f"{report.finish_reason}: {report.done:,} done, {report.failed:,} failed attempts, "
+        f"{report.finish_reason}: {report.succeeded:,} done, {report.failed:,} failed attempts, "
         f"{report.released:,} released here; {counts_text}"
     )

@@ -7,86 +7,88 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from crawlcw.errors import Reason
 from crawlcw.model.task import AttemptError, AttemptRecord, BlobRef, Status
-from crawlcw.server.bodies import StatusName
+from crawlcw.server.requests import StatusName
 from crawlcw.tracking import TrackedTask
 
 
-def _name(status: Status) -> str:
+def _status_name(status: Status) -> str:
     return status.name.lower()
 
 
-def _inline(value: Any) -> Any:
+def _null_if_blob(value: Any) -> Any:
     return None if isinstance(value, BlobRef) else value
 
 
-class Answer(BaseModel):
+class ResponseModel(BaseModel):
     """Base of all response bodies: frozen, without undeclared fields, made from any object."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
-class Error(Answer):
+class Error(ResponseModel):
     """The reason of a refusal."""
 
     error: str = Field(description="One sentence.")
 
 
-class RejectedTask(Answer):
+class RejectedTask(ResponseModel):
     """A task that the ledger cannot hold."""
 
     key: str
     error: str
 
 
-class Created(Answer):
-    """Numbers of added tasks: new ones, and known ones, which did not change."""
+class Created(ResponseModel):
+    """Numbers of added tasks: new ones, and existing ones, which did not change."""
 
     new: int
-    known: int
+    existing: int
     rejected: list[RejectedTask]
 
 
-class HeldTask(Answer):
+class ClaimedTask(ResponseModel):
     """A task that the worker holds."""
 
     key: str
     stage: str
     data: dict[str, Any]
     context: dict[str, Any]
-    fence: int = Field(description="The number of this claim; `set_task` takes it.")
+    fence: int = Field(description="The number of this claim; `end_task` takes it.")
     attempt: int
-    until: datetime = Field(description="End of the lease, unless the worker renews it before.")
+    expires_at: datetime = Field(
+        description="End of the lease, unless the worker renews it before."
+    )
 
 
-class Held(Answer):
+class ClaimedTasks(ResponseModel):
     """The tasks that the worker holds now."""
 
-    tasks: list[HeldTask]
+    tasks: list[ClaimedTask]
 
 
-class Accepted(Answer):
+class Accepted(ResponseModel):
     """The worker's report is recorded, now or by an earlier request."""
 
     accepted: Literal[True] = True
 
 
-class Renewed(Answer):
+class Renewed(ResponseModel):
     """The keys of the tasks that the worker still holds."""
 
-    held: list[str]
+    keys: list[str]
 
 
-class TaskView(Answer):
+class TaskView(ResponseModel):
     """All fields of a task."""
 
     key: str
     stage: str
-    status: Annotated[StatusName, BeforeValidator(_name)]
+    status: Annotated[StatusName, BeforeValidator(_status_name)]
     reason: Reason | None
-    data: Annotated[dict[str, Any] | None, BeforeValidator(_inline)]
-    results: dict[str, Annotated[Any, BeforeValidator(_inline)]]
-    context: Annotated[dict[str, Any] | None, BeforeValidator(_inline)]
-    large: list[str] = Field(
+    data: Annotated[dict[str, Any] | None, BeforeValidator(_null_if_blob)]
+    results: dict[str, Annotated[Any, BeforeValidator(_null_if_blob)]]
+    context: Annotated[dict[str, Any] | None, BeforeValidator(_null_if_blob)]
+    large_values: list[str] = Field(
         description="Names of the values that are null here because of their size, such as `data` "
         "or `results.scan`: `/task/{key}` returns them."
     )
@@ -105,19 +107,21 @@ class TaskView(Answer):
         """Return a tracked task."""
         stored_values = {"data": task.data, "context": task.context}
         stored_values |= {f"results.{stage}": result for stage, result in task.results.items()}
-        large = [name for name, value in stored_values.items() if isinstance(value, BlobRef)]
-        fields = {name: getattr(task, name) for name in cls.model_fields if name != "large"}
-        return cls(large=large, **fields)
+        large_values = [name for name, value in stored_values.items() if isinstance(value, BlobRef)]
+        fields = {name: getattr(task, name) for name in cls.model_fields if name != "large_values"}
+        return cls(large_values=large_values, **fields)
 
 
-class Found(Answer):
+class TaskPage(ResponseModel):
     """One page of matching tasks, the last changed first."""
 
     tasks: list[TaskView]
-    after: str | None = Field(description="Cursor of the next page; null: this is the last page.")
+    next_cursor: str | None = Field(
+        description="Cursor of the next page; null: this is the last page."
+    )
 
 
-class Counts(Answer):
+class Counts(ResponseModel):
     """Number of tasks with each status."""
 
     todo: int
@@ -127,7 +131,7 @@ class Counts(Answer):
     ignored: int
 
 
-class Stats(Answer):
+class Stats(ResponseModel):
     """Counts of the use case's tasks."""
 
     use_case: str

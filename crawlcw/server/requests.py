@@ -12,29 +12,29 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from crawlcw.errors import Reason
 from crawlcw.tracking.keys import LARGEST_PRIORITY, LONGEST_KEY
 
-MOST_TASKS = 1_000
-LONGEST_WAIT = 30.0
+MAX_TASKS = 1_000
+MAX_WAIT_S = 30.0
 _TEN_YEARS = 315_360_000.0
 _LARGEST_FENCE = (1 << 53) - 1  # the largest integer that a JSON number holds in all languages
 _DIGITS = re.compile(r"-?[0-9]{1,18}")
-_MOMENT = re.compile(
+_TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
     re.IGNORECASE,
 )
 
 
-def _whole(value: object) -> object:
+def _to_integer(value: object) -> object:
     # JSON has a single type of number, in which 3.0 is an integer.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def digits(given: object) -> object:
+def integer_of_digits(value: object) -> object:
     """Return the number of a text of digits, anything else unchanged."""
-    return int(given) if isinstance(given, str) and _DIGITS.fullmatch(given) else given
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
-def _moment(value: object) -> object:
-    if not isinstance(value, str) or not _MOMENT.fullmatch(value):
+def _to_utc(value: object) -> object:
+    if not isinstance(value, str) or not _TIMESTAMP.fullmatch(value):
         return value
     try:
         return datetime.fromisoformat(value.upper()).astimezone(UTC)
@@ -47,28 +47,32 @@ Key = Annotated[
     Field(min_length=1, max_length=LONGEST_KEY, description="At most 1,024 bytes in UTF-8."),
 ]
 Stage = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
-Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
-Fence = Annotated[int, Field(ge=1, le=_LARGEST_FENCE), BeforeValidator(_whole)]
-Priority = Annotated[int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY), BeforeValidator(_whole)]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
+Fence = Annotated[int, Field(ge=1, le=_LARGEST_FENCE), BeforeValidator(_to_integer)]
+Priority = Annotated[
+    int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY), BeforeValidator(_to_integer)
+]
 Seconds = Annotated[float, Field(ge=0, le=_TEN_YEARS)]
-Moment = Annotated[datetime, BeforeValidator(_moment)]
+UtcTime = Annotated[datetime, BeforeValidator(_to_utc)]
 Cursor = Annotated[
-    # 24 bytes in base64 that begin with a time, see `views.written`.
+    # 24 bytes in base64 that begin with a time, see `views.cursor_text`.
     str,
-    Field(pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`after` of an earlier answer."),
+    Field(
+        pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`next_cursor` of an earlier response."
+    ),
 ]
 OneReason = Annotated[Reason, Field(strict=False)]
 StatusName = Literal["todo", "failed", "processing", "finished", "ignored"]
 
 
-class Asked(BaseModel):
+class RequestModel(BaseModel):
     """Base of all requests: strict types, and no undeclared fields."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class NewTask(Asked):
-    """A task to add. A known task does not change."""
+class NewTask(RequestModel):
+    """A task to add. An existing task does not change."""
 
     key: Key
     data: dict[str, Any] = {}
@@ -78,17 +82,17 @@ class NewTask(Asked):
     delay: Seconds = 0.0
 
 
-class NewTasks(Asked):
+class NewTasks(RequestModel):
     """Several tasks to add."""
 
-    tasks: Annotated[list[NewTask], Field(max_length=MOST_TASKS)]
+    tasks: Annotated[list[NewTask], Field(max_length=MAX_TASKS)]
 
 
 #: Discriminators of bodies with several shapes.
 TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
-def _kind(body: object) -> str:
+def _tag_of(body: object) -> str:
     return "many" if isinstance(body, NewTasks) or "tasks" in _members(body) else "one"
 
 
@@ -97,32 +101,32 @@ def _members(body: object) -> dict[str, Any]:
 
 
 CreateTask = Annotated[
-    Annotated[NewTask, Tag("one")] | Annotated[NewTasks, Tag("many")], Discriminator(_kind)
+    Annotated[NewTask, Tag("one")] | Annotated[NewTasks, Tag("many")], Discriminator(_tag_of)
 ]
 
 
-class HoldTask(Asked):
-    """A worker asks for its share."""
+class ClaimTask(RequestModel):
+    """A worker claims tasks."""
 
-    worker: Word
-    limit: Annotated[int, Field(ge=0, le=MOST_TASKS), BeforeValidator(_whole)] = 1
+    worker: Identifier
+    limit: Annotated[int, Field(ge=0, le=MAX_TASKS), BeforeValidator(_to_integer)] = 1
     stages: Annotated[list[Stage], Field(min_length=1, max_length=100)] | None = Field(
         default=None, description="New tasks are of these stages only."
     )
-    wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = Field(
+    wait: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = Field(
         default=0.0, description="Seconds to wait for a task if none is due."
     )
-    request: Word | None = Field(
+    request: Identifier | None = Field(
         default=None,
         description="An idempotency key of the worker: a repeated request with it returns the "
         "tasks of the first answer that the worker still holds.",
     )
 
 
-class Report(Asked):
+class Report(RequestModel):
     """How a worker ends a task that it holds."""
 
-    worker: Word
+    worker: Identifier
     key: Key
     fence: Fence
 
@@ -151,14 +155,14 @@ class Failed(Report):
 
     status: Literal["failed"]
     error: str
-    again: bool = Field(default=True, description="False: this was the last attempt.")
+    may_retry: bool = Field(default=True, description="False: this was the last attempt.")
 
 
 class Ignored(Report):
     """The task is unwanted and ends."""
 
     status: Literal["ignored"]
-    why: str = Field(alias="error")
+    message: str = Field(alias="error")
 
 
 class Released(Report):
@@ -167,29 +171,29 @@ class Released(Report):
     status: Literal["released"]
 
 
-SetTask = Annotated[
+EndTask = Annotated[
     Finished | Advanced | Failed | Ignored | Released, Field(discriminator="status")
 ]
 
 
-class RenewTask(Asked):
+class RenewTask(RequestModel):
     """A worker renews its leases: those of `keys`, or all."""
 
-    worker: Word
-    keys: Annotated[list[Key], Field(max_length=MOST_TASKS)] | None = None
+    worker: Identifier
+    keys: Annotated[list[Key], Field(max_length=MAX_TASKS)] | None = None
 
 
-class FindTasks(Asked):
-    """A filter of tasks; `since` and `until` bound the last change of their status."""
+class FindTasks(RequestModel):
+    """A filter of tasks; the two times bound the last change of their status."""
 
     status: StatusName | None = None
     reason: OneReason | None = None
     stage: Stage | None = None
-    since: Moment | None = None
-    until: Moment | None = None
-    limit: Annotated[int, Field(ge=1, le=MOST_TASKS), BeforeValidator(digits)] = 100
-    after: Cursor | None = None
+    changed_since: UtcTime | None = None
+    changed_before: UtcTime | None = None
+    limit: Annotated[int, Field(ge=1, le=MAX_TASKS), BeforeValidator(integer_of_digits)] = 100
+    cursor: Cursor | None = None
 
 
-class Nothing(Asked):
+class NoParameters(RequestModel):
     """A request without parameters."""
