@@ -1,9 +1,12 @@
-// Charts as time goes by, drawn by uPlot on a canvas; a table of the same says it in words.
+// Charts of steps over time, drawn by uPlot on a canvas; a sentence says the same in words.
 
 /* global uPlot */
 import { el, say } from "/static/dom.js";
 
 const HEIGHT = 190;
+// The length of a chart in seconds is at least this.
+const SHORTEST = 2;
+const WHOLE_STEPS = Array.from({ length: 12 }, (_, n) => [1, 2, 5].map((first) => first * 10 ** n)).flat();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -15,10 +18,11 @@ function axis(more = {}) {
 
 /**
  * Return a chart of lines: *lines* are [{label, colour, dash, fill}], colours names of CSS
- * variables, and *shown* makes a text of a value. `update(columns, summary)` takes the times in
- * seconds and a list for each line.
+ * variables, and *shown* makes a text of a value. Axes of *whole* numbers have no fractions.
+ * `update(columns, summary)` takes the times in seconds and a list for each line: a value holds
+ * from its time to the next one.
  */
-export function chart({ title, lines, shown, signal }) {
+export function chart({ title, lines, shown, whole = false, signal }) {
   const canvas = el("div", { class: "plot" });
   const words = el("p", { class: "unseen" });
   const legend = el("p", { class: "legend", "aria-hidden": "true" }, lines.map((line) => el("span", { class: "key" }, el("i", { class: `swatch ${line.dash ? "dashed" : ""} ${line.colour.slice(2)}` }), line.label)));
@@ -29,33 +33,38 @@ export function chart({ title, lines, shown, signal }) {
   const options = (width) => ({
     width,
     height: HEIGHT,
-    padding: [10, 8, 0, 0],
+    padding: [10, 30, 0, 0],
     legend: { show: false },
-    cursor: { points: { size: 7 }, drag: { x: false, y: false } },
-    scales: { x: { time: true }, y: { range: (_, __, high) => [0, Math.max((high ?? 0) * 1.12, 0.1)] } },
-    axes: [axis({ size: 28, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }), axis({ size: 56, values: (_, ticks) => ticks.map(shown) })],
+    cursor: { points: { size: 7 }, drag: { x: false, y: false }, dataIdx: (drawn, _, nearest, time) => (drawn.data[0][nearest] > time ? nearest - 1 : nearest) },
+    scales: { x: { time: true, range: (_, low, high) => extent(low, high) }, y: { range: (_, __, high) => [0, Math.max((high ?? 0) * 1.12, 0.1)] } },
+    axes: [axis({ size: 28, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }), axis({ size: 56, values: (_, ticks) => ticks.map(shown), ...(whole ? { incrs: WHOLE_STEPS } : {}) })],
     series: [{}, ...lines.map((line) => ({
       label: line.label,
       stroke: colour(line.colour),
       fill: line.fill ? `${colour(line.colour)}22` : undefined,
       width: 1.75,
       dash: line.dash,
-      // A line is drawn from one value to the next: one between two gaps is a dot.
-      points: { show: false, filter: alone, size: 8, fill: colour(line.colour) },
+      paths: uPlot.paths.stepped({ align: 1, alignGaps: 1 }),
+      points: { show: false },
       spanGaps: false,
     }))],
     hooks: { setCursor: [(drawn) => hover(drawn)] },
   });
 
   const tip = el("p", { class: "tip", hidden: true });
-  const blank = el("p", { class: "blank muted", text: "Nothing to draw yet" });
+  const blank = el("p", { class: "blank muted", text: "No worker was at work in this time" });
   canvas.append(tip, blank);
   function hover(drawn) {
-    const at = drawn.cursor.idx;
+    const at = drawn.cursor.idxs?.[1];
     tip.hidden = at === null || at === undefined || columns[0][at] === undefined;
     if (tip.hidden) return;
     const values = lines.map((line, n) => `${line.label} ${columns[n + 1][at] === null ? "–" : shown(columns[n + 1][at])}`);
     say(tip, `${new Date(columns[0][at] * 1000).toLocaleString()} · ${values.join(" · ")}`);
+  }
+
+  function extent(low, high) {
+    const start = low ?? Date.now() / 1000 - SHORTEST;
+    return [start, Math.max(high ?? 0, start + SHORTEST)];
   }
 
   function draw() {
@@ -90,13 +99,6 @@ export function chart({ title, lines, shown, signal }) {
       draw();
     },
   };
-}
-
-/** Return the places of a line's values that have no neighbour. */
-function alone(drawn, line) {
-  const values = drawn.data[line];
-  const has = (n) => values[n] !== null && values[n] !== undefined;
-  return values.flatMap((_, n) => (has(n) && !has(n - 1) && !has(n + 1) ? [n] : []));
 }
 
 function clock(seconds, step) {

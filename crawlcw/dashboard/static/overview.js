@@ -196,7 +196,7 @@ function history({ name, signal }) {
     ],
   });
   const load = chart({
-    title: "Processing", shown: short, signal,
+    title: "Processing", shown: short, whole: true, signal,
     lines: [{ label: "tasks", colour: "--processing", fill: true }, { label: "workers", colour: "--ignored", dash: [6, 3] }],
   });
   const choose = (each) => {
@@ -205,30 +205,49 @@ function history({ name, signal }) {
     ask();
   };
   const spans = Object.keys(SPANS).map((each) =>
-    el("button", { type: "button", "data-span": each, "aria-pressed": String(each === span), on: { click: () => choose(each) }, text: SPANS[each] }));
+    el("button", { type: "button", "data-span": each, "aria-pressed": String(each === span), on: { click: () => { chosen = true; choose(each); } }, text: SPANS[each] }));
   const element = el("section", { class: "card", "aria-label": "Speed" },
     el("div", { class: "card-head" }, el("h2", { text: "Speed" }), el("div", { class: "segmented", role: "group", "aria-label": "How far back" }, spans)),
     el("div", { class: "charts" }, speed.element, load.element));
 
   let past = null;
+  let chosen = false;
   const recent = []; // what was seen since the page was opened: [time, rate, in flight, workers]
   async function ask() {
     try {
       past = await get(of(name, `history?span=${span}`), signal);
       draw();
+      fit();
     } catch {
       // The stream says that the server is away; the next look is soon.
     }
   }
+  /** Show a longer range if nobody was at work in this one, until the user chooses a range. */
+  function fit() {
+    const names = Object.keys(SPANS);
+    const longer = names[names.indexOf(span) + 1];
+    const known = past && recent.length > 0;
+    if (known && !chosen && longer && !past.workers.some(Boolean) && recent.every(([, per]) => per === null)) choose(longer);
+  }
   function draw() {
     if (!past) return;
-    // Nobody at work is a gap, and no zero.
-    const idle = (column) => column.map((value, n) => (past.workers[n] ? value : null));
-    const since = past.time.at(-1) ?? 0;
-    const news = recent.filter(([time]) => time > since);
-    const columns = (names, ...live) => [
-      [...past.time, ...news.map(([time]) => time)],
-      ...names.map((each, n) => [...idle(past[each]), ...news.map((seen) => (live[n] === undefined ? null : seen[live[n]]))]),
+    // Draw from the first worker to the last one: without any there is a gap, and no zero.
+    const first = past.workers.findIndex(Boolean);
+    const last = past.workers.findLastIndex(Boolean);
+    const known = first < 0 ? [] : past.time.slice(first, last + 1);
+    const end = past.time.at(-1) ?? 0;
+    const live = recent.filter(([time]) => time > end);
+    const working = ([, per]) => per !== null;
+    const news = live.slice(known.length ? 0 : Math.max(0, live.findIndex(working)), live.findLastIndex(working) + 1);
+    const drawn = (column) => known.map((_, n) => (past.workers[first + n] ? column[first + n] : null));
+    // The server names the ends of its steps, and the chart draws from their starts.
+    const starts = known.map((time, n) => (first + n ? past.time[first + n - 1] : time - past.step));
+    const columns = (names, ...fields) => [
+      [...starts, ...(known.length ? [known.at(-1)] : []), ...news.map(([time]) => time)],
+      ...names.map((each, n) => {
+        const values = drawn(past[each]);
+        return [...values, ...values.slice(-1), ...news.map((seen) => (fields[n] === undefined ? null : seen[fields[n]]))];
+      }),
     ];
     const highest = Math.max(0, ...past.finished);
     const [, per, held, workers] = recent.at(-1) ?? [0, 0, 0, 0];
@@ -247,6 +266,7 @@ function history({ name, signal }) {
       recent.push(current.workers.length ? [time, current.rate, held, current.workers.length] : [time, null, null, null]);
       if (recent.length > RECENT) recent.shift();
       draw();
+      if (recent.length === 1) fit();
     },
   };
 }
