@@ -89,7 +89,7 @@ export function story({ name, asked, signal, address }) {
       found.etag ? ["ETag", found.etag] : null,
       found.last_modified ? ["Last modified", found.last_modified] : null,
     ];
-    return card("Last answer", {}, definitions(pairs.filter(Boolean)));
+    return card("Last response", {}, definitions(pairs.filter(Boolean)));
   }
 
   function leadsTo(task) {

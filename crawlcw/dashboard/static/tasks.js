@@ -136,7 +136,7 @@ export function tasks({ name, asked, signal, address }) {
       el("td", {}, badge(task.status)),
       el("td", { class: "main-cell" }, el("a", { class: "url", href: address(name, "task", `/${task.id}`), text: task.url }), task.error ? el("p", { class: "muted error", text: task.error }) : null),
       el("td", {}, task.reason ? el("code", { text: task.reason }) : task.answer ? el("span", { class: "muted", text: `HTTP ${task.answer}` }) : ""),
-      el("td", { class: "num", text: task.retry }),
+      el("td", { class: `num ${task.retry ? "" : "zero"}`, text: task.retry }),
       el("td", { class: "nowrap" }, el("time", { datetime: task.update_time, title: moment(task.update_time), text: ago(task.update_time) })),
     );
   }
