@@ -141,9 +141,9 @@ class Deadline:
         except Exception as error:
             code = INTERRUPTED
             logger.warning(
-                "leases were not released, they will run out: %s",
+                "could not release the leases, which will expire: %s",
                 error,
-                extra={"event": "not_given_back"},
+                extra={"event": "not_released"},
             )
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):

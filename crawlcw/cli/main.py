@@ -292,9 +292,9 @@ def exit_code(command: Callable[[], object]) -> int:
     except Exception as error:
         if sentence := _of_the_system(error):
             return _failed(sentence, USAGE)
-        logger.debug("an error of crawlcw itself", exc_info=True, extra={"event": "internal"})
+        logger.debug("a bug in crawlcw", exc_info=True, extra={"event": "internal"})
         hint = "" if logger.isEnabledFor(logging.DEBUG) else " (--log-level debug shows where)"
-        message = f"an error of crawlcw itself: {type(error).__name__}: {error}"
+        message = f"a bug in crawlcw: {type(error).__name__}: {error}"
         return _failed(message + hint, INTERNAL)
     return result if isinstance(result, int) else OK
 

@@ -136,7 +136,7 @@ class Trial:
             message = f"the crawl would stop: {printable(text_of(exception))}"
             raise FetchError(Reason.UNWANTED, message) from None
         except Defer as exception:
-            message = f"the page would be put back: {printable(exception.cause)}"
+            message = f"the page would be deferred: {printable(exception.cause)}"
             raise FetchError(Reason.UNWANTED, message) from None
 
     async def _attempted(self, request: Request) -> Response:

@@ -120,11 +120,11 @@ class Scope:
             redirected.host == host or (redirected.depth == 0 and redirected.host == f"www.{host}")
         )
         if not urls.in_scope(host, self.hosts) and not (is_home and self.is_apex(host)):
-            message = f"{host} is not in allowed_hosts: add it there if its pages are wanted"
+            message = f"{host} is not in allowed_hosts: add it there to crawl its pages"
             raise FetchError(Reason.REFUSED_SCOPE, message)
         trap_reason = self.traps.why(location.canonical)
         if trap_reason is not None:
-            raise FetchError(trap_reason, f"{location.url} looks like a trap")
+            raise FetchError(trap_reason, f"{location.url} looks like a crawler trap")
 
     def is_apex(self, host: str) -> bool:
         """Return whether a host is crawled with `www.` before its name."""
@@ -452,7 +452,7 @@ class CallbackRun:
 
     def _keep(self, product: object) -> None:
         if isinstance(product, Request):
-            raise SpiderError("item() gave a Request: yield it in the callback")
+            raise SpiderError("item() returned a Request: yield it in the callback")
         try:
             self._produced.items.append(cleaned_item(product))
         except InvalidItemError as error:
@@ -510,9 +510,8 @@ def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
     value = yield from generator
     if value is not None:
         raise SpiderError(
-            "a callback that yields cannot return something as well, because it would be lost: "
-            f"yield the returned value of type {type(value).__name__}, by `yield from` if it "
-            "holds several"
+            "a callback that yields must not return a value, which would be lost: yield the "
+            f"returned value of type {type(value).__name__}, or use `yield from` for a collection"
         )
 
 

@@ -53,7 +53,7 @@ _FIRST_ALONE = 0.5
 
 def deferral(cause: Cause, until: datetime | None = None) -> Defer:
     """Return the deferral of a page for another *cause*; without *until*, to its next turn."""
-    return Defer(f"the cause is not the page but the {cause}", until=until)
+    return Defer(f"the cause is the {cause}, not the page", until=until)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -413,27 +413,27 @@ class Causes:
                 pause = self._uplink.unanswered(now=self.frontier.clock())
                 if pause is None:
                     logger.warning(
-                        "the network has been away for %s: "
-                        "from here on failures are the hosts' own",
+                        "the network has been down for %s: from now on, failures count for their "
+                        "hosts",
                         format_duration(timedelta(seconds=health.LONGEST_OUTAGE)),
                         extra={"event": "network_given_up"},
                     )
                     break
-                if self.rests.network_away_since is None:
-                    self.rests.network_away_since = self._now()
+                if self.rests.network_down_since is None:
+                    self.rests.network_down_since = self._now()
                     logger.warning(
-                        "no host answers any more, those that did before neither: the network "
-                        "seems to be away; nothing counts as failed until one answers",
-                        extra={"event": "network_away"},
+                        "no host answers, not even those that answered before: the network seems "
+                        "to be down; no failure counts until a host answers",
+                        extra={"event": "network_down"},
                     )
                     self._wake()
                 # A page in progress may answer before a probe page does.
                 with anyio.CancelScope() as self._check:
                     await anyio.sleep(pause)
             else:
-                if self.rests.network_away_since is not None:
-                    logger.warning("the network is back", extra={"event": "network_back"})
-            self.rests.network_away_since = None
+                if self.rests.network_down_since is not None:
+                    logger.warning("the network is up again", extra={"event": "network_back"})
+            self.rests.network_down_since = None
             self._wake()
 
     async def uplink_known(self) -> None:

@@ -208,7 +208,7 @@ class Committer:
             not_recorded.add(lease.task.id)
             stats.leases_lost += 1
             logger.info(
-                "result dropped, another worker has %s",
+                "dropped the result of %s, because another worker has its lease",
                 printable(lease.task.url),
                 extra={"event": "lease_lost", "url": lease.task.url},
             )

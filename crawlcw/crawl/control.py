@@ -79,9 +79,9 @@ def check(settings: Mapping[str, str]) -> None:
         if name in ADJUSTABLE:
             continue
         is_setting = name in {setting.name for setting in fields(Settings)}
-        problem = "is read when a crawl begins" if is_setting else "is no setting"
+        problem = "takes effect only at the start of a crawl" if is_setting else "is not a setting"
         raise SettingsError(
-            f"{name!r} {problem}: a running crawl follows {', '.join(ADJUSTABLE[:-1])} and "
+            f"{name!r} {problem}: a running crawl can change {', '.join(ADJUSTABLE[:-1])} and "
             f"{ADJUSTABLE[-1]}"
         )
     replace(Settings(), **settings)
@@ -95,7 +95,7 @@ def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
             return moment
     except (TypeError, ValueError):
         pass
-    raise SettingsError(f"the ledger says {name}={text!r}, which is no time")
+    raise SettingsError(f"the ledger has {name}={text!r}, which is not a time")
 
 
 def secure_descriptors(concurrency: int) -> None:
@@ -113,8 +113,9 @@ def secure_descriptors(concurrency: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard_limit))
     except (ValueError, OSError):
         raise SettingsError(
-            f"concurrency={concurrency} needs {needed:,} file descriptors in each process, and the "
-            f"system allows {hard_limit:,}: lower concurrency, or raise that limit (ulimit -Hn)"
+            f"concurrency={concurrency} needs {needed:,} file descriptors in each process, but the "
+            f"system allows {hard_limit:,}: decrease concurrency, or increase that limit (ulimit "
+            "-Hn)"
         ) from None
 
 
@@ -157,7 +158,7 @@ class Steering:
             coordinator.pause(control.paused)
         if control.paused and not old_control.paused:
             log_fields = {"event": "paused"}
-            logger.info("paused: requests under way finish, and no others begin", extra=log_fields)
+            logger.info("paused: current requests finish, and no new ones start", extra=log_fields)
         elif old_control.paused and not control.paused:
             logger.info("resumed", extra={"event": "resumed"})
         if control.stops(self.session.began):
@@ -175,7 +176,7 @@ class Steering:
         orders_text = ", ".join(f"{name}={value}" for name, value in control.settings.items())
         logger.info(
             "settings from the ledger: %s",
-            printable(orders_text) or "the crawl's own again",
+            printable(orders_text) or "none, so the crawl uses its own again",
             extra={"event": "settings_followed"},
         )
         return settings
@@ -184,4 +185,8 @@ class Steering:
         if str(error) != self._wrong:
             self._wrong = str(error)
             log_fields = {"event": "control_invalid"}
-            logger.warning("an order in the ledger is invalid: %s", error, extra=log_fields)
+            logger.warning(
+                "an order in the ledger is invalid, so the crawl ignores it: %s",
+                error,
+                extra=log_fields,
+            )

@@ -258,7 +258,7 @@ class Coordinator:
         if self._paused is not None:
             return Standstill(paused_since=self._paused)
         reason = self._opening.causes.rests.standstill(self._ledger.now())
-        if reason.away_since is not None:
+        if reason.down_since is not None:
             return reason  # requests in progress only check whether the network is back
         if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
             return None
@@ -442,7 +442,7 @@ class Coordinator:
             if (lost_count := losses(task)) != task.lost:
                 event = "give up" if lost_count >= max_lost else "quarantined"
                 logger.warning(
-                    "%s: %s was lost while it worked on nothing else (%d of %d)",
+                    "%s: worker %s crashed while it ran this task alone (%d of %d)",
                     *(printable(task.url), printable(task.lock or ""), lost_count, max_lost),
                     extra={"event": event, "url": task.url, "reason": Reason.CRASHED_WORKER},
                 )

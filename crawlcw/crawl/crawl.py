@@ -71,7 +71,7 @@ class Ending:
     def stop(self) -> None:
         """End soon because the user asked for it; pages in progress have the grace."""
         grace, log_fields = format_duration(self._grace), {"event": "stopping"}
-        logger.debug("stopping: up to %s for requests under way", grace, extra=log_fields)
+        logger.debug("stopping: current requests have up to %s to finish", grace, extra=log_fields)
         self._begin()
 
     def stop_now(self) -> None:
@@ -129,7 +129,7 @@ class Ending:
             yield
         if self._closing.cancelled_caught:
             logger.warning(
-                "closed() did not end within the grace (%s), and was cancelled",
+                "cancelled closed(), because it did not end within the grace period (%s)",
                 format_duration(self._grace),
                 extra={"event": "closed_cancelled"},
             )
@@ -349,9 +349,9 @@ class Crawl:
                 await self._session.leave()
             except LedgerUnavailableError as error:
                 logger.warning(
-                    "leases not given back, they will run out: %s",
+                    "could not release the leases, which will expire: %s",
                     printable(error),
-                    extra={"event": "not_given_back"},
+                    extra={"event": "not_released"},
                 )
             finally:
                 # Last, because it waits for the user's layers.

@@ -130,7 +130,7 @@ class Fetcher:
             )
             if not frontier.may_begin(task, now=attempt.began):
                 if (given_up := frontier.given_up(task)) is None:
-                    raise Defer("its host may not be asked now")
+                    raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
                 if not has_slot:  # the login of its session took the slot
@@ -150,7 +150,7 @@ class Fetcher:
 
     def _requeue(self, lease: Lease, deferred: Defer) -> None:
         logger.debug(
-            "%s is put back: %s",
+            "%s is deferred: %s",
             printable(lease.task.url),
             printable(deferred.cause),
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
@@ -203,7 +203,7 @@ class Fetcher:
         frontier, session = self.coordinator.frontier, attempt.session
         if (rules := self.robots.known(request.url)) is None:
             await self.robots.rules(request.url)
-            raise Defer("the robots.txt of its origin has had its turn")
+            raise Defer("its origin's robots.txt was fetched first")
         rules.check(request.url)
         if session is None:
             # With a session all redirects are followed in place.

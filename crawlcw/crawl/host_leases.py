@@ -160,9 +160,9 @@ class HostLeaser:
 
     def _lose(self, name: str) -> None:
         logger.warning(
-            "the lease of host %s ran out",
+            "the lease of host %s expired",
             printable(name),
-            extra={"event": "host_lost", "host": name},
+            extra={"event": "host_lease_expired", "host": name},
         )
         self._frontier.lose(name)
 
@@ -305,7 +305,11 @@ class HostLeaser:
                 if due is not None:
                     dues[name] = due
         if dues:
-            logger.info("woke %d hosts", len(dues), extra={"event": "hosts_woken"})
+            logger.info(
+                "woke %d hosts that no worker had noticed",
+                len(dues),
+                extra={"event": "hosts_woken"},
+            )
             await self._ledger.hosts.wake(dues)
 
 

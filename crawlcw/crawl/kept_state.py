@@ -47,10 +47,12 @@ class KeptState:
         self._is_used = True
         page = _RUNNING.get()
         if threading.get_ident() != self._thread:
-            raise self._refusal("in a thread: return the values, and change it in the callback")
+            raise self._refusal(
+                "in a thread: return the values from it, and change self.state in the callback"
+            )
         if page is not None:
             if page.has_ended:
-                raise self._refusal(f"when the callback of {printable(page.url)} had ended")
+                raise self._refusal(f"after the end of the callback of {printable(page.url)}")
             self._history.begin(page)
         return page
 
@@ -62,7 +64,7 @@ class KeptState:
         error = SpiderError(f"self.state was used {where}")
         if not self._is_refused:
             self._is_refused = True
-            logger.warning("%s; the change is lost", error, extra={"event": "state_lost"})
+            logger.warning("%s; this change is lost", error, extra={"event": "state_lost"})
         return error
 
     @contextmanager

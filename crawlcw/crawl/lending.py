@@ -247,7 +247,7 @@ class Lending:
             host.loans[worker.name] = loan
             host.pace()
             logger.debug(
-                "%d slots of %s are lent to %s",
+                "lent %d slots of %s to %s",
                 *(slots, printable(host.name), printable(worker.name)),
                 extra={"event": "lent", "host": host.name, "worker": worker.name},
             )

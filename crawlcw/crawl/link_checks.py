@@ -59,13 +59,15 @@ class LinkChecks:
             return refusal
         for reason, links in (await ledger.workers.counters()).link_examples.items():
             if url in links or location.url in links:
-                return Refusal(reason=reason, why="a page had a link there, which was dropped")
+                return Refusal(
+                    reason=reason, why="a page linked to it, but the crawl dropped the link"
+                )
         return None
 
     def _by_host(self, host: Host, url: str) -> Refusal | None:
         settings = self._settings
         if host.given_up is not None:
-            return Refusal(reason=host.given_up, why=f"{host.name} was given up")
+            return Refusal(reason=host.given_up, why=f"the crawl gave up {host.name}")
         record = host.robots
         if not settings.obey_robots or record is None or record.origin != urls.origin_of(url):
             return None

@@ -150,7 +150,7 @@ class Login:
                 return True
         name = self.identity.name
         logger.info(
-            "the login of session %s was taken over",
+            "took over the login of session %s from another worker",
             name,
             extra={"event": "login_taken_over", "session": name},
         )

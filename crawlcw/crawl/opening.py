@@ -215,7 +215,7 @@ def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
     if rest_s > _LONGEST_REST:
         raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest_s))
     if not queue.delay and now - since > _LONGEST_WAIT:
-        raise Defer(f"no slot of {queue.host} is free")
+        raise Defer(f"{queue.host} has no free slot")
 
 
 class Admission:

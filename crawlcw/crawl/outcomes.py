@@ -223,7 +223,7 @@ class Outcomes:
         assert reason is not None
         detail = f"HTTP {response.status} for {response.url}"
         if reason is Reason.BANNED:
-            asker = "whichever proxy or session asks"
+            asker = "with every proxy or session"
             is_final = self.causes.banned(task, response.proxy if session is None else None)
             if session is not None:
                 await self.sessions.banned(session, f"banned: {detail}")
@@ -232,7 +232,7 @@ class Outcomes:
             asker = "with a session that is logged in"
             is_final = await self.sessions.logged_out(session, task, detail, told=False)
         if not is_final:
-            raise Defer(f"{reason}: it is asked for with another session or proxy")
+            raise Defer(f"{reason}: another session or proxy tries it")
         error = status_error(response, now=self.now())
         if response.status < 400:
             error = FetchError(reason, f"{detail}, {asker}", status=response.status)
@@ -263,7 +263,7 @@ class Outcomes:
             case FetchError(reason=Reason.INTERNAL):
                 raise refusal.__cause__ or refusal
         if self.watchdog.explains(refusal, attempt.began):
-            raise Defer("the event loop stood still") from refusal
+            raise Defer("the event loop stalled") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
         # The scripts of a rendered page may have requested another host.
@@ -473,8 +473,8 @@ class CallbackErrors:
                 callback_named(self._spider, callback)
             except SpiderError as error:
                 message = (
-                    f"{error}, which a page in the ledger names: if you renamed it, keep the old "
-                    f"name in the class, as `{callback} = parse_new`"
+                    f"{error}, but a page in the ledger needs it: if you renamed it, keep the old "
+                    f"name in the class: `{callback} = parse_new`"
                 )
                 self._end(FinishReason.CALLBACK_BROKEN, printable(message, limit=400))
                 raise Defer(str(error)) from error
@@ -493,7 +493,7 @@ class CallbackErrors:
             number = self._pages[method]
             message = (
                 f"a callback is broken: {method} raised on each of its first {number} pages, "
-                f"the last time {error_text}"
+                f"most recently {error_text}"
             )
             self._end(FinishReason.CALLBACK_BROKEN, printable(message))
 
@@ -556,7 +556,7 @@ class InternalErrors:
         )
         self._last = printable(f"{describe_error(error)} at {location}")
         logger.error(
-            "an error of crawlcw itself on %s: %s; the page is tried again in %s",
+            "a bug in crawlcw failed %s: %s; crawlcw tries the page again in %s",
             printable(lease.task.url),
             self._last,
             format_duration(wait),
@@ -575,5 +575,5 @@ class InternalErrors:
             pages = "1 page" if len(records) == 1 else f"{len(records):,} pages"
             self._end(
                 FinishReason.INTERNAL_ERROR,
-                f"an error of crawlcw itself keeps {pages} from being done: {self._last}",
+                f"a bug in crawlcw keeps {pages} unfinished: {self._last}",
             )

@@ -51,7 +51,7 @@ _LONGER = 12
 #: A page is refused after this number of deaths: a process may be killed by chance.
 _DEATHS = 2
 _ORDINARY = Trees()
-_NO_ROOM = "its tree for XPath takes over what memory_budget leaves for it"
+_NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
 
 
 class Parsing:
@@ -99,7 +99,7 @@ class Parsing:
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
-                    "no process for odd pages can be started, so these are refused: %s",
+                    "cannot start a process for unusual pages, so crawlcw ignores them: %s",
                     printable(error),
                     extra={"event": "no_parser"},
                 )
@@ -126,7 +126,7 @@ class Parsing:
                     return share, trees
         raise ParseRefusedError(
             f"the page and its tree are larger than {self.memory.limit:,} bytes, the part of "
-            "memory_budget for trees: set memory_budget higher"
+            "memory_budget for trees: increase memory_budget"
         )
 
     async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
@@ -179,11 +179,11 @@ class Parsing:
                 message = f"the parser did not end within {self._seconds:g} s"
                 raise ParseRefusedError(message)
             logger.info(
-                "a process died while it parsed a page: %s",
+                "a process died while parsing a page: %s",
                 _how(exit_code),
                 extra={"event": "parser_died"},
             )
-        raise ParseRefusedError(f"{_DEATHS} processes died while they parsed it: {_how(exit_code)}")
+        raise ParseRefusedError(f"{_DEATHS} processes died while parsing it: {_how(exit_code)}")
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, negative for a signal, and its output."""

@@ -185,7 +185,7 @@ class Robots:
             if is_behind:
                 # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has
                 # answered, so its own name, address and port have not failed.
-                message = f"behind its redirect: {message}"
+                message = f"after its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy
             unknown.port_closed = error.port_closed and not is_behind

@@ -167,7 +167,7 @@ class Seeder:
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
             logger.info(
-                "%d links that lay too deep before are followed now",
+                "now following %d links that were too deep before (max_depth)",
                 number,
                 extra={"event": "admitted", "links": number},
             )
@@ -188,7 +188,7 @@ class Seeder:
             finally:
                 if gathering.left:
                     logger.warning(
-                        "%d start requests could not be written: start() is asked for them again",
+                        "could not write %d start requests: the next run calls start() again",
                         gathering.left,
                         extra={"event": "not_seeded", "requests": gathering.left},
                     )
@@ -202,8 +202,8 @@ class Seeder:
                     if not isinstance(request, Request):
                         kind = "None" if request is None else f"a {type(request).__name__}"
                         raise SpiderError(
-                            f"the spider's start() yielded {printable(kind)}: it must yield "
-                            "Requests, as `yield Request(url)`; items come from callbacks"
+                            f"the spider's start() yielded {printable(kind)}: write `yield "
+                            "Request(url)`; only callbacks yield items"
                         )
                     if (task := self._task(request)) is None:
                         continue

@@ -32,58 +32,60 @@ class Advice(NamedTuple):
 
 ADVICE: Mapping[Kind, Advice] = {
     Kind.MALFORMED: Advice(
-        "a task or a host lacks a field, or has one that crawlcw writes in no case",
-        "look at it in the database; --repair takes away a `due` or `ready_at` that is no "
-        "time. Until it is mended, lost wake-ups are not looked for",
+        "a task or a host lacks a field, or has a value that crawlcw never writes",
+        "examine it in the database; --repair removes a `due` or `ready_at` that is not a time. "
+        "doctor finds lost wake-ups only after that",
     ),
     Kind.LEASE_INCOMPLETE: Advice(
-        "a lease of a task or a host has no holder or no end, so no other worker gets it",
-        "--repair lets the lease end",
+        "the lease of a task or a host has no holder or no end, so no other worker can claim it",
+        "--repair ends the lease",
     ),
     Kind.FIELD_LEFT: Advice(
-        "a task has a lock, a `due` or a reason that its status does not have",
-        "--repair takes it away",
+        "a task has a lock, a `due` or a reason that its status does not allow",
+        "--repair removes it",
     ),
     Kind.DUE_MISSING: Advice(
-        "a task that waits has no `due`, so no worker claims it",
+        "a waiting task has no `due`, so no worker claims it",
         "--repair makes it due now",
     ),
     Kind.FENCE_BEHIND: Advice(
-        "a task or a host has an outcome or a lease that its fence does not know",
-        "was a part of the database restored from a backup? Restore the whole of it",
+        "a task or a host has an outcome or a lease with a higher number than its fence",
+        "if you restored a part of the database from a backup, restore the whole database",
     ),
     Kind.ITEM_LOST: Advice(
-        "an item that was recorded is not there",
-        "restore `<spider>.items` from a backup, or let the task be crawled again",
+        "a recorded item is missing",
+        "restore `<spider>.items` from a backup, or crawl the task again",
     ),
     Kind.BLOB_LOST: Advice(
-        "a blob that a task refers to is not there",
-        "restore `<use case>.blobs` from a backup, or let the task begin anew",
+        "a blob to which a task refers is missing",
+        "restore `<use case>.blobs` from a backup, or start the task again",
     ),
     Kind.BLOB_LEFT: Advice(
         "no task refers to this blob",
-        "nothing: a process ended, or lost the ledger, between two writes; --repair deletes "
-        "it after a day",
+        "nothing: a process ended, or lost its connection, between two writes; --repair "
+        "deletes the blob after a day",
     ),
     Kind.HOST_ASLEEP: Advice(
-        "a host has tasks and is not ready in time for them: a wake-up was lost",
+        "a host has due tasks but is not ready for them: a wake-up was lost",
         "nothing: idle workers find it; --repair wakes it at once",
     ),
     Kind.WORKER_DEAD: Advice(
-        "a worker is dead and still on the list of those at work",
-        "nothing: the next crawl ends its leases; --repair does so at once",
+        "a dead worker is still in the list of active workers",
+        "nothing: the next crawl ends its leases; --repair ends them at once",
     ),
     Kind.STORE_INCOMPLETE: Advice(
-        "a table, an index or the note of the format is missing: the rest was not examined",
-        "--repair makes it, and so does the next crawl",
+        "a table, an index or the note of the format is missing, so doctor did not examine the "
+        "rest",
+        "--repair creates it, and so does the next crawl",
     ),
     Kind.STORE_DIFFERENT: Advice(
-        "a table or an index is not as crawlcw makes it: the rest was not examined",
-        "drop the index and use --repair; a table has to come from a backup",
+        "a table or an index differs from the one that crawlcw creates, so doctor did not examine "
+        "the rest",
+        "drop an index and run doctor with --repair; restore a table from a backup",
     ),
     Kind.STORE_DAMAGED: Advice(
         "the file is damaged",
-        "bring back a copy, or recover it with `sqlite3 FILE .recover`",
+        "restore a copy, or recover the file with `sqlite3 FILE .recover`",
     ),
     Kind.STORE_READ_ONLY: Advice(
         "the file, the -wal or -shm beside it, or its folder is read-only for this user",
@@ -94,16 +96,16 @@ ADVICE: Mapping[Kind, Advice] = {
         "--repair switches it, and so does the next crawl",
     ),
     Kind.NOT_DURABLE: Advice(
-        "the server does not confirm a write as `w: majority, j: true` asks it to",
-        "bring back a majority of the replica set's members, with their journals on",
+        "the server does not confirm a write with `w: majority, j: true`",
+        "start a majority of the replica set's members, with journaling on",
     ),
     Kind.MAY_NOT_WRITE: Advice(
-        "this user may look, and lacks privileges that a crawl and --repair need",
+        "this user may read, but lacks privileges that a crawl and --repair need",
         "nothing if it only reads; otherwise give it the role in `crawlcw guide deploying`",
     ),
     Kind.STANDALONE: Advice(
-        "the server is no replica set: a kill may lose acknowledged writes",
-        "make it a replica set, of one member if need be",
+        "the server is not a replica set, so a crash may lose acknowledged writes",
+        "make it a replica set; one member is enough",
     ),
 }
 #: Kinds that are worth knowing, but are not violations.
@@ -267,5 +269,5 @@ def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Vi
     not_before = None if found is None else found.get("not_before")
     if ready_at is None or ready_at > max(due, not_before or due):
         readiness = "never ready" if ready_at is None else f"ready at {ready_at}"
-        detail = f"a task is due at {due}, it is {'not known' if found is None else readiness}"
+        detail = f"a task is due at {due}, the host is {'unknown' if found is None else readiness}"
         yield Violation(kind=Kind.HOST_ASLEEP, detail=detail, mend={"ready_at": due})

@@ -165,7 +165,7 @@ async def _ended(read_task: "asyncio.Task[None]") -> None:
         await asyncio.wait({read_task})
     log_fields = {"event": "not_closed"}
     if not read_task.done():
-        message = "an abandoned read did not end within %g s of being cancelled"
+        message = "an abandoned read did not end within %g s after its cancellation"
         logger.warning(message, _TO_CLOSE, extra=log_fields)
     elif not read_task.cancelled() and (error := read_task.exception()) is not None:
         error_text = printable(describe_error(error))

@@ -88,7 +88,7 @@ class LedgerRetry:
                 raise
             except LedgerError as error:
                 log_fields = {"event": "not_counted"}
-                logger.info("the report lacks a figure: %s", printable(error), extra=log_fields)
+                logger.info("the report lacks a number: %s", printable(error), extra=log_fields)
         return None
 
     async def _repeat(
@@ -108,7 +108,7 @@ class LedgerRetry:
                         f"the ledger has not answered for {format_duration(self._give_up)}: {error}"
                     ) from error
                 logger.warning(
-                    "the ledger does not answer, trying again: %s",
+                    "the ledger does not answer; trying again: %s",
                     printable(error),
                     extra={"event": "ledger_unavailable"},
                 )

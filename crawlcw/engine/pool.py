@@ -114,8 +114,8 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         if anyio.current_effective_deadline() == -math.inf:
             raise
         raise UsageError(
-            "code of yours has cancelled a task of crawlcw's own: cancel those alone that it has "
-            "made itself, not all of asyncio.all_tasks()"
+            "your code cancelled a task of crawlcw: cancel only tasks that your code created, not "
+            "all of asyncio.all_tasks()"
         ) from error
 
 
@@ -156,7 +156,9 @@ class RunAlone:
                         await self._left.wait()
                     if wait_scope.cancelled_caught:
                         wait = _PAUSES * timedelta(seconds=self._patience)
-                        raise Defer("it runs alone, and others take long", until=wait)
+                        raise Defer(
+                            "it must run alone, and the other pages took too long", until=wait
+                        )
             self._under_way.add((lease.task.id, lease.fence))
             if is_alone and not await self._ledger.leases.begin(lease):
                 self._held.lose([lease.task.id])

@@ -113,7 +113,9 @@ class HeldLeases:
         }
         if lost_ids:
             logger.warning(
-                "%d leases are lost to other workers", len(lost_ids), extra={"event": "lease_lost"}
+                "%d leases expired and other workers claimed them",
+                len(lost_ids),
+                extra={"event": "lease_lost"},
             )
             self.lose(lost_ids)
         return lost_ids
@@ -225,7 +227,9 @@ class WorkerSession:
                     await reap_dead_workers(self.raw_ledger)
                 except LedgerUnavailableError as error:
                     log_fields = {"event": "not_reaped"}
-                    logger.debug("no look at the workers: %s", printable(error), extra=log_fields)
+                    logger.debug(
+                        "cannot check the other workers: %s", printable(error), extra=log_fields
+                    )
 
     async def _renew_tasks(self) -> set[bytes]:
         started_at = time.monotonic()
@@ -285,7 +289,11 @@ class WorkerSession:
             try:
                 await self.beat()
             except LedgerUnavailableError as error:
-                logger.debug("no heartbeat: %s", printable(error), extra={"event": "no_heartbeat"})
+                logger.debug(
+                    "cannot write the heartbeat: %s",
+                    printable(error),
+                    extra={"event": "no_heartbeat"},
+                )
             else:
                 await self.record()
 
@@ -336,7 +344,9 @@ class WorkerSession:
             await self.raw_ledger.rates.record(point)
         except LedgerError as error:
             # Nothing is lost, because the next point includes this one's counts.
-            logger.debug("no point of the rates: %s", printable(error), extra={"event": "no_point"})
+            logger.debug(
+                "cannot write the rates: %s", printable(error), extra={"event": "no_point"}
+            )
         else:
             self._recorded, self._longest_lag = minute_of(now), 0.0
 

@@ -152,7 +152,7 @@ class Watchdog:
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 self._watch(runner)
         except Exception:
-            logger.exception("an error of crawlcw itself", extra={"event": "internal"})
+            logger.exception("a bug in crawlcw", extra={"event": "internal"})
 
     def _watch(self, runner: asyncio.Runner) -> None:
         silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
@@ -187,7 +187,7 @@ class Watchdog:
         self._told.add(name)
         logger.log(
             logging.DEBUG if user_call is None else logging.WARNING,
-            "the event loop has stood still for %.1f s%s: nothing else goes on meanwhile",
+            "the event loop stalled for %.1f s%s: nothing else can run during a stall",
             lag,
             "" if user_call is None else printable(f", in {user_call.name} of {user_call.subject}"),
             extra={"event": "loop_stalled", "callback": name},
@@ -199,7 +199,7 @@ class Watchdog:
                 await self._renew()
         except Exception as error:
             logger.debug(
-                "nothing renewed beside the loop: %s",
+                "cannot renew leases during a stall: %s",
                 printable(error),
                 extra={"event": "not_renewed"},
             )
@@ -208,7 +208,8 @@ class Watchdog:
         # The blocking code may also block the log's lock.
         threading.Timer(_LAST_WORDS, os._exit, [STUCK]).start()
         logger.error(
-            "%s has kept the event loop for over %s on %s: this process ends (callback_timeout)",
+            "%s has blocked the event loop for more than %s on %s: this process ends "
+            "(callback_timeout)",
             printable(user_call.name),
             format_duration(timedelta(seconds=self.limit)),
             printable(user_call.subject),

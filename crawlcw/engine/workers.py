@@ -85,7 +85,7 @@ async def reap_dead_workers(ledger: Ledger) -> int:
     for worker in await dead_workers(ledger):
         ended_leases += await ledger.workers.leave(worker.name)
         logger.info(
-            "took back the leases of %s, which is dead",
+            "released the leases of the dead worker %s",
             printable(worker.name),
             extra={"event": "worker_dead", "worker": worker.name},
         )

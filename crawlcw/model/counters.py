@@ -60,7 +60,7 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
     FinishReason.FILES_UNWRITABLE: FinishRule(fault="files cannot be saved"),
     FinishReason.LOGIN_FAILED: FinishRule(fault="the login failed"),
     FinishReason.PROXIES_FAILED: FinishRule(fault="no proxy works"),
-    FinishReason.INTERNAL_ERROR: FinishRule(fault="an error of crawlcw itself"),
+    FinishReason.INTERNAL_ERROR: FinishRule(fault="a bug in crawlcw"),
     FinishReason.STOPPED_BY_SPIDER: FinishRule(opening="Stopped by the spider", is_complete=True),
     FinishReason.STOPPED: FinishRule(),
     FinishReason.DRAINED: FinishRule(opening="Drained", is_complete=True),
@@ -205,7 +205,7 @@ class Counters:
     items: int = 0  #: recorded items
     failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
     host_failures: Mapping[str, int] = field(default_factory=dict)
-    """Answers, or none, that cost no page an attempt, by reason."""
+    """Failures of hosts, which count no attempt of a page, by reason."""
     links_dropped: Mapping[str, int] = field(default_factory=dict)  #: not followed, by reason
     fetched: int = 0  #: responses with any status
     bytes: int = 0  #: of decoded bodies
@@ -219,7 +219,7 @@ class Counters:
     unchanged: int = 0  #: pages that were visited again and had not changed
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    """Hosts given up in this run, by their origins, and why; at most a hundred."""
+    """Why each origin was given up in this run; at most a hundred origins."""
     more_hosts_given_up: int = 0  #: given-up hosts beyond those named
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`

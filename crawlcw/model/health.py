@@ -155,7 +155,7 @@ class _Mark:
 
 
 Marks = OrderedDict[bytes, _Mark]
-"""The refused pages of one process, by task; they outlive the lease of their host."""
+"""The throttled pages of one process, by task; they outlive the lease of their host."""
 
 
 @dataclass(slots=True)
@@ -422,13 +422,13 @@ class Uplink(Breaker):
 
     is_blocked: bool = False  #: no task may begin, while probes run
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
-    """A URL that was answered before, by host; the last one is last."""
+    """A URL of each host that has sent a response, in the order of the last response."""
     answered_at: float = float("-inf")  #: when a host last answered
     silent_until: float = float("-inf")  #: when the last silence ended
     back_at: float = float("-inf")  #: when the last outage ended
     checked_until: float = float("-inf")
     deferred: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
-    """Pages that were deferred for a silence."""
+    """Pages that were deferred during an outage."""
 
     def learned(self, host: str, url: str) -> None:
         """Record a page with a good response in this crawl, possibly to another process."""

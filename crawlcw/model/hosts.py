@@ -60,7 +60,7 @@ class Host:
 
     name: str  #: the politeness key of its tasks
     ready_at: datetime | None = None
-    """When a coordinator may lease it: the end of a lease, or when a task is due; None: no work."""
+    """When a coordinator may lease it: when a lease ends or a task is due; None: it has no task."""
     owner: str | None = None  #: the token of the lease, `worker:n`
     epoch: int = 0  #: the number of leases so far: the fence of the owner's writes
     not_before: datetime | None = None  #: no request may start earlier: politeness, or a rest
@@ -68,9 +68,9 @@ class Host:
     failures: int = 0  #: of the host, in a row
     page_failures: int = 0  #: of pages, in a row
     given_up: Reason | None = None
-    """Why all its waiting tasks were ignored, if they were; single origins have their own."""
+    """Why all its waiting tasks were ignored, if they were; each origin has its own reason."""
     origins: dict[str, Origin] = field(default_factory=dict)
-    """By scheme: those asked so far; one that is looked up is made."""
+    """The requested origins by their scheme; reading a missing one adds it."""
     robots: RobotsRecord | None = None
     finished: int = 0  #: pages, by all processes
 
@@ -226,7 +226,7 @@ class SlowStart:
     fastest: float = float("inf")  #: the seconds of its fastest response
     steps: int = 0  #: fast responses; 0 after a failure: its capacity is measured again
     quick_at: datetime | None = None
-    """When the last request was sent that was answered in good time."""
+    """When the last request was sent whose response was fast."""
 
     def answered(self, *, latency: float, sent: datetime) -> float:
         """Record a response after *latency* seconds; return the latency of the host.
@@ -256,7 +256,7 @@ class HostLease:
     """The right to request pages of one host until `expires`."""
 
     host: Host
-    """As it was when it was leased, but for its `ready_at`, which its owner is to find out."""
+    """Its state when the lease began, without `ready_at`, which its owner sets later."""
     token: str
     epoch: int
     expires: datetime

@@ -68,18 +68,18 @@ def parse(text: object) -> Proxy:
     The error never contains the text, which may have a password.
     """
     if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
-        raise SettingsError(f"it is no proxy: {_HOW}")
+        raise SettingsError(f"it is not a proxy: {_HOW}")
     url = text.strip()
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError:
-        raise SettingsError(f"it is no proxy: {_HOW}") from None
+        raise SettingsError(f"it is not a proxy: {_HOW}") from None
     scheme, host = parts.scheme.lower(), parts.hostname or ""
     if scheme not in PORTS:
-        raise SettingsError(f"its scheme is none of {', '.join(PORTS)}: {_HOW}")
+        raise SettingsError(f"its scheme is not one of {', '.join(PORTS)}: {_HOW}")
     if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise SettingsError(f"it is no proxy: {_HOW}")
+        raise SettingsError(f"it is not a proxy: {_HOW}")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     if user is not None and (":" in user or not (user + (password or "")).isprintable()):

@@ -119,8 +119,8 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
         numbers = {0}
     if not all(status in _KNOWN for status in numbers):
         raise SettingsError(
-            f"{value!r} are no HTTP statuses: write numbers from 100 to 599, or a text such as "
-            "404,500-599"
+            f"{value!r} is not a list of HTTP statuses: write numbers from 100 to 599, or a text "
+            "such as 404,500-599"
         )
     return tuple(sorted(numbers))
 

@@ -262,8 +262,8 @@ class History:
             if total > max(LARGEST, self._size):
                 raise SpiderError(
                     f"self.state would take {total:,} bytes with {name!r}, and {LARGEST:,} are "
-                    "allowed: it is for what pages share, and what one page passes to another "
-                    "goes with the request, `Request(context=...)`"
+                    "allowed: keep only values that pages share in it, and pass values from one "
+                    "page to another by `Request(context=...)`"
                 )
             self.view[name] = value
         self._size = total
@@ -304,7 +304,7 @@ class State(MutableMapping[str, Any]):
         try:
             check({name: value})
         except InvalidItemError as error:
-            raise TypeError(f"self.state cannot keep it: {error}") from None
+            raise TypeError(f"self.state cannot store it: {error}") from None
         self._history.assign(self._page(), _checked(name), frozen(clean(value)))
 
     def __delitem__(self, name: str) -> None:
@@ -330,7 +330,7 @@ class State(MutableMapping[str, Any]):
         page, value = self._page(), self.get(name, 0)
         if not is_number(value):
             type_name = type(value).__name__
-            raise TypeError(f"self.state[{printable(repr(name))}] is no number but {type_name}")
+            raise TypeError(f"self.state[{printable(repr(name))}] is not a number but {type_name}")
         total = value + number
         if isinstance(total, int) and abs(total) > _LARGEST_INTEGER:
             raise OverflowError(f"self.state[{printable(repr(name))}] would have over 64 bits")
@@ -343,5 +343,5 @@ class State(MutableMapping[str, Any]):
 def _checked(name: object) -> str:
     if not isinstance(name, str):
         kind = printable(type(name).__name__)
-        raise TypeError(f"a name in self.state is text, and {printable(repr(name))} is {kind}")
+        raise TypeError(f"a name in self.state must be text, but {printable(repr(name))} is {kind}")
     return text(name)

@@ -20,7 +20,7 @@ class Standstill:
     """The reason why a crawl waits without any running request. Times are the ledger's."""
 
     paused_since: datetime | None = None  #: when the user paused it
-    away_since: datetime | None = None  #: since when this machine's network is down
+    down_since: datetime | None = None  #: since when this machine's network is down
     hosts: int = 0  #: the number of resting hosts
     until: datetime | None = None  #: when the first of them ends its rest, or a task is due
     why: str = ""  #: why that host rests, such as `429, Retry-After`
@@ -33,7 +33,7 @@ class Standstill:
         """Return the standstill from fields of another process, with times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
-            for name in ("paused_since", "away_since", "until")
+            for name in ("paused_since", "down_since", "until")
             if fields[name] is not None
         }
         return cls(**{**fields, **times})
@@ -42,10 +42,10 @@ class Standstill:
         """Return a sentence for people, with this machine's local times of day."""
         if self.paused_since is not None:
             return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume NAME`"
-        if self.away_since is not None:
-            return f"the network is away since {_time_of_day(self.away_since)}; asking again"
+        if self.down_since is not None:
+            return f"the network has been down since {_time_of_day(self.down_since)}; trying again"
         if self.proxies and self.until is not None:
-            return f"no proxy can be used until {_time_of_day(self.until)}: {self.proxies}"
+            return f"no proxy is usable until {_time_of_day(self.until)}: {self.proxies}"
         if self.hosts and self.until is not None:
             hosts = "1 host rests" if self.hosts == 1 else f"{self.hosts:,} hosts rest, the first"
             suffix = f": {self.why}" if self.why else ""
@@ -53,7 +53,7 @@ class Standstill:
         if self.others:
             return "waiting for other workers"
         if self.start:
-            return "waiting for what start() yields"
+            return "waiting for the next request of start()"
         if self.until is not None:
             return f"nothing is due before {_time_of_day(self.until)}"
         return ""
@@ -63,8 +63,8 @@ class Standstill:
         fields: dict[str, object] = {"sentence": self.sentence()}
         if self.paused_since is not None:
             return fields | {"paused_since": iso_time(self.paused_since)}
-        if self.away_since is not None:
-            return fields | {"network_away_since": iso_time(self.away_since)}
+        if self.down_since is not None:
+            return fields | {"network_down_since": iso_time(self.down_since)}
         if self.proxies:
             fields |= {"proxies": self.proxies}
         elif self.hosts:
@@ -89,7 +89,7 @@ def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
 
 
 def _both(first: Standstill, second: Standstill) -> Standstill:
-    network_failures = [wait.away_since for wait in (first, second) if wait.away_since is not None]
+    network_failures = [wait.down_since for wait in (first, second) if wait.down_since is not None]
     # Choose the first rest of a host; only without one, the next due task.
     waits_by_end = [(wait.until, wait) for wait in (first, second) if wait.until is not None]
     rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
@@ -98,7 +98,7 @@ def _both(first: Standstill, second: Standstill) -> Standstill:
     return replace(
         earliest,
         paused_since=min(pauses, default=None),
-        away_since=min(network_failures, default=None),
+        down_since=min(network_failures, default=None),
         hosts=first.hosts + second.hosts,
         others=first.others or second.others,
         start=first.start or second.start,
@@ -109,7 +109,7 @@ class Rests:
     """The resting hosts with their reasons, and whether this machine's network is down."""
 
     def __init__(self) -> None:
-        self.network_away_since: datetime | None = None  #: other modules set and reset it
+        self.network_down_since: datetime | None = None  #: other modules set and reset it
         #: Returns the seconds until a proxy is usable, and why; None if one is usable now.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._resting: dict[str, tuple[datetime, str]] = {}
@@ -130,14 +130,14 @@ class Rests:
 
     def standstill(self, now: datetime) -> Standstill:
         """Return the rests known at *now*, for a crawl without running requests."""
-        away_since = self.network_away_since
-        if away_since is None and (proxy_failure := self.proxies_away()) is not None:
+        down_since = self.network_down_since
+        if down_since is None and (proxy_failure := self.proxies_away()) is not None:
             wait, cause = proxy_failure
             return Standstill(until=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
-            return Standstill(away_since=away_since)
+            return Standstill(down_since=down_since)
         rest_end, cause = min(self._resting.values())
-        return Standstill(away_since=away_since, hosts=number, until=rest_end, why=cause)
+        return Standstill(down_since=down_since, hosts=number, until=rest_end, why=cause)
 
 
 def failure_text(

@@ -149,9 +149,9 @@ class Task:
     retry: int = 0  #: failed attempts
     lost: int = 0  #: workers that crashed while they worked on it alone
     quarantine_fence: int | None = None
-    """None: no worker was lost that held it, since it was last finished. 0: one was. Else the
-    fence of the last claim whose holder began with it alone or, where it is quarantined, gave it
-    back; see `transitions.is_quarantined`."""
+    """None: no worker has crashed on it since it was last finished. 0: one has. Otherwise the fence
+    of the last claim whose worker ran it alone or, if it is quarantined, released it; see
+    `transitions.is_quarantined`."""
     reason: Reason | None = None
     visit: Visit | None = None  #: the last visit of a page that was once finished
     revisit: datetime | None = None  #: when it is due again; the first run after that visits it

@@ -360,12 +360,12 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
         status = _AFTER[task.status, Event.ABANDON]
-        message = f"{lost} workers were lost while they worked on nothing else, "
-        message += f"the last was {task.lock}"
+        message = f"{lost} workers crashed while they ran it alone, "
+        message += f"the last one was {task.lock}"
     else:
         status = _waiting(task)
         assert status in TABLE[Status.PROCESSING, Event.LOSE]
-        message = f"{task.lock} was lost while it worked on nothing else"
+        message = f"{task.lock} crashed while it ran it alone"
     attempt = task.retry + lost
     error = AttemptError(time=now, kind=Reason.CRASHED_WORKER, message=message, attempt=attempt)
     return Change(

@@ -393,12 +393,12 @@ def _refusal(text: str, base: str | None) -> Refusal:
     host = _spelled_host(text).rstrip(".")
     if host[:1] != "[" and _ENDS_IN_A_NUMBER.search(host) and not _IPV4.match(host):
         return _unwritten_address(text)
-    return Refusal(Reason.URL_INVALID, _mistake(text, " is no URL"))
+    return Refusal(Reason.URL_INVALID, _mistake(text, " is not a valid URL"))
 
 
 def _unwritten_address(text: str) -> Refusal:
     return Refusal(
-        Reason.REFUSED_ADDRESS, _mistake(text, ": its address is not written as 192.0.2.1")
+        Reason.REFUSED_ADDRESS, _mistake(text, ": write its IP address in the form 192.0.2.1")
     )
 
 
@@ -406,7 +406,9 @@ def _too_long(text: str) -> Refusal:
     scheme = _SCHEME.match(text)
     if scheme is not None and scheme[1].lower() not in ("http", "https"):
         return Refusal(Reason.REFUSED_SCHEME, f"'{scheme[0][:100]}...' is neither http nor https")
-    return Refusal(Reason.URL_TOO_LONG, f"{len(text)} characters, {MAX_LENGTH} are allowed")
+    return Refusal(
+        Reason.URL_TOO_LONG, f"{len(text)} characters, but at most {MAX_LENGTH} are allowed"
+    )
 
 
 def _identity(path_and_query: str) -> str:

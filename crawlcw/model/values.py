@@ -221,7 +221,7 @@ def cleaned_item(thing: object) -> dict[str, Any]:
         raise InvalidItemError(
             f"{type(thing).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
-            + (", and what holds several of them by `yield from`" if is_iterable else "")
+            + ("; use `yield from` for a collection of them" if is_iterable else "")
         )
     check(fields)
     cleaned = clean(fields)

@@ -277,8 +277,8 @@ def test_an_argument_that_nobody_knows_is_told_the_nearest():
         ({"timeout": "soon"}, "'soon' is not a duration"),
         ({"max_retry": 0}, "must be a whole number, 1 or more"),
         ({"max_depth": -1}, "must be a whole number, 0 or more"),
-        ({"accept_statuses": [40]}, r"\[40\] are no HTTP statuses"),
-        ({"retry_statuses": 4.5}, "4.5 are no HTTP statuses"),
+        ({"accept_statuses": [40]}, r"\[40\] is not a list of HTTP statuses"),
+        ({"retry_statuses": 4.5}, "4.5 is not a list of HTTP statuses"),
     ],
 )
 def test_what_a_request_cannot_ask_for(options: dict[str, Any], said: str):

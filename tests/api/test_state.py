@@ -59,9 +59,9 @@ def test_a_value_is_a_copy_that_cannot_be_changed():
 def test_what_no_item_may_have_is_named():
     state = State()
 
-    with pytest.raises(TypeError, match=r"self\.state cannot keep it: 'next\[0\]' is a Request"):
+    with pytest.raises(TypeError, match=r"self\.state cannot store it: 'next\[0\]' is a Request"):
         state["next"] = [Request("https://a.example/")]
-    with pytest.raises(TypeError, match=r"a name in self\.state is text, and 7 is int"):
+    with pytest.raises(TypeError, match=r"a name in self\.state must be text, but 7 is int"):
         state[7] = 1  # type: ignore[index]  # as a user may write it
 
 
@@ -72,7 +72,7 @@ def test_adding_takes_numbers_alone():
     state["text"] = "x"
 
     assert state["n"] == 3.5
-    with pytest.raises(TypeError, match=r"self\.state\['text'\] is no number but str"):
+    with pytest.raises(TypeError, match=r"self\.state\['text'\] is not a number but str"):
         state.add("text")
     for wrong in (float("nan"), "1", True, None):
         with pytest.raises(TypeError, match=r"self\.state\.add\(\) takes a number"):

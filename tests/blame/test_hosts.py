@@ -181,7 +181,7 @@ def test_while_the_network_is_away_nothing_is_given_up(ledger_url: str, tmp_path
             wait_until(lambda: all(len(host.asked) > 4 for host in hosts))
             for host in hosts:
                 host.go_away()
-            wait_until(lambda: command.records("network_away"))
+            wait_until(lambda: command.records("network_down"))
             began = time.monotonic()
             # Longer than the time until a host is given up after three failures.
             wait_until(lambda: time.monotonic() - began > 5)
@@ -223,7 +223,7 @@ def test_while_the_resolver_lies_nothing_is_given_up(ledger_url: str, tmp_path: 
         with running(tmp_path, code_of, ledger_url) as command:
             wait_until(lambda: all(len(host.asked) > 4 for host in hosts))
             (tmp_path / "dns-lies").touch()
-            wait_until(lambda: command.records("network_away"))
+            wait_until(lambda: command.records("network_down"))
             began = time.monotonic()
             wait_until(lambda: time.monotonic() - began > 5)
             (tmp_path / "dns-lies").unlink()

@@ -70,7 +70,7 @@ def test_an_error_of_crawlcw_itself_ends_no_page_and_the_crawl_says_where(
         assert report["failures"] == {}
         assert report["pages"] == 1 + PAGES - len(BROKEN)
         assert report["internal_errors"] >= 3 * len(BROKEN)
-        assert "keeps 2 pages from being done: TypeError: cannot pickle" in report["faults"]
+        assert "keeps 2 pages unfinished: TypeError: cannot pickle" in report["faults"]
         left = {path: row for path, row in rows.items() if row.status != Status.FINISHED}
         assert left.keys() == {*BROKEN}
         for row in left.values():
@@ -121,5 +121,5 @@ def test_the_last_line_says_that_it_was_crawlcw_itself(tmp_path: Path):
 
     assert run.returncode == INTERNAL
     last = run.stdout.splitlines()[-1]
-    assert "an error of crawlcw itself keeps 2 pages from being done" in last
+    assert "a bug in crawlcw keeps 2 pages unfinished" in last
     assert "\x1b" not in run.stdout + run.stderr

@@ -779,7 +779,7 @@ def test_rate_looks_at_the_last_minute():
         (
             KeyError("x"),
             70,
-            "crawlcw: an error of crawlcw itself: KeyError: 'x' (--log-level debug shows where)\n",
+            "crawlcw: a bug in crawlcw: KeyError: 'x' (--log-level debug shows where)\n",
         ),
     ],
 )

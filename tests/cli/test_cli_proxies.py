@@ -81,6 +81,6 @@ def test_a_setting_that_is_no_proxy_is_refused_without_its_password(tmp_path: Pa
     said, _ = asked.communicate(timeout=60)
 
     assert asked.returncode == 2
-    assert "setting proxies: proxy 2 of 2: its scheme is none of http, https" in said
+    assert "setting proxies: proxy 2 of 2: its scheme is not one of http, https" in said
     assert PASSWORD not in said
     assert "Traceback" not in said

@@ -120,7 +120,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     wait_until(lambda: site.pages > 3)
 
     assert "pages is paused: 1 worker follows" in told("pause", "pages")
-    wait_until(lambda: "paused: requests under way" in crawl.log)
+    wait_until(lambda: "paused: current requests" in crawl.log)
     wait_until(lambda: stats()["counts"]["processing"] == 0)
     asked = site.pages
     added = json.loads(told("add", "pages", "-", "--json", given=new_urls(site, number)))
@@ -241,8 +241,8 @@ def test_what_cannot_be_added_is_counted_by_reason(folder: Path, site: EndlessSi
         (["add", "pages", "-", "--stage", "s"], "", "pages is a spider"),
         (["add", "pages", "missing.txt"], "", "missing.txt"),
         (["add", "nobody", "http://127.0.0.1:9/"], "", "there is no spider 'nobody' here"),
-        (["set", "pages", "timeout=3s"], "", "'timeout' is read when a crawl begins"),
-        (["set", "pages", "dely=3s"], "", "'dely' is no setting"),
+        (["set", "pages", "timeout=3s"], "", "'timeout' takes effect only at the start of a crawl"),
+        (["set", "pages", "dely=3s"], "", "'dely' is not a setting"),
         (["set", "pages", "delay=soon"], "", "not a duration"),
         (["set", "pages", "concurrency=0"], "", "concurrency"),
         (["set", "pages", "concurrency=1000000000000"], "", "needs 2,000,000,000,300 file descrip"),

@@ -256,7 +256,7 @@ class Ends(Spider):
     [
         ("page", 'StopCrawl("enough")', "unwanted: the crawl would stop: enough"),
         ("robots", 'StopCrawl("enough")', "unwanted: the crawl would stop: enough"),
-        ("page", 'Defer("not yet")', "unwanted: the page would be put back: not yet"),
+        ("page", 'Defer("not yet")', "unwanted: the page would be deferred: not yet"),
     ],
 )
 def test_what_a_layer_would_do_to_a_crawl_is_told(

@@ -103,7 +103,7 @@ def test_work_that_cannot_be_released_ends_as_interrupted(
 
     assert exits.came.wait(20)
     assert exits.codes == [130]
-    assert "leases were not released, they will run out: no ledger" in caplog.text
+    assert "could not release the leases, which will expire: no ledger" in caplog.text
 
 
 def test_a_time_that_is_lifted_ends_nothing(deadline: Deadline, exits: Exits):

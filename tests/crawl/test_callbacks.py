@@ -148,7 +148,9 @@ async def test_what_is_no_item_is_a_failure_that_says_what_to_do(thing: object):
 
     assert result.reason is Reason.PARSE_ERROR
     assert result.message.startswith(f"InvalidItemError: {type(thing).__name__} is not an item: ")
-    assert result.message.endswith("by `yield from`") is isinstance(thing, list)
+    assert result.message.endswith("use `yield from` for a collection of them") is isinstance(
+        thing, list
+    )
     lines = (result.traceback or "").splitlines()
     line = parse.__code__.co_firstlineno + 2
     assert lines[1:3] == [f'  File "{__file__}", line {line}, in parse', "    yield thing"]
@@ -169,10 +171,8 @@ async def test_what_a_generator_returns_is_not_lost_without_a_word(callback: Cal
     result = await failed(callback)
 
     assert result.reason is Reason.PARSE_ERROR
-    assert result.message.startswith(
-        "SpiderError: a callback that yields cannot return something as well"
-    )
-    assert "of type list, by `yield from`" in result.message
+    assert result.message.startswith("SpiderError: a callback that yields must not return a value")
+    assert "of type list, or use `yield from`" in result.message
 
 
 def helper_of_the_user() -> None:

@@ -40,9 +40,9 @@ def test_a_stop_is_for_crawls_that_began_before_it():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"paused": "yes"}, "paused='yes', which is no time"),
-        ({"stopped": 3}, "stopped=3, which is no time"),
-        ({"paused": "2026-01-01T12:00:00"}, "which is no time"),
+        ({"paused": "yes"}, "paused='yes', which is not a time"),
+        ({"stopped": 3}, "stopped=3, which is not a time"),
+        ({"paused": "2026-01-01T12:00:00"}, "which is not a time"),
         ({"concurrency": "none"}, "concurrency"),
     ],
 )
@@ -53,7 +53,7 @@ def test_what_somebody_wrote_by_hand_is_named(written: dict, said: str):
 
 def test_only_what_a_crawl_follows_can_be_set():
     check({"delay": "1s", "concurrency": "5", "per_host_concurrency": "0"})
-    with pytest.raises(SettingsError, match="'lease' is read when a crawl begins: a running"):
+    with pytest.raises(SettingsError, match="'lease' takes effect only at the start of a crawl: a running"):
         check({"lease": "1m"})
-    with pytest.raises(SettingsError, match="'lese' is no setting"):
+    with pytest.raises(SettingsError, match="'lese' is not a setting"):
         check({"lese": "1m"})

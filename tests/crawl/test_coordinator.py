@@ -679,8 +679,10 @@ async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
 
     assert harness.stats.given_up == given_up
     assert harness.stats.failures == {Reason.CRASHED_WORKER: 1}
-    (record,) = [each for each in caplog.records if "was lost while" in each.message]
-    what = f"{lease.token} was lost while it worked on nothing else"
+    (record,) = [
+        each for each in caplog.records if "crashed while it ran this task alone" in each.message
+    ]
+    what = f"worker {lease.token} crashed while it ran this task alone"
     assert record.message == f"{crashing.url}: {what} {told}"
     assert record.event == ("give up" if given_up else "quarantined")
 
@@ -789,9 +791,9 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
 
     await asyncio.sleep(95)
     assert coordinator.standstill() is None, "a page is under way"
-    harness.causes.rests.network_away_since = START
-    assert coordinator.standstill() == Standstill(away_since=START)
-    harness.causes.rests.network_away_since = None
+    harness.causes.rests.network_down_since = START
+    assert coordinator.standstill() == Standstill(down_since=START)
+    harness.causes.rests.network_down_since = None
     await running
     assert coordinator.standstill() is None, "a page has just ended"
 

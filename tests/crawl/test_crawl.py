@@ -656,7 +656,7 @@ async def test_an_error_of_crawlcw_itself_ends_no_page(error: Exception, ledger:
     assert report.pages == 3
     assert (report.finish_reason, report.failures) == (FinishReason.INTERNAL_ERROR, {})
     assert report.internal_errors >= 3
-    assert "keeps 1 page from being done" in report.detail
+    assert "keeps 1 page unfinished" in report.detail
     assert "a downloader may not do this" in report.detail
     assert report.host_failures == {}
 
@@ -783,8 +783,8 @@ async def test_a_callback_that_was_renamed_costs_no_page_and_its_old_name_may_st
 
     assert (report.finish_reason, report.pages) == (FinishReason.CALLBACK_BROKEN, 0)
     assert report.detail == (
-        "Renamed has no callback 'parse_bok', which a page in the ledger names: if you renamed "
-        "it, keep the old name in the class, as `parse_bok = parse_new`"
+        "Renamed has no callback 'parse_bok', but a page in the ledger needs it: if you renamed "
+        "it, keep the old name in the class: `parse_bok = parse_new`"
     )
     assert [request.url for request in web.sent] == [HOME]
     task = (await record(ledger, f"{HOME}1")).task
@@ -1099,7 +1099,7 @@ async def test_a_start_url_that_redirects_to_another_host_names_the_setting(ledg
 
     for url in ("http://www.a.example/", "http://www.b.example/2"):
         assert [error.message for error in (await record(ledger, url)).errors] == [
-            "b.example is not in allowed_hosts: add it there if its pages are wanted"
+            "b.example is not in allowed_hosts: add it there to crawl its pages"
         ]
 
 
@@ -1987,4 +1987,4 @@ async def test_a_start_that_yields_no_request_is_told_so(
     with pytest.raises(SpiderError) as caught:
         await crawled(Wrong(), Web({}), ledger)
 
-    assert f"start() yielded {what}: it must yield Requests" in str(caught.value)
+    assert f"start() yielded {what}: write `yield Request(url)`" in str(caught.value)

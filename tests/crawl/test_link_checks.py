@@ -107,7 +107,7 @@ async def test_a_link_that_is_among_those_dropped_is_found(ledger: Ledger, link:
     assert refused is not None
     assert (refused.reason, refused.why) == (
         "too-many-links",
-        "a page had a link there, which was dropped",
+        "a page linked to it, but the crawl dropped the link",
     )
     assert await checks().refusal_now("http://books.test/another", ledger) is None
     assert checks().max_depth == 3

@@ -243,7 +243,7 @@ async def test_a_state_that_is_used_after_its_callback_has_ended_is_told(
 
     await crawl(Late(), {"": ""})
 
-    assert told == [f"self.state was used when the callback of {BASE} had ended"]
+    assert told == [f"self.state was used after the end of the callback of {BASE}"]
     assert [record.event for record in caplog.records] == ["state_lost"], "nobody awaits the task"
     assert await state_of(ledger_url, "late") == {"a": 1}
 
@@ -279,8 +279,8 @@ async def test_a_thread_is_told_that_it_cannot_change_the_state(
     is_awaited = runner != "thread"
     assert report.failures == ({"parse-error": 1} if is_awaited else {})
     assert caplog.messages[0] == (
-        "self.state was used in a thread: return the values, and change it in the callback; "
-        "the change is lost"
+        "self.state was used in a thread: return the values from it, and change self.state in "
+        "the callback; this change is lost"
     )
     assert await state_of(ledger_url, "threads") == ({} if is_awaited else {"pages": 1})
 

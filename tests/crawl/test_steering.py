@@ -115,13 +115,13 @@ async def test_closed_is_cancelled_when_the_grace_is_over(
     assert (report.finish_reason, report.pages) == (FinishReason.DRAINED, 1)
     assert spider.cancelled == "closed"
     assert graces == [spider.settings.grace]
-    assert "closed() did not end within the grace" in caplog.text
+    assert "cancelled closed(), because it did not end within the grace period" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"paused": "soon", "concurrency": "5"}, "paused='soon', which is no time"),
+        ({"paused": "soon", "concurrency": "5"}, "paused='soon', which is not a time"),
         ({"concurrency": "none"}, "concurrency"),
     ],
 )

@@ -169,5 +169,5 @@ async def test_a_worker_that_somebody_else_cancels_ends_the_pool_with_the_reason
     async def give_back() -> None:
         pytest.fail("it has ended")
 
-    with pytest.raises(UsageError, match="cancelled a task of crawlcw's own"), single_errors():
+    with pytest.raises(UsageError, match="your code cancelled a task of crawlcw"), single_errors():
         await pool.run(work, source, give_back=give_back, grace=lambda: anyio.move_on_after(0))

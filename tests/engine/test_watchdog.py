@@ -163,9 +163,9 @@ async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
 
     # Each callback once.
     assert [(each.levelname, each.getMessage().partition(":")[0]) for each in caplog.records] == [
-        ("WARNING", "the event loop has stood still for 9.0 s, in parse of a page"),
-        ("DEBUG", "the event loop has stood still for 7.0 s"),
-        ("WARNING", "the event loop has stood still for 3.0 s, in detail of a page"),
+        ("WARNING", "the event loop stalled for 9.0 s, in parse of a page"),
+        ("DEBUG", "the event loop stalled for 7.0 s"),
+        ("WARNING", "the event loop stalled for 3.0 s, in detail of a page"),
     ]
     assert (stats.stalls, stats.longest_stall) == (5, 9.0)
     assert stats.loop_lag.seconds == pytest.approx(28)
@@ -197,8 +197,8 @@ async def test_a_callback_that_keeps_the_loop_for_too_long_ends_the_process(
     assert looks >= 5, "each look passes 2 ms of the limit"
     assert where == "parse of a page"
     stalled, stuck, *_ = caplog.records
-    assert "has stood still for 1.4 s, in parse of a page" in stalled.getMessage()
-    assert stuck.getMessage().startswith("parse has kept the event loop for over ")
+    assert "the event loop stalled for 1.4 s, in parse of a page" in stalled.getMessage()
+    assert stuck.getMessage().startswith("parse has blocked the event loop for more than ")
     assert "in keep" in vars(stuck)["traceback"]
     assert "in keep" in capfd.readouterr().err
 

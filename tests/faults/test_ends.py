@@ -105,7 +105,7 @@ LEFT = {
     "thread": "thread Thread-",
     "executor": ", Pages.work (spider.py:",
     "task": "hang (spider.py:",
-    "closed": "closed() did not end within the grace",
+    "closed": "cancelled closed(), because it did not end within the grace period",
     "close": "downloader raised when it was closed: TimeoutError",
 }
 

@@ -134,7 +134,7 @@ def _assert_harmless(shown: Shown) -> None:
     # The traceback of the spider's own error is indented, and is no error of crawlcw.
     forged = ("FORGED", "[/x]", "Traceback")
     assert [line for line in shown.text.split("\n") if line.startswith(forged)] == []
-    assert "an error of crawlcw itself" not in shown.text
+    assert "a bug in crawlcw" not in shown.text
 
 
 #: Exit codes: 2 for an unknown name, 3 for a crawl with failed pages.

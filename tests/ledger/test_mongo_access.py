@@ -183,7 +183,7 @@ def test_who_may_only_read_can_look_and_change_nothing(
     code, out, err = run("doctor", "teas", "--ledger", reader)
     assert (code, err) == (0, "")
     assert "w: majority, j: true: not asked" in out
-    assert "note may-not-write (1): this user may look, and lacks privileges" in out
+    assert "note may-not-write (1): this user may read, but lacks privileges" in out
     assert "createCollection, createIndex, insert, remove, update" in out
     monkeypatch.chdir(tmp_path)
     Path("more.txt").write_text("order-2\n")

@@ -50,14 +50,14 @@ def test_of_several_hosts_the_first_to_be_asked_again_is_named():
 def test_a_network_that_is_away_explains_everything_else():
     rests = Rests()
     rests.note("a.example:80", until=at(10), why="connect")
-    rests.network_away_since = at(1)
+    rests.network_down_since = at(1)
 
-    assert rests.standstill(NOW).sentence() == "the network is away since 22:31; asking again"
+    assert rests.standstill(NOW).sentence() == "the network has been down since 22:31; trying again"
 
 
 def test_what_waits_for_others_or_for_its_time_says_so():
     assert Standstill(others=True).sentence() == "waiting for other workers"
-    assert Standstill(start=True).sentence() == "waiting for what start() yields"
+    assert Standstill(start=True).sentence() == "waiting for the next request of start()"
     assert Standstill(until=at(10)).sentence() == "nothing is due before 22:40"
     assert Standstill().sentence() == ""
 
@@ -71,9 +71,9 @@ def test_programs_get_the_times_in_utc():
         "until": "2026-05-04T20:40:00Z",
         "why": "429, Retry-After",
     }
-    assert Standstill(away_since=at(1)).fields() == {
-        "sentence": "the network is away since 22:31; asking again",
-        "network_away_since": "2026-05-04T20:31:00Z",
+    assert Standstill(down_since=at(1)).fields() == {
+        "sentence": "the network has been down since 22:31; trying again",
+        "network_down_since": "2026-05-04T20:31:00Z",
     }
 
 
@@ -90,8 +90,8 @@ def test_workers_that_stand_still_together_say_what_most_of_it_is():
     assert merged([Standstill(others=True), later, resting, not_due]) == Standstill(
         hosts=3, until=at(10), why="429", others=True
     )
-    assert merged([resting, Standstill(away_since=at(2))]) == Standstill(
-        away_since=at(2), hosts=2, until=at(10), why="429"
+    assert merged([resting, Standstill(down_since=at(2))]) == Standstill(
+        down_since=at(2), hosts=2, until=at(10), why="429"
     )
 
 
@@ -131,8 +131,8 @@ def test_proxies_that_all_rest_are_why_nothing_moves():
     found = rests.standstill(NOW)
 
     assert found.until == NOW + timedelta(seconds=90)
-    assert found.sentence().startswith("no proxy can be used until ")
+    assert found.sentence().startswith("no proxy is usable until ")
     assert found.sentence().endswith(": the proxy http://gate:1 cannot be reached")
     assert found.fields()["proxies"] == "the proxy http://gate:1 cannot be reached"
-    rests.network_away_since = NOW
-    assert rests.standstill(NOW).sentence().startswith("the network is away")
+    rests.network_down_since = NOW
+    assert rests.standstill(NOW).sentence().startswith("the network has been down")

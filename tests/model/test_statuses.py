@@ -29,7 +29,9 @@ def test_statuses_are_read_however_they_are_written(written, found):
     "wrong", [99, 600, True, 404.0, "404;410", "600-610", [None], None, {}.keys]
 )
 def test_what_names_no_status_is_refused(wrong):
-    with pytest.raises(SettingsError, match="are no HTTP statuses: write numbers from 100 to 599"):
+    with pytest.raises(
+        SettingsError, match="is not a list of HTTP statuses: write numbers from 100 to 599"
+    ):
         statuses(wrong)
 
 

@@ -138,7 +138,7 @@ def test_the_third_worker_that_crashes_on_a_task_alone_is_the_last(
     assert (change.fence, change.quarantine_fence, change.lock) == (8, 7, None)
     if rest is not None:
         assert change.error is not None
-        assert change.error.message == "x:9 was lost while it worked on nothing else"
+        assert change.error.message == "x:9 crashed while it ran it alone"
 
 
 def test_what_failed_before_waits_as_a_failure_after_a_crash():

@@ -209,7 +209,9 @@ def test_what_a_frozen_worker_still_sends_is_refused(
     other = start("--drain", LEASE="1s")
     code, _ = other.end()
     frozen.send(SIGCONT)
-    wait_until(lambda: "lost to other workers" in frozen.log or "result dropped" in frozen.log)
+    wait_until(
+        lambda: "other workers claimed them" in frozen.log or "dropped the result" in frozen.log
+    )
     frozen.send(SIGTERM)
 
     assert code == 0, other.log

@@ -93,7 +93,7 @@ def command(
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
     CRAWLCW_* variables and -s; the last one wins. SIGINT or SIGTERM stops gracefully:
-    requests under way finish, the rest is released; a second one stops at once.
+    current requests finish and the rest is released; a second one stops at once.
 
     The crawl runs in a worker process. A crashed worker is started again after a
     second, and a page that crashes it repeatedly is ignored. After five crashes in a
