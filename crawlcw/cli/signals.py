@@ -138,7 +138,7 @@ class _Stop:
         # Warnings, so that --quiet shows them: the user waits for a reaction.
         if signal_count == 1:
             logger.warning(
-                "%s: claiming nothing more; requests under way have %s to finish, the rest is "
+                "%s: claiming nothing more; current requests have %s to finish, the rest is "
                 "released; once more to stop at once",
                 received_signal.name,
                 format_duration(self.grace),

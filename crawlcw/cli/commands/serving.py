@@ -86,7 +86,7 @@ def serve(
 
     /openapi.json describes the API. A token is required, except on loopback. Any
     number of servers may work on one ledger. SIGTERM and SIGINT stop gracefully:
-    requests under way are answered.
+    current requests are answered.
     """
     from crawlcw.tracking import Tracker, UseCase  # imported here: the dashboard does not need it
 
