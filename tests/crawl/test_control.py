@@ -53,7 +53,7 @@ def test_what_somebody_wrote_by_hand_is_named(written: dict, said: str):
 
 def test_only_what_a_crawl_follows_can_be_set():
     check({"delay": "1s", "concurrency": "5", "per_host_concurrency": "0"})
-    with pytest.raises(SettingsError, match="'lease' takes effect only at the start of a crawl: a running"):
+    with pytest.raises(SettingsError, match="'lease' takes effect only at the start of a crawl"):
         check({"lease": "1m"})
     with pytest.raises(SettingsError, match="'lese' is not a setting"):
         check({"lese": "1m"})
