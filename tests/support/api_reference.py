@@ -1,7 +1,8 @@
-"""Generator of the manual's page `api`, from the docstrings of the public names.
+"""Generator of the manual's pages of the API, from the docstrings of the public names.
 
-`python -m tests.support.api_reference` writes the page. Signatures are taken from the source,
-since `inspect` prints annotations differently in different versions of Python.
+`python -m tests.support.api_reference` writes the pages: `api`, which lists the names, and a page
+for each subject. Signatures are taken from the source, since `inspect` prints annotations
+differently in different versions of Python.
 """
 
 import ast
@@ -17,19 +18,169 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
-PAGE = Path(__file__).parents[2] / "crawlcw" / "guide" / "api.md"
+from crawlcw import Ledger
+
+GUIDE = Path(__file__).parents[2] / "crawlcw" / "guide"
 MODULES = ("crawlcw", "crawlcw.tracking", "crawlcw.testing", "crawlcw.errors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A page of the reference: public names in the order in which a user meets them."""
+
+    page: str
+    title: str
+    summary: str
+    module: str  #: from which a program imports the names
+    names: tuple[str, ...]
+
+
+#: In the order in which a user meets them.
+SUBJECTS = (
+    Subject(
+        page="api-spiders",
+        title="Spiders and requests",
+        summary="`Spider`, `SitemapSpider` and `Rule` name the pages; a `Request` is one of them.",
+        module="crawlcw",
+        names=("Spider", "Request", "Rule", "SitemapSpider", "SitemapEntry", "url_list"),
+    ),
+    Subject(
+        page="api-responses",
+        title="Responses and selectors",
+        summary="A `Response` has the text of a page, its links, its forms and its selectors.",
+        module="crawlcw",
+        names=("Response", "SavedFile", "FeedEntry"),
+    ),
+    Subject(
+        page="api-runs",
+        title="Crawls and reports",
+        summary="`run_spider` runs a crawl in your program and returns a `Report`.",
+        module="crawlcw",
+        names=(
+            *("run_spider", "open_crawl", "Crawl", "Report", "FinishReason", "Standstill"),
+            "Status",
+        ),
+    ),
+    Subject(
+        page="api-settings",
+        title="Settings in a program",
+        summary="`Settings` holds the settings of a crawl, and `Limit` those of one host.",
+        module="crawlcw",
+        names=("Settings", "Limit"),
+    ),
+    Subject(
+        page="api-errors",
+        title="Errors and reasons",
+        summary="The errors that you raise or catch, and the reasons that the ledger stores.",
+        module="crawlcw.errors",
+        names=(
+            *("DropItem", "StopCrawl", "Defer", "Reason", "CrawlcwError", "UsageError"),
+            *("UnknownNameError", "SettingsError", "SpiderError", "InvalidItemError"),
+            *("FetchError", "ProxyFailedError", "ProxiesAwayError", "ParseRefusedError"),
+            *("XmlError", "LedgerError", "LedgerUnavailableError", "LedgerGoneError"),
+            *("LedgerConfigurationError", "LedgerKindError", "LedgerFormatError"),
+            *("LeaseLostError", "UnwantedError", "TaskMissedError", "TaskNotFoundError"),
+            *("TaskLockedError", "TaskNotDueError", "TaskFinishedError", "TaskIgnoredError"),
+        ),
+    ),
+    Subject(
+        page="api-layers",
+        title="Layers and downloaders",
+        summary="A `Layer` is a step on the way of a request; a `Downloader` sends requests.",
+        module="crawlcw",
+        names=("Layer", "Next", "Attempt", "Downloader", "AiohttpDownloader"),
+    ),
+    Subject(
+        page="api-testing",
+        title="Test support",
+        summary="Tests of spiders without a network, and of your own layers and downloaders.",
+        module="crawlcw.testing",
+        names=("ReplayDownloader", "Replay", "LayerContract", "DownloaderContract"),
+    ),
+    Subject(
+        page="api-tracking",
+        title="Tracked tasks",
+        summary="A `Tracker` keeps tasks that your own programs must do once.",
+        module="crawlcw.tracking",
+        names=(*("Tracker", "NewTask", "TrackedTask", "Page", "UseCase", "Policy", "SyncTracker"),),
+    ),
+    Subject(
+        page="api-workers",
+        title="Workers on tracked tasks",
+        summary="A `Worker` calls your handlers; a `Dispenser` hands tasks to other programs.",
+        module="crawlcw.tracking",
+        names=(
+            *("Worker", "WorkReport", "Execution", "SyncExecution", "Dispenser", "Assigned"),
+            *("Ending", "Finish", "Advance", "Fail", "Ignore", "Release", "Ended", "Refusal"),
+            "Rebuilt",
+        ),
+    ),
+    Subject(
+        page="api-ledger",
+        title="Ledgers and stores",
+        summary="`open_ledger` opens the tasks of a spider; a store implements `Ledger`.",
+        module="crawlcw",
+        names=(
+            *("open_ledger", "LedgerKind", "Ledger", "Ledger.tasks", "Ledger.leases"),
+            *("Ledger.outcomes", "Ledger.hosts", "Ledger.host_leases", "Ledger.workers"),
+        ),
+    ),
+    Subject(
+        page="api-ledger-more",
+        title="Queries and changes of a ledger",
+        summary="The parts of `Ledger` that the commands, the dashboard and the tracker use.",
+        module="crawlcw",
+        names=(
+            *("Ledger.queries", "Ledger.groups", "Ledger.rates", "Ledger.admin", "Ledger.notes"),
+            *("Ledger.sessions", "Ledger.spider_state", "Ledger.blobs", "Ledger.changes"),
+            "Ledger.inspection",
+        ),
+    ),
+)
+
+#: Classes with fields that another page explains.
+_DESCRIBED_ELSEWHERE = {"Settings": "The fields are the [settings](settings.md)."}
+#: Classes that only crawlcw makes objects of: their constructors are internal.
+_MADE_BY_CRAWLCW = {
+    *("Assigned", "Attempt", "Crawl", "Ended", "Execution", "Page", "Rebuilt", "Report"),
+    *("SyncExecution", "SyncTracker", "Standstill", "TrackedTask", "Tracker"),
+    *("WorkReport", "FeedEntry", "SavedFile"),
+}
+#: Members that only crawlcw uses, by their class.
+_INTERNAL = {
+    "AiohttpDownloader": ("exchange",),
+    "Attempt": (
+        *("kept_proxy", "deadline", "redirects", "url", "follows", "is_conditional"),
+        *("accepts_file", "exchanges", "cleanup", "may_wait", "memory", "slot", "slot_host"),
+        *("waits_for_memory", "keep", "free"),
+    ),
+    "Crawl": ("share_run", "on_end", "abandon", "stuck_in"),
+    "Execution": ("begins",),
+    "Policy": ("of", "retries"),
+    "Report": ("of",),
+    "Request": ("refused", "of", "elsewhere", "at", "plain_url", "identity", "place", "task"),
+    "Response": ("trees", "source", "selector_kind"),
+    "Rule": ("requests",),
+    "Settings": (
+        *("deadlines", "retry_policy", "revisit_policy", "login_policy", "trap_policy"),
+        "host_policy",
+    ),
+    "Standstill": ("of", "fields"),
+    "TrackedTask": ("of",),
+    "UseCase": ("named", "places", "after"),
+    "Worker": ("abandon", "stuck_in"),
+}
 
 _HEAD = """\
 # API reference
 
 Every public name: what it takes, what it promises and what it raises.
 
-This page is made from the docstrings by `python -m tests.support.api_reference`. Names that are not
-on it are internal and may change. The settings are on a page of their own: [settings](settings.md).
+The names are on a page for each subject. Any other name of the package is internal and may change.
+`python -m tests.support.api_reference` writes these pages from the docstrings.
 """
-#: Fields whose values are explained on the page of the settings.
-_DESCRIBED_ELSEWHERE = {"Settings": "The fields are the [settings](settings.md)."}
+#: The widest line of a signature: it fits beside the site's navigation.
+_WIDTH = 76
 
 #: An attribute that a constructor sets, with a documentation comment.
 _ATTRIBUTE = re.compile(r" {8}self\.(?P<name>[a-z]\w*)\b.*?  #: (?P<about>.*)")
@@ -37,45 +188,45 @@ _ATTRIBUTE = re.compile(r" {8}self\.(?P<name>[a-z]\w*)\b.*?  #: (?P<about>.*)")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def page() -> str:
-    """Return the whole page."""
-    shown: set[str] = set()
-    parts = [_HEAD]
-    for name in MODULES:
-        parts += _module(importlib.import_module(name), shown)
-    return "\n".join(parts)
+def pages() -> dict[str, str]:
+    """Return the text of each page by its name; a public name on no page is an error."""
+    public = {name for module in MODULES for name in _public_names(importlib.import_module(module))}
+    public |= {f"Ledger.{facet}" for facet in _facets(Ledger)}
+    described = {name for subject in SUBJECTS for name in subject.names}
+    assert public == described, f"not in SUBJECTS, or not public: {sorted(public ^ described)}"
+    lines = [_HEAD, "| page | names |", "|---|---|"]
+    for subject in SUBJECTS:
+        names = ", ".join(f"`{name}`" for name in subject.names)
+        lines.append(f"| [{subject.title}]({subject.page}.md) | {names} |")
+    texts = {subject.page: "\n".join(_subject(subject)) for subject in SUBJECTS}
+    return {"api": "\n".join(lines) + "\n", **texts}
 
 
-def _module(module: ModuleType, shown: set[str]) -> Iterator[str]:
-    yield f"## {module.__name__}\n"
-    yield _module_docstring(module)
-    elsewhere = []
-    for name in public_names(module):
-        if name in shown:
-            elsewhere.append(f"`{name}`")
-            continue
-        shown.add(name)
-        thing = getattr(module, name)
+def _introduction(subject: Subject) -> str:
+    """Return the beginning of a page."""
+    text = f"# {subject.title}\n\n{subject.summary}\n\nImport them from `{subject.module}`.\n"
+    if subject.page == "api-errors":
+        text += (
+            "\n" + _markdown(inspect.getdoc(importlib.import_module(subject.module)) or "") + "\n"
+        )
+    return text
+
+
+def _subject(subject: Subject) -> Iterator[str]:
+    yield _introduction(subject)
+    module = importlib.import_module(subject.module)
+    for name in subject.names:
+        thing = _facets(Ledger).get(name.removeprefix("Ledger.")) or getattr(module, name)
         if isinstance(thing, type):
             yield from _class(name, thing)
         elif get_args(thing):
-            kinds = ", ".join(f"`{each.__name__}`" for each in get_args(thing))
-            yield f"### {name}\n\nOne of {kinds}.\n"
+            kinds = ", ".join(f"`{kind.__name__}`" for kind in get_args(thing))
+            yield f"## {name}\n\nOne of {kinds}.\n"
         else:
             yield from _function(name, thing)
-    if elsewhere:
-        yield f"Described above: {', '.join(elsewhere)}.\n"
 
 
-def _module_docstring(module: ModuleType) -> str:
-    """Return the text of a module's docstring, with its drawings as blocks."""
-    docstring = inspect.getdoc(module) or ""
-    if module.__name__ != "crawlcw.errors":
-        docstring = docstring.partition("\n\n")[0]
-    return _markdown(docstring) + "\n"
-
-
-def public_names(module: ModuleType) -> list[str]:
+def _public_names(module: ModuleType) -> list[str]:
     """Return the public names of a module, in the order of the page."""
     names = getattr(module, "__all__", None)
     if names is not None:
@@ -92,58 +243,90 @@ def public_names(module: ModuleType) -> list[str]:
 def _function(name: str, function: Any) -> Iterator[str]:
     node = _parsed(inspect.unwrap(function))
     assert isinstance(node, _Function)
-    # A context manager is a generator in the source, and used by `async with`.
-    prefix = "async with " if "asynccontextmanager" in _decorators(node) else ""
-    yield f"### {name}\n"
-    yield f"```python\n{prefix}{_signature(node)}\n```\n"
+    yield f"## {name}\n"
+    yield _code(_signature(node))
     yield _markdown(ast.get_docstring(node) or "") + "\n"
 
 
 def _class(name: str, kind: type) -> Iterator[str]:
-    members = _members(kind)
-    yield f"### {name}\n"
-    constructor = members.functions.pop("__init__", None)
-    if issubclass(kind, enum.Enum):
-        constructor = None
-    if constructor is not None:
-        yield f"```python\n{_signature(constructor, called=name)}\n```\n"
-    elif is_dataclass(kind) and name not in _DESCRIBED_ELSEWHERE:
-        yield f"```python\n{name}({_arguments(kind, members)})\n```\n"
-    bases = [base.__name__ for base in kind.__bases__ if base.__module__.startswith("crawlcw")]
-    bases = [base for base in bases if issubclass(kind, BaseException)]
-    if bases:
-        yield f"A kind of `{bases[0]}`.\n"
+    public_base = next((base for base in kind.__bases__ if _is_described(base)), None)
+    members = _members(kind, until=public_base)
+    missing = set(_INTERNAL.get(name, ())) - {*members.functions, *members.fields}
+    assert not missing, f"_INTERNAL[{name!r}] has no members {sorted(missing)}"
+    yield f"## {name}\n"
+    is_enumeration = issubclass(kind, enum.Enum)
+    if constructor := _constructor(name, kind):
+        yield _code(constructor)
+    if public_base:
+        more = "" if issubclass(kind, BaseException) else "; it has the members of that class too"
+        yield f"A kind of `{public_base.__name__}`{more}.\n"
     yield _markdown(inspect.cleandoc(kind.__doc__ or "")) + "\n"
-    if issubclass(kind, enum.Enum):
+    if is_enumeration:
         yield from _listed(_enumerated(kind))
         return
     if name in _DESCRIBED_ELSEWHERE:
         yield _DESCRIBED_ELSEWHERE[name] + "\n"
     else:
         yield from _listed(
-            f"- `{field}`" + (f": {about}" if about else "")
+            f"- `{_declared(field, members)}`" + (f": {about}" if about else "")
             for field, about in members.fields.items()
+            if not _is_internal(name, field) and f"- `{field}`:" not in (kind.__doc__ or "")
         )
-    yield from _methods(members)
-    # A protocol whose fields are classes: a ledger and its facets.
-    for facet, part in get_type_hints(kind).items() if getattr(kind, "_is_protocol", False) else ():
-        if isinstance(part, type) and part.__module__.startswith("crawlcw."):
-            yield f"#### {name}.{facet}\n"
-            yield _markdown(inspect.cleandoc(part.__doc__ or "")) + "\n"
-            yield from _methods(_members(part))
+    yield from _methods(name, members)
 
 
-def _methods(members: "_Members") -> Iterator[str]:
-    methods = {n: f for n, f in members.functions.items() if not n.startswith("_")}
-    for function in methods.values():
-        decorators = _decorators(function)
-        docstring = _markdown(ast.get_docstring(function) or "")
-        if "property" in decorators or "cached_property" in decorators:
-            yield f"**`{function.name}`**\n"
-        else:
-            prefix = "async with " if "asynccontextmanager" in decorators else ""
-            yield f"**`{prefix}{_signature(function)}`**\n"
-        if docstring:
+def _is_described(kind: type) -> bool:
+    """Return whether a class has a section of the reference."""
+    return any(
+        kind.__name__ in subject.names for subject in SUBJECTS
+    ) and kind.__module__.startswith("crawlcw")
+
+
+def _is_internal(kind: str, member: str) -> bool:
+    """Return whether only crawlcw uses a member of the class *kind*."""
+    return member.startswith(("_", "test_")) or member in _INTERNAL.get(kind, ())
+
+
+def _facets(kind: type) -> dict[str, type]:
+    """Return the fields of a protocol that are classes: a ledger has its methods on facets."""
+    hints = get_type_hints(kind) if getattr(kind, "_is_protocol", False) else {}
+    return {
+        name: part
+        for name, part in hints.items()
+        if isinstance(part, type) and part.__module__.startswith("crawlcw.")
+    }
+
+
+def _constructor(name: str, kind: type) -> str:
+    """Return the call that makes an object of a class; empty if users make none."""
+    if name in _MADE_BY_CRAWLCW or issubclass(kind, enum.Enum):
+        return ""
+    members = _members(kind)
+    if node := members.functions.get("__init__"):
+        return _signature(node, called=name)
+    if is_dataclass(kind) and name not in _DESCRIBED_ELSEWHERE:
+        return _call(name, _arguments(kind, members))
+    return ""
+
+
+def _declared(name: str, members: "_Members") -> str:
+    """Return a field with its type, if it is declared."""
+    declaration = members.annotations.get(name)
+    if declaration is None:
+        return name
+    annotation = ast.unparse(declaration.annotation)
+    class_variable = re.fullmatch(r"ClassVar\[(.*)\]", annotation)
+    return f"{name}: {class_variable[1] if class_variable else annotation}"
+
+
+def _methods(kind: str, members: "_Members") -> Iterator[str]:
+    for function in members.functions.values():
+        if _is_internal(kind, function.name):
+            continue
+        yield f"### {kind}.{function.name}\n"
+        if not {"property", "cached_property"} & _decorators(function):
+            yield _code(_signature(function))
+        if docstring := _markdown(ast.get_docstring(function) or ""):
             yield docstring + "\n"
 
 
@@ -171,10 +354,12 @@ class _Members:
     functions: dict[str, _Function] = field(default_factory=dict)
 
 
-def _members(kind: type) -> _Members:
+def _members(kind: type, *, until: type | None = None) -> _Members:
+    """Return the members of a class and of its bases, but without those of *until*."""
     found = _Members()
+    inherited = until.__mro__ if until else ()
     for each in kind.__mro__:
-        if not each.__module__.startswith("crawlcw"):
+        if each in inherited or not each.__module__.startswith("crawlcw"):
             continue
         node = _parsed(each)
         assert isinstance(node, ast.ClassDef)
@@ -225,7 +410,7 @@ def _setting(value: ast.expr | None) -> str:
     return f"{about.value}; default: {ast.unparse(default)}"
 
 
-def _arguments(kind: type, members: _Members) -> str:
+def _arguments(kind: type, members: _Members) -> list[str]:
     """Return the fields of a dataclass as its constructor's arguments."""
     arguments = []
     keyword_only = False
@@ -238,9 +423,21 @@ def _arguments(kind: type, members: _Members) -> str:
         if parameter.default is not parameter.empty:
             default = declared.value
             plain = default is not None and not isinstance(default, ast.Call)
-            text += f"={ast.unparse(default)}" if plain and default else "=..."
+            text += f" = {ast.unparse(default)}" if plain and default else " = ..."
         arguments.append(text)
-    return ", ".join(arguments)
+    return arguments
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```\n"
+
+
+def _call(called: str, arguments: list[str], returns: str = "") -> str:
+    """Return a call on one line, or with a line for each argument if it is long."""
+    line = f"{called}({', '.join(arguments)}){returns}"
+    if len(line) <= _WIDTH:
+        return line
+    return "\n".join([f"{called}(", *(f"    {each}," for each in arguments), f"){returns}"])
 
 
 def _parsed(thing: Any) -> ast.AST:
@@ -253,23 +450,45 @@ def _decorators(node: _Function) -> set[str]:
 
 def _signature(node: _Function, *, called: str | None = None) -> str:
     """Return the call of a function, without `self`; *called* replaces its name."""
-    arguments = ast.unparse(_without_self(node.args))
+    decorators = _decorators(node)
     yields = any(isinstance(each, ast.Yield) for each in ast.walk(node))
-    awaited = isinstance(node, ast.AsyncFunctionDef) and not yields
+    prefix = "await " if isinstance(node, ast.AsyncFunctionDef) and not yields else ""
     returns = f" -> {ast.unparse(node.returns)}" if node.returns and called is None else ""
-    if "asynccontextmanager" in _decorators(node) or "contextmanager" in _decorators(node):
+    if {"asynccontextmanager", "contextmanager"} & decorators:
+        # A context manager is a generator in the source, and used by `with`.
+        prefix = "async with " if "asynccontextmanager" in decorators else "with "
         returns = re.sub(r"(Async)?Iterator\[(.*)\]$", r"\2", returns)
-    return f"{'await ' if awaited else ''}{called or node.name}({arguments}){returns}"
+    return _call(prefix + (called or node.name), _parameters(node.args), returns)
 
 
-def _without_self(arguments: ast.arguments) -> ast.arguments:
-    first = [*arguments.posonlyargs, *arguments.args][:1]
-    if first and first[0].arg in ("self", "cls"):
-        if arguments.posonlyargs:
-            arguments.posonlyargs = arguments.posonlyargs[1:]
-        else:
-            arguments.args = arguments.args[1:]
-    return arguments
+def _parameters(arguments: ast.arguments) -> list[str]:
+    """Return each parameter with its type and default, without `self`."""
+    positional = [*arguments.posonlyargs, *arguments.args]
+    first_default = len(positional) - len(arguments.defaults)
+    defaults = [None] * first_default + arguments.defaults
+    shown = [_parameter(each, value) for each, value in zip(positional, defaults, strict=True)]
+    if arguments.posonlyargs:
+        shown.insert(len(arguments.posonlyargs), "/")
+    if positional and positional[0].arg in ("self", "cls"):
+        shown = shown[2:] if shown[1:2] == ["/"] else shown[1:]
+    if arguments.vararg:
+        shown.append(f"*{_parameter(arguments.vararg, None)}")
+    elif arguments.kwonlyargs:
+        shown.append("*")
+    for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        shown.append(_parameter(each, value))
+    if arguments.kwarg:
+        shown.append(f"**{_parameter(arguments.kwarg, None)}")
+    return shown
+
+
+def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
+    text = parameter.arg
+    if parameter.annotation:
+        text += f": {ast.unparse(parameter.annotation)}"
+    if default is None:
+        return text
+    return text + (" = " if parameter.annotation else "=") + ast.unparse(default)
 
 
 def _markdown(docstring: str) -> str:
@@ -287,5 +506,6 @@ def _markdown(docstring: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    sys.stdout.write(f"{PAGE} is written\n")
+    for page, text in pages().items():
+        (GUIDE / f"{page}.md").write_text(text, encoding="utf-8")
+    sys.stdout.write(f"The pages of the API in {GUIDE} are written\n")

@@ -1,21 +1,18 @@
 """The documentation site, as a hook of MkDocs: pages from files outside the manual.
 
 The folder of the pages is the manual. The hook adds the README, ARCHITECTURE and the
-other pages of the repository, a page for each example, and a reference of the API by
-mkdocstrings instead of the manual's. Links between the files become links of the site;
-links to other files lead to the repository.
+other pages of the repository, and a page for each example. Links between the files become
+links of the site; links to other files lead to the repository.
 State diagrams become SVG, and the pages load nothing from other hosts.
 """
 
 import ast
-import importlib
 import posixpath
 import re
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_type_hints
+from typing import Any
 
 from jinja2 import ChoiceLoader, DictLoader, Environment
 from mkdocs.config.defaults import MkDocsConfig
@@ -28,7 +25,6 @@ sys.path.insert(0, str(ROOT))
 
 from crawlcw.guide import pages as manual  # noqa: E402  # MkDocs loads this file alone
 from tests.support import pictures, state_drawing  # noqa: E402
-from tests.support.api_reference import MODULES, public_names  # noqa: E402
 
 #: Pages of the repository beside the manual, by their names on the site.
 PROJECT = {
@@ -59,7 +55,7 @@ _BOOST = {
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["How to"]), 4),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Reference"]), 2),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Explanation"]), 2),
-    "api.md": 0.2,
+    **dict.fromkeys((f"{name}.md" for name in manual.KINDS["API reference"]), 0.2),
 }
 _OTHER_BOOST = 0.5
 _STYLES = "assets/site.css"
@@ -111,10 +107,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     texts["index.md"] = _installed_by_name(texts["index.md"])
     texts |= {f"examples/{name}.md": _program(name) for name in EXAMPLES}
-    texts |= {"examples/index.md": _gallery(), "api.md": _reference()}
+    texts |= {"examples/index.md": _gallery()}
     for page, text in texts.items():
-        if page == "api.md":
-            files.remove(files.get_file_from_path(page))
         files.append(File.generated(config, page, content=text))
     as_they_are = {_STYLES: "tests/support/site.css", **{file: file for file in _PICTURES}}
     for shown, origin in as_they_are.items():
@@ -135,11 +129,13 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         )
         for part in parts[::2]
     ]
-    _TEXTS[shown] = "".join(parts)
+    _TEXTS[shown] = text = "".join(parts)
+    if shown.removesuffix(".md") in manual.KINDS["API reference"]:
+        text = text.replace("```python\n", "```{ .python .signature }\n")
     return re.sub(
         r"^```mermaid\n(.*?)^```$",
         lambda diagram: state_drawing.svg(diagram[1], title=f"State diagram: {page.title}"),
-        _TEXTS[shown],
+        text,
         flags=re.DOTALL | re.MULTILINE,
     )
 
@@ -147,9 +143,7 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
 def on_post_build(config: MkDocsConfig) -> None:
     """Write `llms.txt`, and each page as Markdown beside it."""
     site, address = Path(config.site_dir), str(config.site_url)
-    # The manual's page `api` has the signatures and docstrings as text.
-    texts = {**_TEXTS, "api.md": manual.page("api").text}
-    for page, text in texts.items():
+    for page, text in _TEXTS.items():
         target = site / page
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
@@ -218,50 +212,3 @@ def _program(name: str) -> str:
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
     language = "python" if name.endswith(".py") else "sh"
     return f"# {name}\n\n{_summary(name)}\n\n```{language}\n{text.rstrip()}\n```\n"
-
-
-# The reference
-
-
-def _reference() -> str:
-    """Return the page of the API: a directive of mkdocstrings for each public name."""
-    lines = [
-        "# API reference",
-        "",
-        "Every public name. Names that are not on it are internal and may change.",
-    ]
-    shown: set[str] = set()
-    for name in MODULES:
-        module = importlib.import_module(name)
-        lines += ["", f"## {name}", ""]
-        for public in public_names(module):
-            if public not in shown:
-                shown.add(public)
-                lines += _directives(module, public)
-    return "\n".join(lines) + "\n"
-
-
-def _directives(module: ModuleType, name: str) -> list[str]:
-    thing = getattr(module, name)
-    if not hasattr(thing, "__qualname__"):
-        return [f"::: {module.__name__}.{name}", ""]
-    lines = [f"::: {thing.__module__}.{thing.__qualname__}"]
-    if name == "Settings":
-        return [
-            *lines,
-            "    options: { members: false }",
-            "",
-            "[Settings](settings.md) has its fields.",
-            "",
-        ]
-    lines.append("")
-    # A ledger has its methods on facets.
-    facets = get_type_hints(thing) if getattr(thing, "_is_protocol", False) else {}
-    for part in facets.values():
-        if isinstance(part, type) and part.__module__.startswith("crawlcw."):
-            lines += [
-                f"::: {part.__module__}.{part.__qualname__}",
-                "    options: { heading_level: 4 }",
-                "",
-            ]
-    return lines

@@ -15,7 +15,7 @@ from crawlcw.guide.pages import Page, all_pages, page
 #: Longer lines are hard to read, however wide the terminal is.
 _WIDEST = 100
 #: A link to a heading of the same page, or to another page of the manual.
-_LINK = re.compile(r"\[([^\]]+)\]\((?:(\w+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
+_LINK = re.compile(r"\[([^\]]+)\]\((?:([\w-]+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 
 
 @click.command("guide")
