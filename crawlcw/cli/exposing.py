@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from crawlcw.cli.extras import needed
+from crawlcw.cli.numbers import WholeNumber
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts, Values, together
@@ -40,7 +41,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
     """Add `--metrics-port` and `--metrics-host` to a command."""
     port = click.option(
         "--metrics-port",
-        type=click.IntRange(0, 65535),
+        type=WholeNumber(0, 65535),
         metavar="PORT",
         help="Serve metrics for Prometheus at http://HOST:PORT/metrics during the run.",
     )

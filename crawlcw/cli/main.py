@@ -223,6 +223,7 @@ def main() -> NoReturn:
             complete_var=COMPLETE_VARIABLE,
             standalone_mode=False,
             obj=first_process,
+            color=_is_coloured(),
         )
     )
     if first_process is not None:
@@ -234,6 +235,12 @@ def main() -> NoReturn:
             # Python flushes the rest of the buffer at exit, and would fail with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
+
+
+def _is_coloured() -> bool | None:
+    """Return False if the user does not want colours; None: only a terminal shows them."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return False if is_plain else None
 
 
 def _of_worker() -> list[str]:

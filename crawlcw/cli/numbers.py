@@ -1,4 +1,8 @@
-"""Numbers with a noun, for messages."""
+"""Whole numbers in options, and numbers with a noun in messages."""
+
+from typing import Any
+
+import click
 
 from crawlcw.ledger.protocol import Count
 
@@ -7,3 +11,15 @@ def counted(number: int | Count, thing: str) -> str:
     """Return *number* with the noun in singular or plural: 1 page, at least 2,000 pages."""
     count = number if isinstance(number, Count) else Count(number=number)
     return f"{count} {thing}{'' if count.number == 1 else 's'}"
+
+
+class WholeNumber(click.IntRange):
+    """A whole number in a range; the error says what to write."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number; raises `click.BadParameter`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            limits = f"of at least {self.min}" if self.max is None else f"{self.min} to {self.max}"
+            self.fail(f"write a whole number {limits}, not {value!r}", param, ctx)

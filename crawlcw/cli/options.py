@@ -14,6 +14,7 @@ import click
 
 from crawlcw.api.settings import Settings, layered, project_settings
 from crawlcw.api.spider import Spider
+from crawlcw.cli.numbers import WholeNumber
 from crawlcw.errors import SettingsError, UsageError
 from crawlcw.model.durations import duration
 from crawlcw.model.sanitize import printable
@@ -66,7 +67,7 @@ def number_option(
     name: str, *, least: int, about: str, default: int | None = None
 ) -> Callable[[F], F]:
     """Return a decorator that adds a whole number of at least *least*."""
-    kind = click.IntRange(min=least)
+    kind = WholeNumber(min=least)
     return click.option(
         name, type=kind, default=default, show_default=True, metavar="N", help=about
     )

@@ -16,6 +16,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.settings_fields import tolerance
 from crawlcw.cli import exposing
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
+from crawlcw.cli.numbers import counted
 from crawlcw.cli.options import is_kept, pasted
 from crawlcw.cli.terminal import progress, tables
 from crawlcw.model.counters import FINISH_RULES, Report
@@ -128,11 +129,12 @@ def last_word(report: Report, faults: Sequence[str]) -> str:
     opening = rule.opening
     if report.detail and not faults:
         opening = f"{opening} ({printable(report.detail)})"
+    released = f"{counted(report.released, 'task')} {'was' if report.released == 1 else 'were'}"
     fault_clause = f", and {fault_text}" if faults else ""
     continuation = "The same command goes on from here." if is_kept() else "The ledger is not kept."
     if rule.fault:
         continuation += _failed_before(report)
-    return f"{opening}: {report.released:,} tasks were released{fault_clause}. {continuation}"
+    return f"{opening}: {released} released{fault_clause}. {continuation}"
 
 
 def _failed_before(report: Report) -> str:

@@ -29,10 +29,10 @@ def checked(source: str, name: str = "spiders/old.py") -> dict[int, list[str]]:
     run = invoke("check", name)
     assert run.returncode == 2, run.stdout + run.stderr
     found: dict[int, list[str]] = {}
-    for line in run.stdout.splitlines():
-        place, _, message = line.partition(": ")
-        path, _, number = place.rpartition(":")
-        assert path == name
+    heading, *findings = run.stdout.partition("\n\n")[0].splitlines()
+    assert heading == name
+    for finding in findings:
+        number, message = finding.split(maxsplit=1)
         found.setdefault(int(number), []).append(message)
     return found
 
@@ -246,13 +246,12 @@ def test_the_settings_of_a_scrapy_project_are_translated_with_all_of_its_folder(
     run = invoke("check", "project")
 
     assert run.returncode == 2
-    assert (
-        "project/settings.py:2: CONCURRENT_REQUESTS -> concurrency= (guide settings)\n"
-        in run.stdout
-    )
-    assert "project/broken.py: invalid syntax" in run.stdout
-    assert "project/items.py:3: scrapy.Item" in run.stdout
-    assert "project/spiders/quotes.py:5: allowed_domains" in run.stdout
+    setting = "     2  CONCURRENT_REQUESTS -> concurrency= (guide settings)\n"
+    assert re.search(rf"\n\nproject/settings\.py\n.*\n{re.escape(setting)}", run.stdout)
+    assert "project/broken.py\n     -  invalid syntax" in run.stdout
+    assert re.search(r"^project/items\.py\n.*\n +3  scrapy\.Item ", run.stdout, re.MULTILINE)
+    assert "     5  allowed_domains" in run.stdout
+    assert re.search(r"\n\n\d+ mistakes in 4 files\n$", run.stdout)
 
 
 OWN_CLIENT = """\
@@ -383,8 +382,8 @@ def test_a_base_in_another_file_is_read_with_its_own_lines(folder: Path):
     run = invoke("check", "own")
 
     assert run.returncode == 2
-    assert "spiders/_base.py:5: response.ip_address -> nothing" in run.stdout
-    assert len(run.stdout.splitlines()) == 1
+    assert run.stdout.startswith("spiders/_base.py\n     5  response.ip_address -> nothing")
+    assert run.stdout.endswith("\n\n1 mistake in 1 file\n")
 
 
 def test_an_extra_that_is_missing_is_named_with_its_install_command(
@@ -437,15 +436,17 @@ class Port(Spider):
 """)
 
     assert [each.partition(" -> ")[0] for each in found] == [
-        "port.py:6: import of scrapy.shell.inspect_response",
-        "port.py:7: inspect_response",
-        "port.py: Port.start_urls is one text: make it a list",
+        "     6  import of scrapy.shell.inspect_response",
+        "     7  inspect_response",
+        "     -  Port.start_urls is one text: make it a list",
     ]
 
 
 def invoke_on(source: str) -> list[str]:
     Path("port.py").write_text(source)
-    return invoke("check", "port.py").stdout.splitlines()
+    heading, *findings = invoke("check", "port.py").stdout.partition("\n\n")[0].splitlines()
+    assert heading in ("port.py", "port: no mistake found")
+    return findings
 
 
 def test_programs_have_the_same_by_json():

@@ -95,9 +95,9 @@ def test_columns_in_which_no_host_has_anything_are_left_out():
     rows = [row("a.com"), row("long.example.com", delay=1.5, counts=Counts())]
 
     assert list(hosts.table(rows, now=NOW)) == [
-        "host              todo  in flight  failed  finished  ignored   delay  why",
-        "a.com                1          0       0         0        0       -  ready",
-        "long.example.com     0          0       0         0        0  1.50 s  ready",
+        "host              todo  processing  failed  finished  ignored   delay  why",
+        "a.com                1           0       0         0        0       -  ready",
+        "long.example.com     0           0       0         0        0  1.50 s  ready",
     ]
 
 
@@ -187,16 +187,16 @@ async def ledger(folder: Path, clock: FakeClock) -> str:
 
 
 TABLE = r"""
-host                   todo  in flight  failed  finished  ignored  owner   delay       rest  failures in a row  given up      why
-busy.com                  2          1       0         0        0  w-1         -          -                  -  -             owned by w-1
-rests.com                 2          0       0         0        0  -      1.50 s  2 h 0 min                  2  -             resting for 2 h 0 min: 2 failures
-evil\x1b[2J\u202e.com     1          0       0         0        0  -           -          -                  -  -             ready
-fails.com                 0          0       1         0        0  -           -          -                  -  -             ready
-later.com                 1          0       0         0        0  -           -          -                  -  -             next task due in 2 h 0 min
-turn.com                  1          0       0         0        0  -           -  2 h 0 min                  -  -             waiting its turn in 2 h 0 min
-unseen.com                1          0       0         0        0  -           -          -                  -  -             ready
-done.com                  0          0       0         1        0  -           -          -                  -  -             done
-gone.com                  0          0       0         0        2  -           -          -                  2  dns-nxdomain  given up: dns-nxdomain
+host                   todo  processing  failed  finished  ignored  owner   delay       rest  failures in a row  given up      why
+busy.com                  2           1       0         0        0  w-1         -          -                  -  -             owned by w-1
+rests.com                 2           0       0         0        0  -      1.50 s  2 h 0 min                  2  -             resting for 2 h 0 min: 2 failures
+evil\x1b[2J\u202e.com     1           0       0         0        0  -           -          -                  -  -             ready
+fails.com                 0           0       1         0        0  -           -          -                  -  -             ready
+later.com                 1           0       0         0        0  -           -          -                  -  -             next task due in 2 h 0 min
+turn.com                  1           0       0         0        0  -           -  2 h 0 min                  -  -             waiting its turn in 2 h 0 min
+unseen.com                1           0       0         0        0  -           -          -                  -  -             ready
+done.com                  0           0       0         1        0  -           -          -                  -  -             done
+gone.com                  0           0       0         0        2  -           -          -                  2  dns-nxdomain  given up: dns-nxdomain
 """  # noqa: E501
 
 

@@ -114,6 +114,17 @@ def test_a_crawl_that_is_paused_says_so_in_every_form():
     assert "paused" not in drawn(look()) + overview.line(look())
 
 
+def test_a_crawl_with_nothing_left_to_do_says_so_in_every_form():
+    drained = look(counts=Counts(by_status={Status.FINISHED: 10}))
+
+    assert "drained: nothing is left to do; Ctrl-C ends this display" in drawn(drained)
+    assert overview.line(drained).endswith(", drained: nothing is left to do")
+    assert overview.fields(drained)["drained"] is True
+    for running in (look(), look(counts=Counts(), counted=None)):
+        assert "drained" not in drawn(running) + overview.line(running)
+        assert overview.fields(running)["drained"] is False
+
+
 def test_the_rate_is_that_of_all_workers_that_are_heard_of_and_gives_the_time_to_go():
     silent = replace(worker("gone", rate=99.0), heartbeat=START - MINUTE)
     seen = look(workers=(worker("a", rate=2.0), worker("b", rate=1.0), silent))
@@ -336,7 +347,7 @@ def test_a_crawl_is_watched_from_another_terminal_while_it_runs(tmp_path: Path, 
             command(*watch, "--json"), stdout=subprocess.PIPE, text=True, env=environment()
         )
         terminal = Terminal(*watch)
-        terminal.read_until(rf"in flight {PAGES}\b")
+        terminal.read_until(rf"processing {PAGES}\b")
         terminal.read_until(r"(?m)^ *\S+-\d+-\w+ +\d+\.\d +[1-9]\d* +\d+ MiB +\d+ ms")
         assert piped.stdout is not None
         seen: list[dict[str, Any]] = []

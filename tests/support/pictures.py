@@ -30,6 +30,8 @@ from tests.support.examples import QUICK
 
 FOLDER = pages.ROOT / "examples" / "pictures"
 _COLUMNS, _LINES = 100, 50
+#: Width of a character in a picture, by rich.
+_CHARACTER_WIDTH = 12.2
 #: Background, text, and the eight colours: light enough for dim text as well.
 _THEME = TerminalTheme(
     (24, 26, 32),
@@ -121,7 +123,7 @@ def screens(folder: Path) -> dict[str, str]:
     )
     with _bookshop(folder):
         run = "crawlcw run books -s delay=50ms --log-level warning"
-        killed = _on_terminal(run, folder, kill_at=r"finished ([3-9]\d|\d{3}) ")
+        killed = _on_terminal(run, folder, kill_at=r"finished ([3-9]\d|\d{3})\b")
         rest = _session(
             folder, "crawlcw run books --quiet -o books.csv", "wc -l books.csv",
             "crawlcw stats books",
@@ -210,7 +212,10 @@ def drawn(screen: str, *, title: str) -> str:
         legacy_windows=False,
         color_system="truecolor",
     )
-    console.print(text, overflow="fold", no_wrap=False, highlight=False, markup=False)
+    for line in text.split():
+        # A terminal breaks a line at its edge, not between words.
+        for part in line.divide(range(_COLUMNS, len(line), _COLUMNS)):
+            console.print(part, no_wrap=True, highlight=False, markup=False)
     console.print()
     # rich fills the result in once more, so braces are doubled.
     code = _SVG.format(title=_unformatted(escape(title)), text=_unformatted(escape(text.plain)))
@@ -226,11 +231,17 @@ def texts(svg: str) -> str:
     """Return the lines of text that a picture shows."""
     lines: dict[float, list[tuple[float, str]]] = {}
     for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
-        place = lines.setdefault(float(text.attrib["y"]), [])
-        place.append((float(text.attrib["x"]), text.text or ""))
-    return "\n".join(
-        "".join(part for _, part in sorted(parts)) for _, parts in sorted(lines.items())
-    )
+        spans = lines.setdefault(float(text.attrib["y"]), [])
+        spans.append((float(text.attrib["x"]), text.text or ""))
+    return "\n".join(_line(spans) for _, spans in sorted(lines.items()))
+
+
+def _line(spans: list[tuple[float, str]]) -> str:
+    """Return the text of one line; the picture has no spaces between two colours."""
+    line = ""
+    for x, text in sorted(spans):
+        line = line.ljust(round(x / _CHARACTER_WIDTH)) + text
+    return line
 
 
 def main() -> None:

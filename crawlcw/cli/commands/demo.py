@@ -8,6 +8,7 @@ import click
 
 from crawlcw.cli import loop
 from crawlcw.cli.exit_codes import OK
+from crawlcw.cli.numbers import WholeNumber
 from crawlcw.cli.options import LEDGER
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
@@ -26,7 +27,8 @@ _PORT = 8000
 @click.option("--serve", is_flag=True, help="Only keep the bookshop open, for spiders of your own.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
+    metavar="PORT",
     help=f"Port of the bookshop.  [default: {_PORT} with --serve, else any that is free]",
 )
 def command(

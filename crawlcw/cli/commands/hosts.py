@@ -54,10 +54,10 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
         now, noun = ledger.now(), "stage" if ledger.kind.tracked else "host"
         if as_json:
             async for row in _rows(ledger, now=now):
-                click.echo(escaping.visible(_json(row, called=noun)))
+                click.echo(escaping.visible(_json(row, noun=noun)))
             return
         rows = [row async for row in _rows(ledger, now=now)]
-    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, called=noun):
+    for line in table(heapq.nsmallest(limit or len(rows), rows, key=_rank), now=now, noun=noun):
         click.echo(line)
     if 0 < limit < len(rows):
         click.echo(f"{limit:,} of {len(rows):,} {noun}s; --limit 0 shows all")
@@ -93,10 +93,10 @@ def _rank(row: Row) -> tuple[bool, int, str]:
     return not unfinished_of(row.counts), -waiting_of(row.counts), row.name
 
 
-def _json(row: Row, *, called: str) -> str:
+def _json(row: Row, *, noun: str) -> str:
     rest_end = row.resting_until
     fields = {
-        called: row.name,
+        noun: row.name,
         **{status.name.lower(): row.counts[status] for status in Status},
         "owner": row.owner,
         "delay": row.delay,
@@ -109,14 +109,14 @@ def _json(row: Row, *, called: str) -> str:
     return json.dumps(fields)
 
 
-def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterator[str]:
+def table(rows: Sequence[Row], *, now: datetime, noun: str = "host") -> Iterator[str]:
     """Yield the lines of a table, without empty columns.
 
-    *called* is the heading of the first column: `host` or `stage`.
+    *noun* is the heading of the first column: `host` or `stage`.
     """
     cells = [_cells(row, now=now) for row in rows]
     columns = [
-        [called if header == "host" else header, *(row[header] for row in cells)]
+        [noun if header == "host" else header, *(row[header] for row in cells)]
         for header in _HEADERS
         if any(row[header] != _NOTHING for row in cells)
     ]
@@ -126,7 +126,7 @@ def table(rows: Sequence[Row], *, now: datetime, called: str = "host") -> Iterat
 
 _TEXTS = ("host", "stage", "owner", "given up", "why")
 _HEADERS = (
-    *("host", "todo", "in flight", "failed", "finished", "ignored"),
+    *("host", "todo", "processing", "failed", "finished", "ignored"),
     *("owner", "delay", "rest", "failures in a row", "given up", "why"),
 )
 
@@ -136,7 +136,7 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
     return {
         "host": printable(row.name, limit=_LONGEST_NAME),
         "todo": f"{row.counts[Status.TODO]:,}",
-        "in flight": f"{row.counts[Status.PROCESSING]:,}",
+        "processing": f"{row.counts[Status.PROCESSING]:,}",
         "failed": f"{row.counts[Status.FAILED]:,}",
         "finished": f"{row.counts[Status.FINISHED]:,}",
         "ignored": f"{row.counts[Status.IGNORED]:,}",

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from crawlcw.cli import extras, ledger_option, loading, loop, options
+from crawlcw.cli.numbers import WholeNumber
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import open_ledger, recorded_names
@@ -33,8 +34,14 @@ def _access_options(*, port: int) -> Callable[[F], F]:
             metavar="FILE",
             help="File with the token that clients must send. Default: CRAWLCW_TOKEN, or no token.",
         )(command)
-        kind = click.IntRange(0, 65535)
-        command = click.option("--port", type=kind, default=port, show_default=True)(command)
+        command = click.option(
+            "--port",
+            type=WholeNumber(0, 65535),
+            metavar="PORT",
+            default=port,
+            show_default=True,
+            help="Port to listen on; 0: any that is free.",
+        )(command)
         return click.option(
             "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
         )(command)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,8 @@ from crawlcw.checking.source import UNREADABLE, Finding
 from crawlcw.cli import loading, options
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.loading import Broken, Listed
-from crawlcw.cli.terminal import logs
+from crawlcw.cli.numbers import counted
+from crawlcw.cli.terminal import logs, tables
 from crawlcw.errors import FetchError, SettingsError, SpiderError, UsageError
 from crawlcw.model import urls
 from crawlcw.model.sanitize import printable
@@ -100,12 +102,24 @@ def check(
             json.dumps({"spider": name, "file": location, "findings": [*map(_shown, findings)]})
         )
         return USAGE if findings else OK
-    for finding in findings:
-        position = f"{finding.path}:{finding.line}" if finding.line else finding.path
-        click.echo(printable(f"{position}: {finding.message}", limit=500))
     if not findings:
         click.echo(f"{name}: no mistake found")
-    return USAGE if findings else OK
+        return OK
+    _print_by_file(findings)
+    return USAGE
+
+
+def _print_by_file(findings: list[Finding]) -> None:
+    findings_by_file = defaultdict[str, list[Finding]](list)
+    for finding in findings:
+        findings_by_file[finding.path].append(finding)
+    for path, file_findings in findings_by_file.items():
+        click.secho(printable(path, limit=500), bold=True)
+        for finding in file_findings:
+            message = tables.wrapped(printable(finding.message, limit=500), indent=8)
+            click.echo(f"{finding.line or '-':>6}  {message}")
+        click.echo()
+    click.echo(f"{counted(len(findings), 'mistake')} in {counted(len(findings_by_file), 'file')}")
 
 
 def _shown(finding: Finding) -> dict[str, str | int | None]:

@@ -106,6 +106,8 @@ async def command(
 
 async def _write_groups(ledger: Ledger, dimension: str, *, as_json: bool) -> None:
     groups = await ledger.groups.by(Dimension(dimension))
+    if dimension == Dimension.DEPTH:
+        groups = sorted(groups, key=_depth)
     if as_json:
         # One object a line: there may be a million hosts.
         for group in groups:
@@ -117,6 +119,10 @@ async def _write_groups(ledger: Ledger, dimension: str, *, as_json: bool) -> Non
     else:
         is_by_stage = ledger.kind.tracked and dimension == Dimension.HOST
         _print_groups(groups, "stage" if is_by_stage else dimension)
+
+
+def _depth(group: Group) -> int:
+    return group.value if isinstance(group.value, int) else -1
 
 
 def _print_groups(groups: list[Group], heading: str) -> None:

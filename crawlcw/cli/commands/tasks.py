@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -12,6 +12,8 @@ import click
 from crawlcw.cli import loading, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.selection import Selection, selection_options, task_of
+from crawlcw.cli.terminal import tables
+from crawlcw.cli.terminal.tables import cells, padded
 from crawlcw.dashboard.stories import pages_above, pages_ahead
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
@@ -25,7 +27,13 @@ from crawlcw.model.transitions import retries
 if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
 
-_LONGEST_KEY = 70
+_LONGEST_KEY = 500
+#: Rows in which columns have the same width: a list of a million tasks is not kept in memory.
+_ALIGNED_ROWS = 100
+#: Position of the key, behind time and status.
+_KEY_COLUMN = 34
+#: A longer key moves the columns of its own row only.
+_MAX_KEY_WIDTH = 70
 
 
 @ledger_command("tasks", argument="name")
@@ -54,15 +62,22 @@ async def tasks(
             task_filter = task_filter.among((Status.IGNORED,))
         if key is not None:
             task_filter = replace(task_filter, ids=(task_of(ledger, key),))
-        number = 0
+        number, rows = 0, list[_Row]()
         async with aclosing(ledger.queries.walk(task_filter)) as records:
             async for record in records:
                 if given_up and not retries(record.task.status, record.task.reason):
                     continue
-                click.echo(await _object(ledger, record, items) if as_json else _row(record))
+                if as_json:
+                    click.echo(await _object(ledger, record, items))
+                else:
+                    rows.append(_row(record))
+                if len(rows) == _ALIGNED_ROWS:
+                    _print_rows(rows)
+                    rows = []
                 number += 1
                 if number == limit:
                     break
+        _print_rows(rows)
         if key is not None and not number:
             raise UsageError(f"{subject.name} has no task {key!r} that matches the other options")
         if not number:
@@ -78,16 +93,52 @@ async def _object(ledger: Ledger, record: Record, items: bool) -> str:
     return escaping.visible(values.to_json(fields))
 
 
-def _row(record: Record) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """The texts of a task's row, escaped."""
+
+    time: str
+    status: str
+    key: str
+    origin: str  #: the request of a page, or the stage of a use case's task
+    note: str  #: the reason with its last error, or the worker; may be empty
+
+
+def _row(record: Record) -> _Row:
     task = record.task
-    request_note = "" if task.carried else f" {_request(task)}"
-    reason_note = f" {task.reason}" if task.reason else ""
-    error_note = f": {record.errors[-1].message}" if reason_note and record.errors else ""
-    holder = f" by {task.lock.partition(':')[0]}" if task.lock else ""
-    return printable(
-        f"{task.update_time:%Y-%m-%dT%H:%M:%SZ} {task.status.name.lower():<10} {task.host:<16} "
-        f"{printable(task.url, limit=_LONGEST_KEY)}{request_note}{reason_note}{error_note}{holder}"
+    notes = [f"by {task.lock.partition(':')[0]}"] if task.lock else []
+    if task.reason:
+        message = f": {record.errors[-1].message}" if record.errors else ""
+        notes.insert(0, f"{task.reason}{message}")
+    return _Row(
+        time=f"{task.update_time:%Y-%m-%dT%H:%M:%SZ}",
+        status=task.status.name.lower(),
+        key=printable(task.url, limit=_LONGEST_KEY),
+        origin=printable(task.host if task.carried else _request(task)),
+        note=printable(" ".join(notes)),
     )
+
+
+def _print_rows(rows: list[_Row]) -> None:
+    """Print the rows in columns; on a narrow terminal the key has its own line.
+
+    No key is cut, so that the user can copy it. In a pipe each task is one line.
+    """
+    key_width = min(max((cells(row.key) for row in rows), default=0), _MAX_KEY_WIDTH)
+    origin_width = max((cells(row.origin) for row in rows), default=0)
+    note_width = max((cells(row.note) for row in rows), default=0)
+    columns = tables.terminal_width()
+    width = _KEY_COLUMN + key_width + origin_width + note_width + 4
+    is_narrow = columns is not None and columns < width
+    for row in rows:
+        start = f"{row.time}  {tables.coloured(f'{row.status:<10}', row.status)}"
+        key, origin = padded(row.key, key_width), padded(row.origin, origin_width)
+        if is_narrow:
+            note = tables.wrapped(row.note, indent=_KEY_COLUMN + origin_width + 2)
+            click.echo(f"{start}  {origin}  {note}".rstrip())
+            click.echo(f"  {row.key}")
+        else:
+            click.echo(f"{start}  {key}  {origin}  {row.note}".rstrip())
 
 
 def _request(task: Task) -> str:

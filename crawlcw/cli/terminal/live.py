@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crawlcw.cli.loop import background_tasks
+from crawlcw.cli.terminal.overview import counts_text
 from crawlcw.cli.terminal.progress import Progress, Watched, format_eta
 from crawlcw.model.durations import format_duration
 
@@ -41,8 +42,6 @@ async def _draw(progress: Progress, display: Live) -> None:
 
 def frame(progress: Progress) -> Group:
     """Return the content of the display."""
-    numbers = progress.counts.for_people()
-    tasks = Text("  ".join(f"{name} {number:,}" for name, number in numbers.items()))
     rate_text = Text(
         f"{progress.pages_per_minute:,.0f} pages/min  items {progress.crawl.stats.items:,}  "
         f"elapsed {format_duration(progress.elapsed)}  "
@@ -50,8 +49,17 @@ def frame(progress: Progress) -> Group:
         style="dim",
     )
     title = Text(progress.crawl.spider.name, style="bold")
-    bar = ProgressBar(total=max(progress.counts.total, 1), completed=progress.done, width=40)
+    total = max(progress.counts.total, 1)
+    bar = ProgressBar(
+        total=total,
+        completed=progress.done,
+        width=40,
+        # By default the bar of rich is red.
+        complete_style="green",
+        finished_style="green",
+    )
     title_row = Table.grid(padding=(0, 2))
-    title_row.add_row(title, bar)
+    title_row.add_row(title, bar, f"{progress.done / total:.0%} of the known pages")
+    tasks = counts_text(progress.counts.for_people())
     reason = progress.standstill
     return Group(title_row, tasks, rate_text, *([Text(reason, style="yellow")] if reason else []))

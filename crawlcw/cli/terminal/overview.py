@@ -3,7 +3,7 @@
 Text from pages and servers is escaped by `printable`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,43 +12,41 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crawlcw.cli.numbers import counted
+from crawlcw.cli.terminal.tables import STATUS_COLOURS
 from crawlcw.dashboard.observer import HostLine, Look, is_silent
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
 #: Lines of the display outside of tables, and lines of a table besides its rows.
-_FRAME, _TABLE = 7, 4
+_FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
-_MOST_REASONS = 6
+_DRAINED = "drained: nothing is left to do"
+_MAX_REASONS = 6
 #: Event loop lag in seconds that is shown in red.
 _LATE = 1.0
 #: Fields of a worker's vitals in its JSON object.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
 #: Older counts are shown with their age.
 _FRESH = timedelta(seconds=5)
-_STYLES = {
-    "todo": "cyan",
-    "in flight": "yellow",
-    "failed": "red",
-    "finished": "green",
-    "ignored": "bright_black",
-}
 
 
 def picture(look: Look, *, height: int) -> RenderableType:
     """Return the display for a terminal with *height* lines."""
-    free_lines = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MOST_REASONS) - 2, 4)
-    workers = min(len(look.workers), max(free_lines // 2, free_lines - len(look.hosts)))
+    free_lines = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MAX_REASONS) - 2, 4)
+    worker_rows = min(len(look.workers), max(free_lines // 2, free_lines - len(look.hosts)))
     parts: list[RenderableType] = [_title(look), _tasks(look)]
     parts.append(Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}"))
     if look.paused is not None:
         parts.append(Text(_paused(look.paused), style="bold yellow"))
+    if _is_drained(look):
+        parts.append(Text(f"{_DRAINED}; Ctrl-C ends this display", style="bold green"))
     if look.trouble:
         parts.append(Text(printable(look.trouble), style="bold red"))
-    parts.append(_workers(look, most=workers))
+    parts.append(_workers(look, max_rows=worker_rows))
     if look.hosts and not look.kind.tracked:
-        parts.append(_hosts(look, most=max(free_lines - workers, 2)))
+        parts.append(_hosts(look, max_rows=max(free_lines - worker_rows, 2)))
     if look.reasons:
         parts.append(Text(f"failed and ignored: {_reasons(look)}", style="dim"))
     return Group(*parts)
@@ -56,14 +54,16 @@ def picture(look: Look, *, height: int) -> RenderableType:
 
 def line(look: Look) -> str:
     """Return a summary in one line."""
-    counts = (f"{name} {number:,}" for name, number in _numbers(look).items())
+    counts = (f"{name} {number:,}" for name, number in look.counts.for_people().items())
     task_count = sum(
         worker.vitals.processing for worker in look.workers if worker.vitals is not None
     )
     parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
-    parts += [f"workers {len(look.workers):,} holding {task_count:,}"]
+    parts += [f"workers {len(look.workers):,} with {counted(task_count, 'task')}"]
     if look.paused is not None:
         parts.append(_paused(look.paused))
+    if _is_drained(look):
+        parts.append(_DRAINED)
     failing_count = sum(host_line.host.failures > 0 for host_line in look.hosts)
     if failing_count:
         parts.append(f"hosts failing {failing_count:,}")
@@ -85,11 +85,16 @@ def fields(look: Look) -> dict[str, Any]:
         "rate": round(look.rate, 3),
         "average_rate": None if look.average is None else round(look.average, 3),
         "paused": look.paused,
+        "drained": _is_drained(look),
         "eta": None if look.eta is None else look.eta.total_seconds(),
         "workers": [_worker_fields(worker) for worker in look.workers],
         "hosts": [_host_fields(host_line) for host_line in look.hosts],
         "reasons": dict(look.reasons),
     }
+
+
+def _is_drained(state: Look) -> bool:
+    return state.counted is not None and not state.backlog
 
 
 def _paused(start: str) -> str:
@@ -129,12 +134,19 @@ def _title(state: Look) -> Text:
 
 
 def _tasks(state: Look) -> Text:
+    text = counts_text(state.counts.for_people())
+    return text.append(f"  total {state.counts.known:,}", style="dim")
+
+
+def counts_text(numbers: Mapping[str, int]) -> Text:
+    """Return the numbers of tasks by status in one line; a 0 has no colour."""
     text = Text()
-    for name, number in _numbers(state).items():
-        text.append(f"{name} ")
-        text.append(f"{number:,}", style=_STYLES.get(name, ""))
+    for name, number in numbers.items():
+        colour = STATUS_COLOURS.get(name, "") if number else ""
+        text.append(f"{name} {number:,}", style=colour)
         text.append("  ")
-    return text.append(f"total {state.counts.known:,}", style="dim")
+    text.rstrip()
+    return text
 
 
 def _speed(state: Look) -> str:
@@ -150,15 +162,15 @@ def _eta(state: Look) -> str:
     return "-" if state.eta is None else format_duration(state.eta)
 
 
-def _workers(state: Look, *, most: int) -> RenderableType:
+def _workers(state: Look, *, max_rows: int) -> RenderableType:
     if not state.workers:
         return Text("no worker is at work", style="yellow")
     unit = _unit(state)
-    table = _table("worker", f"{unit}/s", "in flight", "memory", "loop lag", unit, "failed", "")
-    for worker in state.workers[:most]:
+    table = _table("worker", f"{unit}/s", "processing", "memory", "loop lag", unit, "failed", "")
+    for worker in state.workers[:max_rows]:
         table.add_row(*_worker_cells(worker, now=state.now))
-    if most < len(state.workers):
-        table.add_row(Text(f"and {len(state.workers) - most:,} more", style="dim"))
+    if max_rows < len(state.workers):
+        table.add_row(Text(f"and {len(state.workers) - max_rows:,} more", style="dim"))
     return table
 
 
@@ -177,13 +189,13 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
     if is_silent(worker, now=now):
         yield Text(f"silent for {format_duration(now - worker.heartbeat)}", style="red")
     else:
-        yield Text("wants hosts" if worker.idle else "", style="dim")
+        yield Text("idle" if worker.idle else "", style="dim")
 
 
-def _hosts(state: Look, *, most: int) -> Table:
+def _hosts(state: Look, *, max_rows: int) -> Table:
     table = _table("slow, resting or failing host", "delay", "failures", "why")
     table.columns[-1].justify = "left"
-    for host_line in state.hosts[:most]:
+    for host_line in state.hosts[:max_rows]:
         host = host_line.host
         table.add_row(
             Text(printable(host.name, limit=_LONGEST_NAME)),
@@ -203,12 +215,7 @@ def _table(first_header: str, *headers: str) -> Table:
 
 
 def _reasons(state: Look) -> str:
-    entries = list(state.reasons.items())[:_MOST_REASONS]
+    entries = list(state.reasons.items())[:_MAX_REASONS]
     text = ", ".join(f"{printable(name)} {number:,}" for name, number in entries)
     further_count = len(state.reasons) - len(entries)
     return f"{text} and {further_count:,} more" if further_count else text
-
-
-def _numbers(state: Look) -> dict[str, int]:
-    numbers = state.counts.for_people().items()
-    return {"in flight" if name == "processing" else name: number for name, number in numbers}

@@ -1,9 +1,12 @@
-"""Tables of names and numbers, as plain text.
+"""Tables of names and numbers, with statuses in colour.
 
-It does not use rich, which takes 20 ms to load and only draws the live displays.
+`click.echo` removes the colours unless it writes to a terminal. This module does not use rich,
+which takes 20 ms to load and only draws the live displays.
 """
 
+import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -12,6 +15,15 @@ import click
 
 from crawlcw.model.counters import Counters
 from crawlcw.model.durations import format_duration
+
+#: Colours of statuses, by their names in click and in rich.
+STATUS_COLOURS = {
+    "todo": "cyan",
+    "processing": "yellow",
+    "failed": "red",
+    "finished": "green",
+    "ignored": "magenta",
+}
 
 _LEAST_NAME, _LEAST_NUMBER = 32, 8
 _GAP = "   "
@@ -35,6 +47,30 @@ def stalls(counters: Counters) -> dict[str, str]:
     return {"event loop blocked": text} if counters.stalls else {}
 
 
+def coloured(text: str, status: str) -> str:
+    """Return *text* in the colour of *status*; unchanged if that is not a status."""
+    return click.style(text, fg=STATUS_COLOURS[status]) if status in STATUS_COLOURS else text
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout writes to; None: it is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def wrapped(text: str, *, indent: int) -> str:
+    """Return *text* for a terminal: further lines have *indent* spaces; unchanged in a pipe."""
+    width = terminal_width()
+    if width is None:
+        return text
+    lines = textwrap.wrap(text, max(width - indent, 20), break_on_hyphens=False)
+    return f"\n{' ' * indent}".join(lines)
+
+
+def padded(text: str, width: int) -> str:
+    """Return *text* with spaces behind it, up to *width* cells."""
+    return text + " " * (width - cells(text))
+
+
 def show(text: str, *, err: bool = False) -> None:
     """Print a table; with an ASCII rule if the stream is not Unicode."""
     stream = sys.stderr if err else sys.stdout
@@ -45,25 +81,27 @@ def show(text: str, *, err: bool = False) -> None:
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, least: Sequence[int]) -> str:
     lines = [list(headers), *map(list, rows)]
     widths = [
-        max(min_width, *map(_cells, column))
+        max(min_width, *map(cells, column))
         for min_width, column in zip(least, zip(*lines, strict=True), strict=True)
     ]
-    head, *body = (_line(cells, widths) for cells in lines)
+    head, *body = (_line(row, widths) for row in lines)
     rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
     return "\n".join(["", head, f" {rule}", *body, ""])
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    (name, *numbers), (name_width, *number_widths) = cells, widths
-    padded_cells = [name + " " * (name_width - _cells(name))]
-    padded_cells += [
-        " " * (width - _cells(cell)) + cell
-        for cell, width in zip(numbers, number_widths, strict=True)
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    (name, *values), (name_width, *value_widths) = row, widths
+    name_cell = padded(name, name_width)
+    if values != ["0"]:  # a red 0 would look like a failure
+        name_cell = coloured(name_cell, name)
+    padded_cells = [
+        " " * (width - cells(value)) + value
+        for value, width in zip(values, value_widths, strict=True)
     ]
-    return f" {_GAP.join(padded_cells)}".rstrip()
+    return f" {_GAP.join([name_cell, *padded_cells])}".rstrip()
 
 
-def _cells(text: str) -> int:
+def cells(text: str) -> int:
     """Return the width of *text* on a terminal, in cells."""
     if text.isascii():
         return len(text)
