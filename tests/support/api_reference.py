@@ -110,9 +110,9 @@ SUBJECTS = (
         summary="A `Worker` calls your handlers; a `Dispenser` hands tasks to other programs.",
         module="crawlcw.tracking",
         names=(
-            *("Worker", "WorkReport", "Execution", "SyncExecution", "Dispenser", "Assigned"),
-            *("Ending", "Finish", "Advance", "Fail", "Ignore", "Release", "Ended", "Refusal"),
-            "Rebuilt",
+            *("Worker", "WorkReport", "Execution", "SyncExecution", "Dispenser", "Assignment"),
+            *("Ending", "Finish", "Advance", "Fail", "Ignore", "Release", "EndReport", "Refusal"),
+            "RebuildReport",
         ),
     ),
     Subject(
@@ -142,7 +142,16 @@ SUBJECTS = (
 _DESCRIBED_ELSEWHERE = {"Settings": "The fields are the [settings](settings.md)."}
 #: Classes that only crawlcw makes objects of: their constructors are internal.
 _MADE_BY_CRAWLCW = {
-    *("Assigned", "Attempt", "Crawl", "Ended", "Execution", "Page", "Rebuilt", "Report"),
+    *(
+        "Assignment",
+        "Attempt",
+        "Crawl",
+        "EndReport",
+        "Execution",
+        "Page",
+        "RebuildReport",
+        "Report",
+    ),
     *("SyncExecution", "SyncTracker", "Standstill", "TrackedTask", "Tracker"),
     *("WorkReport", "FeedEntry", "SavedFile"),
 }
