@@ -164,7 +164,7 @@ _INTERNAL = {
         *("waits_for_memory", "keep", "free"),
     ),
     "Crawl": ("share_run", "on_end", "abandon", "stuck_in"),
-    "Execution": ("begins",),
+    "Execution": ("note_user_code",),
     "Policy": ("of", "retries"),
     "Report": ("of",),
     "Request": ("refused", "of", "elsewhere", "at", "plain_url", "identity", "place", "task"),
@@ -176,7 +176,7 @@ _INTERNAL = {
     ),
     "Standstill": ("of", "fields"),
     "TrackedTask": ("of",),
-    "UseCase": ("named", "places", "after"),
+    "UseCase": ("resolve_stage", "stored_stages", "next_stage"),
     "Worker": ("abandon", "stuck_in"),
 }
 
