@@ -11,12 +11,12 @@ from crawlcw.cli.extras import needed
 from crawlcw.cli.numbers import WholeNumber
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts, Values, together
+from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts, Values, sum_measures
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OF_WORKERS = (metrics.IN_FLIGHT, metrics.TASKS_HELD, metrics.HOSTS_RESTING, metrics.MEMORY)
+_OF_WORKERS = (metrics.IN_FLIGHT, metrics.TASKS_LEASED, metrics.HOSTS_RESTING, metrics.MEMORY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ async def exposed(
 
 
 def _snapshot(name: str, workers: Workers, tasks: Values | None) -> Snapshot:
-    totals = together(workers.all)
+    totals = sum_measures(workers.all)
     if workers.crashes is not None:
         crashes = {metrics.CRASHES.name: {"": workers.crashes}}
         totals = replace(totals, counters={**totals.counters, **crashes})

@@ -200,7 +200,7 @@ class Crawl:
         if meter is None:
             return None
         resting = rests.number(self.ledger.now())
-        return meter.measures(self.stats, held=self.held, resting=resting)
+        return meter.measures(self.stats, leased_tasks=self.held, resting_hosts=resting)
 
     def share_run(self, since: datetime) -> None:
         """Join the last run of the ledger, unless it ended before *since*.

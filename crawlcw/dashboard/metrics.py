@@ -38,7 +38,7 @@ def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_READ.name: {"": 1},
         metrics.LEDGER_WORKERS.name: {"": len(live_workers)},
         metrics.LEDGER_RATE.name: {"": overview["rate"]},
-        metrics.LEDGER_IN_FLIGHT.name: {"": sum(worker["processing"] for worker in live_workers)},
+        metrics.LEDGER_PROCESSING.name: {"": sum(worker["processing"] for worker in live_workers)},
         metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
     if overview["counted"] is not None:

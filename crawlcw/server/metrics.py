@@ -62,7 +62,7 @@ def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
     except ModuleNotFoundError:
         message = "metrics need prometheus-client: install it with `pip install 'crawlcw[metrics]'`"
         raise RefusedError(501, message) from None
-    return exposition.exposed(snapshot, accept=accept)
+    return exposition.render(snapshot, accept=accept)
 
 
 @web.middleware

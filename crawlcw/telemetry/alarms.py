@@ -1,6 +1,6 @@
 """Alarms of the spider and the log: no progress (`on_stall`), many failures (`on_failure_rate`).
 
-Each alarm comes once, and again only after its condition was over.
+An alarm is raised once, and again only after its condition has ended.
 """
 
 import inspect
@@ -23,9 +23,9 @@ from crawlcw.model.standstill import Standstill
 
 logger = logging.getLogger(__name__)
 
-_LOOK_EVERY = 1.0
-#: The rate counts at least this number of attempts.
-_ATTEMPTS = 100
+_CHECK_INTERVAL_S = 1.0
+#: The failure rate is over at least this number of attempts.
+_MIN_ATTEMPTS = 100
 
 
 class Alarms:
@@ -48,26 +48,26 @@ class Alarms:
         self._stop = stop
         self._clock = clock
         self._stall_after = settings.stall_after.total_seconds()  # 0: never
-        self._still_since: float | None = None
-        self._told_of_stall = False
-        self._most = settings.failure_alarm  #: the share that may fail; None: any
-        #: Counts at each check, the oldest first: attempts, and those that failed.
-        self._looks: deque[tuple[int, int]] = deque([(0, 0)])
-        self._told_of_failures = False
+        self._stalled_at: float | None = None
+        self._stall_reported = False
+        self._max_failure_rate = settings.failure_alarm  #: share of attempts; None: no limit
+        #: Numbers at each check, the oldest first: all attempts, failed attempts.
+        self._checks: deque[tuple[int, int]] = deque([(0, 0)])
+        self._failures_reported = False
 
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            await anyio.sleep(_LOOK_EVERY)
-            await self.look()
+            await anyio.sleep(_CHECK_INTERVAL_S)
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Raise the alarms that are due."""
         standstill = self._standstill()
-        seconds = self._stalled(standstill)
+        seconds = self._stall_seconds(standstill)
         if standstill is not None and seconds is not None:
             logger.warning(
-                "nothing has moved for %s%s",
+                "no progress for %s%s",
                 format_duration(timedelta(seconds=seconds)),
                 printable(f": {sentence}" if (sentence := standstill.sentence()) else ""),
                 extra={
@@ -76,61 +76,63 @@ class Alarms:
                     "standstill": standstill.fields(),
                 },
             )
-            await self._call("on_stall", standstill)
-        rate = self._failing()
+            await self._call_hook("on_stall", standstill)
+        rate = self._failure_rate()
         if rate is not None:
             logger.warning(
-                "%.0f %% of the last %d attempts or more have failed",
+                "%.0f %% of the last attempts failed (at least %d attempts)",
                 100 * rate,
-                _ATTEMPTS,
+                _MIN_ATTEMPTS,
                 extra={"event": "failure_rate", "rate": round(rate, 4)},
             )
-            await self._call("on_failure_rate", rate)
+            await self._call_hook("on_failure_rate", rate)
 
-    async def _call(self, name: str, argument: object) -> None:
+    async def _call_hook(self, name: str, argument: object) -> None:
         try:
             with spider_code(f"{name}()", stop=self._stop):
-                waits = getattr(self._spider, name)(argument)
-                if inspect.isawaitable(waits):
-                    await waits
+                result = getattr(self._spider, name)(argument)
+                if inspect.isawaitable(result):
+                    await result
         except SpiderError as error:
             # The receiver of the alarm may be unavailable, and the pages are worth more.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
-    def _stalled(self, standstill: Standstill | None) -> float | None:
+    def _stall_seconds(self, standstill: Standstill | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
         # If other workers have the due tasks, the crawl goes on.
         if standstill is None or standstill.others:
-            self._still_since, self._told_of_stall = None, False
+            self._stalled_at, self._stall_reported = None, False
             return None
         now = self._clock()
-        if self._still_since is None:
-            self._still_since = now
-        seconds = now - self._still_since
-        if self._told_of_stall or not self._stall_after or seconds < self._stall_after:
+        if self._stalled_at is None:
+            self._stalled_at = now
+        seconds = now - self._stalled_at
+        if self._stall_reported or not self._stall_after or seconds < self._stall_after:
             return None
-        self._told_of_stall = True
+        self._stall_reported = True
         return seconds
 
-    def _failing(self) -> float | None:
+    def _failure_rate(self) -> float | None:
         """Return the share of failures if an alarm is due, else None.
 
-        The alarm is over when the share has fallen to half of the allowed one.
+        The alarm ends when the share has fallen to half of the limit.
         """
         failed_count = sum(
             count for reason, count in self._stats.failures.items() if reason in FAILURE_REASONS
         )
         attempts = self._stats.pages + failed_count
-        if self._most is None or attempts == self._looks[-1][0]:
+        if self._max_failure_rate is None or attempts == self._checks[-1][0]:
             return None
-        self._looks.append((attempts, failed_count))
+        self._checks.append((attempts, failed_count))
         # Begin at the last check with enough attempts after it, and drop all older ones.
-        while attempts - self._looks[1][0] >= _ATTEMPTS:
-            self._looks.popleft()
-        attempts_then, failed_then = self._looks[0]
-        if attempts - attempts_then < _ATTEMPTS:
+        while attempts - self._checks[1][0] >= _MIN_ATTEMPTS:
+            self._checks.popleft()
+        first_attempts, first_failed = self._checks[0]
+        if attempts - first_attempts < _MIN_ATTEMPTS:
             return None
-        rate = (failed_count - failed_then) / (attempts - attempts_then)
-        was_alarmed = self._told_of_failures
-        self._told_of_failures = rate > (self._most / 2 if was_alarmed else self._most)
-        return rate if self._told_of_failures and not was_alarmed else None
+        rate = (failed_count - first_failed) / (attempts - first_attempts)
+        was_alarmed = self._failures_reported
+        self._failures_reported = rate > (
+            self._max_failure_rate / 2 if was_alarmed else self._max_failure_rate
+        )
+        return rate if self._failures_reported and not was_alarmed else None

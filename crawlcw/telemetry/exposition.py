@@ -12,7 +12,7 @@ from crawlcw.model.counters import BOUNDS
 from crawlcw.telemetry.metrics import METRICS, Kind, Metric, Snapshot, Values
 
 
-def exposed(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
+def render(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
     """Return the text in a format that *accept* allows, and its content type."""
     registry = CollectorRegistry()
     registry.register(_Collector(snapshot))
@@ -31,8 +31,8 @@ class _Collector(Collector):
     def collect(self) -> Iterator[Family]:
         totals = self._snapshot.totals
         for metric in METRICS.values():
-            if metric.named:
-                yield from _of_crawls(metric, self._snapshot.crawls)
+            if metric.has_name_label:
+                yield from _crawl_family(metric, self._snapshot.crawls)
                 continue
             if metric.kind is Kind.HISTOGRAM:
                 if (numbers := totals.histograms.get(metric.name)) is not None:
@@ -44,7 +44,7 @@ class _Collector(Collector):
                 yield _numbers(metric, metric_values)
 
 
-def _of_crawls(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> Iterator[Family]:
+def _crawl_family(metric: Metric, crawls: Mapping[str, Mapping[str, Values]]) -> Iterator[Family]:
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     for name, values_by_metric in crawls.items():
         for label, value in values_by_metric.get(metric.name, {}).items():

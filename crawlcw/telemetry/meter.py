@@ -12,10 +12,10 @@ from crawlcw.errors import UsageError
 from crawlcw.model.counters import Histogram
 from crawlcw.model.task import Lease
 from crawlcw.telemetry import metrics
-from crawlcw.telemetry.metrics import Measures, Metric, counted
+from crawlcw.telemetry.metrics import Measures, Metric, counters_of
 
 #: Counters of a use case's worker, which fetches no pages and records no items.
-_OF_WORK = tuple(
+_WORKER_COUNTERS = tuple(
     metric.name
     for metric in (
         *(metrics.PAGES, metrics.FAILURES, metrics.CLAIMS, metrics.CLAIMS_MISSED),
@@ -44,21 +44,21 @@ class Meter:
         """See `Instruments.commit`."""
         return _Timed(self._commit)
 
-    def measures(self, stats: Stats, *, held: int, resting: int) -> Measures:
-        """Return all values so far; *held* tasks and *resting* hosts are the current numbers."""
+    def measures(self, stats: Stats, *, leased_tasks: int, resting_hosts: int) -> Measures:
+        """Return all values so far; *leased_tasks* and *resting_hosts* are the current numbers."""
         histograms = {
             metrics.FETCH: self._fetch,
             metrics.PARSE: self._parse,
             metrics.COMMIT: self._commit,
         }
-        gauges = {metrics.IN_FLIGHT: self._fetch.under_way, metrics.HOSTS_RESTING: resting}
-        return _measures(stats, histograms, gauges, held=held)
+        gauges = {metrics.IN_FLIGHT: self._fetch.open_blocks, metrics.HOSTS_RESTING: resting_hosts}
+        return _measures(stats, histograms, gauges, leased_tasks=leased_tasks)
 
 
-def worked(stats: Stats, *, in_flight: int, held: int) -> Measures:
+def worker_measures(stats: Stats, *, in_flight: int, leased_tasks: int) -> Measures:
     """Return the values of a use case's worker."""
-    measures = _measures(stats, {}, {metrics.IN_FLIGHT: in_flight}, held=held)
-    return replace(measures, counters={name: measures.counters[name] for name in _OF_WORK})
+    measures = _measures(stats, {}, {metrics.IN_FLIGHT: in_flight}, leased_tasks=leased_tasks)
+    return replace(measures, counters={name: measures.counters[name] for name in _WORKER_COUNTERS})
 
 
 def _measures(
@@ -66,13 +66,13 @@ def _measures(
     histograms: Mapping[Metric, Histogram],
     gauges: Mapping[Metric, float],
     *,
-    held: int,
+    leased_tasks: int,
 ) -> Measures:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     histograms = {**histograms, metrics.LOOP_LAG: stats.loop_lag}
-    gauges = {**gauges, metrics.TASKS_HELD: held, metrics.MEMORY: resident_memory()}
+    gauges = {**gauges, metrics.TASKS_LEASED: leased_tasks, metrics.MEMORY: resident_memory()}
     return Measures(
-        counters={**counted(stats), metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime}},
+        counters={**counters_of(stats), metrics.CPU.name: {"": usage.ru_utime + usage.ru_stime}},
         histograms={metric.name: histogram.numbers() for metric, histogram in histograms.items()},
         gauges={metric.name: number for metric, number in gauges.items()},
     )
@@ -81,33 +81,33 @@ def _measures(
 class _Step(Histogram):
     """Durations of one step, and the number of its open blocks."""
 
-    under_way = 0
+    open_blocks = 0
 
 
 class _Timed:
-    __slots__ = ("_began", "_step")
+    __slots__ = ("_started_at", "_step")
 
     def __init__(self, step: _Step) -> None:
         self._step = step
 
     def __enter__(self) -> "_Timed":
-        self._step.under_way += 1
-        self._began = time.perf_counter()
+        self._step.open_blocks += 1
+        self._started_at = time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._step.observe(time.perf_counter() - self._began)
-        self._step.under_way -= 1
+        self._step.observe(time.perf_counter() - self._started_at)
+        self._step.open_blocks -= 1
 
     def answered(self, *, status: int, size: int) -> None:
-        """Do nothing: the crawl's counters have it."""
+        """Do nothing, because the counters of the crawl count responses."""
 
     def failed(self, reason: str) -> None:
-        """Do nothing, as above."""
+        """Do nothing, because the counters of the crawl count failures."""
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
-    """Return a crawl's instruments: its *meter*, if not None, and with *trace* also spans.
+    """Return a crawl's instruments: its *meter*, if any, and spans if *trace* is true.
 
     Raises `UsageError` for *trace* without OpenTelemetry.
     """
@@ -121,4 +121,4 @@ def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
         raise UsageError(
             "trace needs OpenTelemetry: install it with `pip install 'crawlcw[otel]'`"
         ) from None
-    return Tracing(beside=meter or Meter())
+    return Tracing(meter or Meter())

@@ -36,34 +36,48 @@ class Metric:
     kind: Kind
     help: str
     label: str | None = None
-    named: bool = False  #: whether it has the label `name` too, for several crawls at one address
+    has_name_label: bool = False  #: label `name` too, for several crawls at one address
 
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of all labels."""
-        return (*(("name",) if self.named else ()), *(() if self.label is None else (self.label,)))
+        return (
+            *(("name",) if self.has_name_label else ()),
+            *(() if self.label is None else (self.label,)),
+        )
 
     @property
-    def exposed(self) -> str:
+    def query_name(self) -> str:
         """The name in a query; a histogram's has a further `_bucket`, `_sum` or `_count`."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
 def _metric(
-    kind: Kind, name: str, description: str, label: str | None = None, *, named: bool = False
+    kind: Kind,
+    name: str,
+    description: str,
+    label: str | None = None,
+    *,
+    has_name_label: bool = False,
 ) -> Metric:
-    return Metric(name=f"crawlcw_{name}", kind=kind, help=description, label=label, named=named)
+    return Metric(
+        name=f"crawlcw_{name}",
+        kind=kind,
+        help=description,
+        label=label,
+        has_name_label=has_name_label,
+    )
 
 
 _counter = partial(_metric, Kind.COUNTER)
 _gauge = partial(_metric, Kind.GAUGE)
 _histogram = partial(_metric, Kind.HISTOGRAM)
-_of_ledger = partial(_gauge, named=True)
+_ledger_gauge = partial(_gauge, has_name_label=True)
 
 PAGES = _counter(
     "pages",
-    "Outcomes that the ledger has recorded: finished, unchanged, redirected (to a task of its "
-    "own), failed (to be tried again), given-up.",
+    "Outcomes that the ledger has recorded: finished, unchanged, redirected (to another task), "
+    "failed (crawlcw tries again), given-up.",
     "outcome",
 )
 ITEMS = _counter("items", "Items recorded.")
@@ -73,70 +87,80 @@ RESPONSE_BYTES = _counter("response_bytes", "Bytes of decoded bodies.")
 TRUNCATED = _counter("bodies_truncated", "Bodies cut at max_body, or by their server.")
 FAILURES = _counter("failures", "Failed attempts that counted, by reason.", "reason")
 HOST_FAILURES = _counter(
-    "host_failures", "Failures that were hosts', and cost no page an attempt, by reason.", "reason"
+    "host_failures", "Failures of hosts, which count as no attempt of a page, by reason.", "reason"
 )
 HOSTS_GIVEN_UP = _counter("hosts_given_up", "Hosts given up.")
-LINKS_ADDED = _counter("links_added", "New tasks that links became.")
+LINKS_ADDED = _counter("links_added", "Tasks added from links.")
 LINKS_DROPPED = _counter("links_dropped", "Links that were not followed, by reason.", "reason")
 CLAIMS = _counter("claims", "Tasks claimed.")
-CLAIMS_MISSED = _counter("claims_missed", "Claims that another worker was first at.")
+CLAIMS_MISSED = _counter("claims_missed", "Claims that failed because another worker was faster.")
 LEASES_LOST = _counter("leases_lost", "Results dropped because another worker had the task.")
 LEDGER_OPERATIONS = _counter(
-    "ledger_operations", "Operations asked of the ledger, repeated ones included.", "operation"
+    "ledger_operations", "Operations on the ledger, including repeated ones.", "operation"
 )
-LOOP_STALLS = _counter("loop_stalls", "Times that an event loop stood still for 1 s or more.")
-CPU = _counter("worker_cpu_seconds", "CPU time of the workers, of user and system.")
-FETCH = _histogram("fetch_duration_seconds", "An attempt at a page, with redirects in place.")
-PARSE = _histogram("parse_duration_seconds", "A callback, and the turns that it waited for.")
-COMMIT = _histogram("commit_duration_seconds", "Writing the links and outcomes of a group.")
-LOOP_LAG = _histogram("loop_lag_seconds", "By how much an event loop ran late, ten times a second.")
+LOOP_STALLS = _counter("loop_stalls", "Stalls of an event loop for 1 s or more.")
+CPU = _counter("worker_cpu_seconds", "CPU time of the workers, user and system.")
+FETCH = _histogram(
+    "fetch_duration_seconds", "Duration of an attempt at a page, with its redirects."
+)
+PARSE = _histogram(
+    "parse_duration_seconds", "Duration of a callback, with its waits for the event loop."
+)
+COMMIT = _histogram(
+    "commit_duration_seconds", "Duration of the write of a group's links and outcomes."
+)
+LOOP_LAG = _histogram("loop_lag_seconds", "Lateness of an event loop, measured ten times a second.")
 IN_FLIGHT = _gauge("requests_in_flight", "Pages being fetched.", "worker")
-TASKS_HELD = _gauge("tasks_held", "Tasks leased.", "worker")
-HOSTS_RESTING = _gauge("hosts_resting", "Hosts that are not asked for a time.", "worker")
+TASKS_LEASED = _gauge("tasks_leased", "Tasks leased.", "worker")
+HOSTS_RESTING = _gauge("hosts_resting", "Hosts that rest after failures.", "worker")
 MEMORY = _gauge("worker_resident_memory_bytes", "Resident memory.", "worker")
 WORKERS = _gauge("workers", "Worker processes that run here.")
-CRASHES = _counter("worker_crashes", "Worker processes that ended without a last word.")
-STANDSTILL = _gauge("standstill", "1 while nothing moves in any worker here, else 0.")
+CRASHES = _counter("worker_crashes", "Worker processes that ended without a report.")
+STANDSTILL = _gauge("standstill", "1 while no worker here makes progress, else 0.")
 TASKS = _gauge("tasks", "Tasks of the whole ledger by status, as last counted.", "status")
 INFO = _gauge("info", "1; the label names the spider or use case.", "name")
 HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered.", "operation")
-HTTP_REFUSED = _counter("http_requests_refused", "Of these, those refused, by status.", "code")
-HTTP_DURATION = _histogram("http_request_duration_seconds", "From a request to its answer.")
-
-LEDGER_READ = _of_ledger(
-    "ledger_read", "1 where the ledger could be read for these numbers, else 0."
+HTTP_REFUSED = _counter(
+    "http_requests_refused", "Requests that the server has refused, by status.", "code"
 )
-LEDGER_TASKS = _of_ledger("ledger_tasks", "Tasks by status, as last counted.", "status")
-LEDGER_WORKERS = _of_ledger("ledger_workers", "Workers at work, on all machines.")
-LEDGER_RATE = _of_ledger(
+HTTP_DURATION = _histogram(
+    "http_request_duration_seconds", "Duration from a request to its response."
+)
+
+LEDGER_READ = _ledger_gauge(
+    "ledger_read", "1 if the ledger could be read for these numbers, else 0."
+)
+LEDGER_TASKS = _ledger_gauge("ledger_tasks", "Tasks by status, as last counted.", "status")
+LEDGER_WORKERS = _ledger_gauge("ledger_workers", "Live workers, on all machines.")
+LEDGER_RATE = _ledger_gauge(
     "ledger_tasks_per_second", "Tasks finished a second, over the last minute."
 )
-LEDGER_IN_FLIGHT = _of_ledger("ledger_tasks_in_flight", "Tasks that workers said they are doing.")
-LEDGER_PAUSED = _of_ledger("ledger_paused", "1 while the crawls of a spider are paused, else 0.")
+LEDGER_PROCESSING = _ledger_gauge("ledger_tasks_processing", "Tasks that workers are processing.")
+LEDGER_PAUSED = _ledger_gauge("ledger_paused", "1 while the crawls of a spider are paused, else 0.")
 
 #: Metrics of a crawl, in the order of exposition.
-OF_CRAWLS = (
+CRAWL_METRICS = (
     *(INFO, PAGES, ITEMS, ITEMS_DROPPED, RESPONSES, RESPONSE_BYTES, TRUNCATED, FAILURES),
     *(HOST_FAILURES, HOSTS_GIVEN_UP, LINKS_ADDED, LINKS_DROPPED, CLAIMS, CLAIMS_MISSED),
     *(LEASES_LOST, LEDGER_OPERATIONS, LOOP_STALLS, CPU, FETCH, PARSE, COMMIT, LOOP_LAG),
-    *(IN_FLIGHT, TASKS_HELD, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, STANDSTILL, TASKS),
+    *(IN_FLIGHT, TASKS_LEASED, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, STANDSTILL, TASKS),
 )
 #: Metrics of `crawlcw serve`.
-OF_SERVERS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)
+SERVER_METRICS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)
 #: Metrics of `crawlcw dashboard`, with the label `name`.
-OF_LEDGERS = (
-    *(LEDGER_READ, LEDGER_TASKS, LEDGER_WORKERS, LEDGER_RATE, LEDGER_IN_FLIGHT, LEDGER_PAUSED),
+LEDGER_METRICS = (
+    *(LEDGER_READ, LEDGER_TASKS, LEDGER_WORKERS, LEDGER_RATE, LEDGER_PROCESSING, LEDGER_PAUSED),
 )
 METRICS: Mapping[str, Metric] = MappingProxyType(
-    {metric.name: metric for metric in (*OF_CRAWLS, *OF_SERVERS, *OF_LEDGERS)}
+    {metric.name: metric for metric in (*CRAWL_METRICS, *SERVER_METRICS, *LEDGER_METRICS)}
 )
 
 #: Syntax of a label's value. A spider's `FetchError` may have any text as its reason.
-_WORD = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
-_MOST_WORDS = 80
+_LABEL_VALUE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
+_MAX_LABEL_VALUES = 80
 OTHER = "other"
 #: Seconds that a scrape waits for a count; after that it gets the last one.
-_COUNT_WITHIN = 2.0
+_COUNT_TIMEOUT_S = 2.0
 #: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
 _COUNT_COST = 20
 #: Numbers by the value of the metric's label; the empty text if it has none.
@@ -165,7 +189,7 @@ class Snapshot:
     """Gauges with the label `name`, by its value and the metrics' names."""
 
 
-def counted(stats: Stats) -> dict[str, Values]:
+def counters_of(stats: Stats) -> dict[str, Values]:
     """Return the counters of *stats*, by the metrics' names."""
     outcomes = stats.outcomes
     finished = stats.pages - stats.unchanged
@@ -178,10 +202,10 @@ def counted(stats: Stats) -> dict[str, Values]:
             "given-up": outcomes[Event.GIVE_UP] + outcomes[Event.ABANDON],
         },
         RESPONSES: _by_class(stats.statuses),
-        FAILURES: words(stats.failures),
-        HOST_FAILURES: words(stats.host_failures),
-        LINKS_DROPPED: words(stats.links_dropped),
-        LEDGER_OPERATIONS: words(stats.ledger_operations),
+        FAILURES: by_label(stats.failures),
+        HOST_FAILURES: by_label(stats.host_failures),
+        LINKS_DROPPED: by_label(stats.links_dropped),
+        LEDGER_OPERATIONS: by_label(stats.ledger_operations),
     }
     unlabelled = {
         ITEMS: stats.items,
@@ -199,11 +223,13 @@ def counted(stats: Stats) -> dict[str, Values]:
     return {metric.name: values for metric, values in values_by_metric.items()}
 
 
-def words(counts: Mapping[str, int]) -> dict[str, float]:
+def by_label(counts: Mapping[str, int]) -> dict[str, float]:
     """Return *counts* by label values; invalid or too many values are `other`."""
     totals: dict[str, float] = {}
     for name, number in counts.items():
-        is_label = _WORD.match(name) is not None and (name in totals or len(totals) < _MOST_WORDS)
+        is_label = _LABEL_VALUE.match(name) is not None and (
+            name in totals or len(totals) < _MAX_LABEL_VALUES
+        )
         label = name if is_label else OTHER
         totals[label] = totals.get(label, 0) + number
     return totals
@@ -217,11 +243,11 @@ def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
     return count_by_class
 
 
-def together(measured: Iterable[Measures]) -> Measures:
+def sum_measures(measures: Iterable[Measures]) -> Measures:
     """Return the sums over all processes, without gauges."""
     counters: dict[str, dict[str, float]] = {}
     histograms: dict[str, list[Sequence[float]]] = {}
-    for entry in measured:
+    for entry in measures:
         for name, values in entry.counters.items():
             total = counters.setdefault(name, {})
             for label, number in values.items():
@@ -235,7 +261,7 @@ def together(measured: Iterable[Measures]) -> Measures:
 
 
 class TaskCounts:
-    """Counts again if the last count is old enough for its cost."""
+    """Counts of tasks, repeated at intervals that keep their cost small."""
 
     def __init__(self, count: Callable[[], Awaitable[Counts]]) -> None:
         """*count* may raise `LedgerError`."""
@@ -250,7 +276,7 @@ class TaskCounts:
             started_at = time.monotonic()
             if started_at >= self._next:
                 try:
-                    with anyio.move_on_after(_COUNT_WITHIN):
+                    with anyio.move_on_after(_COUNT_TIMEOUT_S):
                         self._counts = await self._count()
                 except LedgerError:
                     # Other code logs the error. Old numbers would look like new ones.

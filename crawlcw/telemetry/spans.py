@@ -17,16 +17,16 @@ from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
 
 #: Limits: pages with traces that wait for their commit, and links of a commit.
-_MOST_PAGES = 10_000
-_MOST_LINKS = 128
+_MAX_PAGES = 10_000
+_MAX_LINKS = 128
 
 
 class Tracing:
     """Instruments with a span for each step. Spans show URLs without passwords and keys."""
 
-    def __init__(self, beside: Instruments) -> None:
-        """Forward each step to the instruments *beside* these as well."""
-        self._beside = beside
+    def __init__(self, meter: Instruments) -> None:
+        """Forward each step to *meter* as well."""
+        self._meter = meter
         self._tracer: Tracer = trace.get_tracer("crawlcw")
         #: Span of the fetch by task: parent of the later steps.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
@@ -38,7 +38,7 @@ class Tracing:
             "crawlcw.fetch",
             SpanKind.CLIENT,
             lease,
-            self._beside.fetch(lease),
+            self._meter.fetch(lease),
             {"http.request.method": task.method, "server.address": printable(task.host)},
         )
 
@@ -48,7 +48,7 @@ class Tracing:
             "crawlcw.parse",
             SpanKind.INTERNAL,
             lease,
-            self._beside.parse(lease, callback),
+            self._meter.parse(lease, callback),
             {"code.function.name": printable(callback)},
         )
 
@@ -56,9 +56,9 @@ class Tracing:
     def commit(self, leases: Sequence[Lease]) -> Iterator[Seen]:
         """See `Instruments.commit`."""
         contexts = [self._pages.pop(lease.task.id, None) for lease in leases]
-        links = [Link(page) for page in contexts if page is not None][:_MOST_LINKS]
+        links = [Link(page) for page in contexts if page is not None][:_MAX_LINKS]
         with (
-            self._beside.commit(leases) as other_seen,
+            self._meter.commit(leases) as meter_seen,
             self._tracer.start_as_current_span(
                 "crawlcw.commit",
                 links=links,
@@ -66,7 +66,7 @@ class Tracing:
                 record_exception=False,
             ) as span,
         ):
-            yield _SeenSpan(span, other_seen)
+            yield _SeenSpan(span, meter_seen)
 
     @contextmanager
     def _span(
@@ -74,7 +74,7 @@ class Tracing:
         name: str,
         kind: SpanKind,
         lease: Lease,
-        other_block: AbstractContextManager[Seen],
+        meter_block: AbstractContextManager[Seen],
         attributes: dict[str, str],
     ) -> Iterator[Seen]:
         task = lease.task
@@ -82,7 +82,7 @@ class Tracing:
         # Without the ambient parent: the code that started the crawl did not request this page.
         parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
-            other_block as other_seen,
+            meter_block as meter_seen,
             self._tracer.start_as_current_span(
                 name,
                 context=parent,
@@ -100,28 +100,28 @@ class Tracing:
         ):
             if page is None:
                 self._pages[task.id] = span.get_span_context()
-                while len(self._pages) > _MOST_PAGES:
+                while len(self._pages) > _MAX_PAGES:
                     self._pages.popitem(last=False)
             try:
-                yield _SeenSpan(span, other_seen)
+                yield _SeenSpan(span, meter_seen)
             except Exception as error:
                 _fail(span, error.reason if isinstance(error, FetchError) else type(error).__name__)
                 raise
 
 
 class _SeenSpan:
-    def __init__(self, span: Span, also: Seen) -> None:
+    def __init__(self, span: Span, meter_seen: Seen) -> None:
         self._span = span
-        self._also = also
+        self._meter_seen = meter_seen
 
     def answered(self, *, status: int, size: int) -> None:
         self._span.set_attribute("http.response.status_code", status)
         self._span.set_attribute("http.response.body.size", size)
-        self._also.answered(status=status, size=size)
+        self._meter_seen.answered(status=status, size=size)
 
     def failed(self, reason: str) -> None:
         _fail(self._span, reason)
-        self._also.failed(reason)
+        self._meter_seen.failed(reason)
 
 
 def _fail(span: Span, reason: str) -> None:

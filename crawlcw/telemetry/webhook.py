@@ -13,11 +13,11 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 #: Seconds for all attempts together, which bounds the wait at a shutdown.
-_WITHIN = 15.0
-_ONE_ATTEMPT = 5.0
-_WAITS = (1.0, 3.0)
+_TIMEOUT_S = 15.0
+_ATTEMPT_TIMEOUT_S = 5.0
+_RETRY_DELAYS_S = (1.0, 3.0)
 #: Statuses that are worth another attempt.
-_AGAIN = frozenset({408, 425, 429})
+_RETRY_STATUSES = frozenset({408, 425, 429})
 
 
 async def post(
@@ -26,28 +26,30 @@ async def post(
     *,
     user_agent: str,
     proxy_env: bool,
-    waits: Sequence[float] = _WAITS,
+    retry_delays: Sequence[float] = _RETRY_DELAYS_S,
 ) -> bool:
-    """Post *body*, again after each of *waits* (seconds); return whether it succeeded (2xx).
+    """Post *body*, again after each of *retry_delays* (seconds); return whether it succeeded (2xx).
 
     A failure is logged as a warning that names the host only. Never raises.
     """
-    failure = f"no answer within {_WITHIN:g} s"
-    with anyio.move_on_after(_WITHIN):
-        for wait in (0.0, *waits):
-            await anyio.sleep(wait)
+    failure = f"no answer within {_TIMEOUT_S:g} s"
+    with anyio.move_on_after(_TIMEOUT_S):
+        for delay in (0.0, *retry_delays):
+            await anyio.sleep(delay)
             status, failure = await _attempt(url, body, user_agent, proxy_env=proxy_env)
             if status is not None and 200 <= status < 300:
-                logger.info("the webhook was told", extra={"event": "webhook", "status": status})
+                logger.info(
+                    "the webhook received the report", extra={"event": "webhook", "status": status}
+                )
                 return True
-            if status is not None and status < 500 and status not in _AGAIN:
+            if status is not None and status < 500 and status not in _RETRY_STATUSES:
                 break
     host = printable(yarl.URL(url).host or "")
     logger.warning(
-        "the webhook at %s was not told how the crawl has ended: %s",
+        "the webhook at %s did not receive the report of the crawl: %s",
         host,
         failure,
-        extra={"event": "webhook_failed", "host": host, "why": failure},
+        extra={"event": "webhook_failed", "host": host, "error": failure},
     )
     return False
 
@@ -57,17 +59,17 @@ async def _attempt(
 ) -> tuple[int | None, str]:
     """Return the status of the response, or None, and the error in words."""
     headers = {"Content-Type": "application/json", "User-Agent": user_agent}
-    timeout = aiohttp.ClientTimeout(total=_ONE_ATTEMPT)
+    timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=proxy_env) as client,
             client.post(
                 url, data=json.dumps(body, default=str), headers=headers, allow_redirects=False
-            ) as answer,
+            ) as response,
         ):
-            return answer.status, f"HTTP {answer.status}"
+            return response.status, f"HTTP {response.status}"
     except TimeoutError:
-        return None, f"no answer within {_ONE_ATTEMPT:g} s"
+        return None, f"no answer within {_ATTEMPT_TIMEOUT_S:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         # Its message may contain the URL.
         return None, type(error).__name__

@@ -171,7 +171,7 @@ def test_a_real_prometheus_and_stats_tell_the_same_of_two_workers(
     assert prometheus.query("crawlcw_failures_total") == stats["reasons"]
     assert prometheus.query("sum(crawlcw_requests_in_flight)") == {"": 1}
     assert prometheus.query("crawlcw_workers") == {"": 2}
-    assert prometheus.query("sum(crawlcw_tasks_held)") == {"": 1}
+    assert prometheus.query("sum(crawlcw_tasks_leased)") == {"": 1}
     # Each worker has a slot of its own, and every page was fetched once.
     assert set(prometheus.query("crawlcw_requests_in_flight")) == {"1", "2"}
     assert prometheus.query("crawlcw_fetch_duration_seconds_count") == {"": PAGES + MISSING + 1}

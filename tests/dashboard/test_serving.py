@@ -349,7 +349,7 @@ async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url:
         'crawlcw_ledger_tasks{name="orders",status="todo"} 1.0',
         'crawlcw_ledger_workers{name="books"} 1.0',
         'crawlcw_ledger_tasks_per_second{name="books"} 2.5',
-        'crawlcw_ledger_tasks_in_flight{name="books"} 7.0',
+        'crawlcw_ledger_tasks_processing{name="books"} 7.0',
         'crawlcw_ledger_paused{name="books"} 1.0',
         'crawlcw_ledger_paused{name="orders"} 0.0',
         'crawlcw_ledger_read{name="books"} 1.0',

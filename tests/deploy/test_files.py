@@ -17,7 +17,7 @@ import yaml
 
 from crawlcw.api.settings import Settings, layered, unknown_variables
 from crawlcw.cli.main import cli
-from crawlcw.telemetry.metrics import METRICS, OF_CRAWLS, OF_LEDGERS, Kind
+from crawlcw.telemetry.metrics import CRAWL_METRICS, LEDGER_METRICS, METRICS, Kind
 from tests.support import needed
 from tests.support.docs import REPOSITORY
 
@@ -188,16 +188,16 @@ def expressions() -> list[str]:
     return panels + [rule["expr"] for group in groups for rule in group["rules"]]
 
 
-def exposed() -> dict[str, Any]:
+def render() -> dict[str, Any]:
     names = {}
     for metric in METRICS.values():
         ends = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
-        names.update({f"{metric.exposed}{end}": metric for end in ends})
+        names.update({f"{metric.query_name}{end}": metric for end in ends})
     return names
 
 
 def test_every_metric_of_the_dashboard_and_the_alerts_exists_with_its_labels():
-    known = exposed()
+    known = render()
     for expression in expressions():
         names = re.findall(r"\bcrawlcw_\w+", expression)
         assert names, expression
@@ -210,9 +210,9 @@ def test_every_metric_of_the_dashboard_and_the_alerts_exists_with_its_labels():
 
 def test_every_metric_of_a_crawl_is_on_the_dashboard():
     shown = {name for each in expressions() for name in re.findall(r"\bcrawlcw_\w+", each)}
-    known = exposed()
+    known = render()
 
-    missing = {metric.name for metric in OF_CRAWLS} - {known[name].name for name in shown}
+    missing = {metric.name for metric in CRAWL_METRICS} - {known[name].name for name in shown}
     # The first only names the crawl; the other two are for queries of users.
     assert missing == {"crawlcw_info", "crawlcw_bodies_truncated", "crawlcw_claims"}
 
@@ -220,7 +220,7 @@ def test_every_metric_of_a_crawl_is_on_the_dashboard():
 def test_every_metric_that_the_ledger_tells_of_is_on_the_dashboard():
     shown = {name for each in expressions() for name in re.findall(r"\bcrawlcw_\w+", each)}
 
-    assert {metric.exposed for metric in OF_LEDGERS} <= shown
+    assert {metric.query_name for metric in LEDGER_METRICS} <= shown
 
 
 def test_the_dashboard_is_one_that_grafana_provisions():

@@ -52,7 +52,7 @@ class FakeCrawl:
 
     async def after(self, seconds: float) -> None:
         self.clock.advance(seconds=seconds)
-        await self.alarms.look()
+        await self.alarms.check()
 
 
 async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFixture):
@@ -65,7 +65,7 @@ async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFix
 
     assert spider.heard == [crawl.standstill]
     (record,) = caplog.records
-    assert record.getMessage().startswith("nothing has moved for 60 s: 2 hosts rest")
+    assert record.getMessage().startswith("no progress for 60 s: 2 hosts rest")
     assert (record.event, record.seconds) == ("stalled", 60)
     assert record.standstill["hosts_resting"] == 2
 
@@ -127,7 +127,7 @@ async def test_what_a_hook_raises_is_logged_and_ends_nothing(caplog: pytest.LogC
 async def test_a_crawl_of_which_most_fails_is_ended_by_its_spider(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(alarms, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(alarms, "_CHECK_INTERVAL_S", 0.01)
 
     class Careful(Books):
         def on_failure_rate(self, rate: float) -> None:

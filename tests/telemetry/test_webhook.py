@@ -62,7 +62,12 @@ async def taking(*statuses: int, hangs: bool = False) -> AsyncIterator[Taken]:
 
 async def post(taken: Taken, **options: Any) -> bool:
     return await webhook.post(
-        taken.url, {"pages": 3}, user_agent="books/1", proxy_env=False, waits=(0, 0), **options
+        taken.url,
+        {"pages": 3},
+        user_agent="books/1",
+        proxy_env=False,
+        retry_delays=(0, 0),
+        **options,
     )
 
 
@@ -102,7 +107,7 @@ async def test_what_may_change_is_tried_again(
 async def test_a_server_that_hangs_or_is_away_costs_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(webhook, "_ONE_ATTEMPT", 0.05)
+    monkeypatch.setattr(webhook, "_ATTEMPT_TIMEOUT_S", 0.05)
     async with taking(200, 200, 200, hangs=True) as taken:
         assert not await post(taken)
     assert "no answer within 0.05 s" in caplog.text
@@ -111,7 +116,7 @@ async def test_a_server_that_hangs_or_is_away_costs_a_bounded_time(
     assert not await post(taken)
     assert "ClientConnectorError" in caplog.text
 
-    monkeypatch.setattr(webhook, "_WITHIN", 0.0)
+    monkeypatch.setattr(webhook, "_TIMEOUT_S", 0.0)
     assert not await post(taken)
     assert SECRET not in caplog.text
 
@@ -205,5 +210,7 @@ def test_a_webhook_that_refuses_changes_no_exit_code(folder: Path, caplog: Any):
 
     assert done.returncode == 0
     assert len(bodies) == 1
-    assert "the webhook at 127.0.0.1 was not told how the crawl has ended: HTTP 404" in done.stderr
+    assert (
+        "the webhook at 127.0.0.1 did not receive the report of the crawl: HTTP 404" in done.stderr
+    )
     assert SECRET not in done.stdout + done.stderr

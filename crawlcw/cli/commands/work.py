@@ -12,7 +12,7 @@ from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.cli.terminal import logs
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.task import Status
-from crawlcw.telemetry.meter import worked
+from crawlcw.telemetry.meter import worker_measures
 from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 
 
@@ -94,7 +94,9 @@ async def _work(
 
     def take_measures() -> exposing.Workers:
         session = tracker.session
-        measures = worked(session.stats, in_flight=worker.in_flight, held=len(session.held))
+        measures = worker_measures(
+            session.stats, in_flight=worker.in_flight, leased_tasks=len(session.held)
+        )
         return exposing.Workers(all=[measures], running={"1": measures})
 
     def abandon() -> int:
