@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import needed, pages, pictures, state_drawing
+from tests.support import architecture_drawing, needed, pages, pictures, state_drawing
 from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 AXE = ROOT / "tests" / "support" / "axe" / "axe.min.js"
 #: A page of each kind: prose, code and tables, pictures, a program, a diagram, signatures.
-PAGES = ("", "settings/", "examples/", "examples/login.py/", "guarantees/", "api/")
+PAGES = ("", "settings/", "examples/", "examples/login.py/", "guarantees/", "architecture/", "api/")
 #: Signatures and list items are removed where others have every kind of their elements. With all
 #: 17,000 elements of the reference axe takes 14 s of CPU.
 WITHOUT_REPEATS = """() => {
@@ -97,6 +97,19 @@ def test_a_drawing_has_every_state_and_transition_of_its_diagram(page: str):
     assert texts == events + states
     arrows = [each for each in drawing.iter("path") if "marker-end" in each.attrib]
     assert len(arrows) == len(set(re.findall(r"\S+ --> [^\s:]+", diagram)))
+
+
+def test_the_drawing_of_the_architecture_has_every_box_and_arrow_of_its_flowchart():
+    flowchart = pages.block(pages.text_of(pages.ARCHITECTURE), "mermaid", "flowchart")
+    drawing = ET.fromstring(architecture_drawing.svg(flowchart, title="a title"))
+
+    texts = sorted(each.text or "" for each in drawing.iter("text"))
+    labels = re.findall(r'\["(.*?)"\]|\|"?(.*?)"?\|', flowchart)
+    assert texts == sorted(line for pair in labels for line in "".join(pair).split("<br>"))
+    arrows = [each for each in drawing.iter("path") if "marker-end" in each.attrib]
+    assert len(arrows) == flowchart.count("-->")
+    boxes = [each for each in drawing.iter("rect") if each.attrib["class"] == "box"]
+    assert len(boxes) == flowchart.count('["') - flowchart.count("subgraph")
 
 
 # Pages

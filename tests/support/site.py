@@ -3,7 +3,7 @@
 The folder of the pages is the manual. The hook adds the README, ARCHITECTURE and the
 other pages of the repository, and a page for each example. Links between the files become
 links of the site; links to other files lead to the repository.
-State diagrams become SVG, and the pages load nothing from other hosts.
+Diagrams become SVG, and the pages load nothing from other hosts.
 """
 
 import ast
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from crawlcw.guide import pages as manual  # noqa: E402  # MkDocs loads this file alone
-from tests.support import pictures, state_drawing  # noqa: E402
+from tests.support import architecture_drawing, pictures, state_drawing  # noqa: E402
 
 #: Pages of the repository beside the manual, by their names on the site.
 PROJECT = {
@@ -134,10 +134,16 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
         text = text.replace("```python\n", "```{ .python .signature }\n")
     return re.sub(
         r"^```mermaid\n(.*?)^```$",
-        lambda diagram: state_drawing.svg(diagram[1], title=f"State diagram: {page.title}"),
+        lambda diagram: _drawing(diagram[1], str(page.title)),
         text,
         flags=re.DOTALL | re.MULTILINE,
     )
+
+
+def _drawing(mermaid: str, title: str) -> str:
+    if mermaid.startswith("flowchart"):
+        return architecture_drawing.svg(mermaid, title=f"Flowchart: {title}")
+    return state_drawing.svg(mermaid, title=f"State diagram: {title}")
 
 
 def on_post_build(config: MkDocsConfig) -> None:

@@ -38,16 +38,22 @@ def svg(mermaid: str, *, title: str) -> str:
     parts = [_edge(start, end, events, edges, places) for (start, end), events in edges.items()]
     parts += [_state(places[state], name) for state, name in names.items()]
     names[_END] = "start or end"
-    told = (
+    sentences = (
         f"{names[start]} to {names[end]}: {', '.join(events) or 'ends'}"
         for (start, end), events in edges.items()
     )
+    return drawing("".join(parts), size=(_WIDTH, _HEIGHT), title=title, text="; ".join(sentences))
+
+
+def drawing(parts: str, *, size: tuple[int, int], title: str, text: str) -> str:
+    """Return SVG elements as a drawing within a page; a screen reader reads *text*."""
+    width, height = size
     return (
-        f'<div class="state-diagram" tabindex="0"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{escape(title)}"><desc>{escape("; ".join(told))}</desc>'
+        f'<div class="drawing" tabindex="0"><svg viewBox="0 0 {width} {height}" role="img" '
+        f'aria-label="{escape(title)}"><desc>{escape(text)}</desc>'
         '<marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto-start-reverse"><path d="M0 0L8 4L0 8z"/></marker>'
-        f"{''.join(parts)}</svg></div>"
+        f"{parts}</svg></div>"
     )
 
 
