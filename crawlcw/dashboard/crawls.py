@@ -12,9 +12,10 @@ from typing import Any, Generic, Self, TypeVar
 
 from crawlcw.dashboard.observer import HostLine, Look, Observer, is_silent
 from crawlcw.dashboard.stories import fields, row
-from crawlcw.errors import FAILURE_REASONS
+from crawlcw.errors import FAILURE_REASONS, LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
 from crawlcw.model.rates import Vitals
+from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 from crawlcw.server.access import RefusedError
 
@@ -28,6 +29,11 @@ _FAST, _SLOW = 1.0, 3.0
 _COST = 20
 #: Seconds that an update waits for a due count of all tasks.
 _PATIENCE = 0.2
+#: Fields of an overview that the list of crawls has as well.
+_SUMMARY = (
+    *("name", "kind", "paused", "counted", "counts", "total", "backlog"),
+    *("rate", "eta", "items"),
+)
 _FAILURES = 12
 _HOSTS = 12
 #: Tasks examined for the last failures: a million refused links may come first.
@@ -47,6 +53,7 @@ class Crawls:
         """*recorded* returns the names, *open_one* opens a ledger; show *only* these, or all."""
         self._open_one = open_one
         self._recorded = _Cached(recorded, every=_NAMES_EVERY)
+        self._summaries = _Cached(self._take_summaries, every=_SLOW)
         self._only = only
         self._opened: dict[str, Overview] = {}
         self._opening = asyncio.Lock()
@@ -62,6 +69,29 @@ class Crawls:
         """Return the shown names that have tasks, sorted."""
         known_names = await self._recorded.get()
         return [name for name in known_names if not self._only or name in self._only]
+
+    async def summaries(self) -> list[dict[str, Any]]:
+        """Return the numbers of each shown crawl, by name; raises `LedgerUnavailableError`.
+
+        A crawl whose ledger cannot be read has only its `name` and the `error`.
+        """
+        return await self._summaries.get()
+
+    async def _take_summaries(self) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(self._summary(name) for name in await self.names()))
+
+    async def _summary(self, name: str) -> dict[str, Any]:
+        try:
+            overview = await (await self.overview(name)).get()
+        except LedgerUnavailableError:
+            raise
+        except (LedgerError, UsageError, RefusedError) as error:
+            return {"name": name, "error": printable(error)}
+        live_workers = [worker for worker in overview["workers"] if not worker["silent"]]
+        return {
+            **{field: overview[field] for field in _SUMMARY},
+            "workers": len(live_workers),
+        }
 
     async def overview(self, name: str) -> "Overview":
         """Return the overview of *name*; raises `RefusedError` for an unknown name."""

@@ -88,6 +88,7 @@ class _Dashboard:
             yield "GET", path, handler
         prefix = "/api/crawls/{name}"
         yield "GET", "/api/start", self._start
+        yield "GET", "/api/crawls", self._summaries
         yield "GET", f"{prefix}/live", self._live
         yield "GET", f"{prefix}/history", self._handler(History, history)
         yield "GET", f"{prefix}/tasks", self._handler(FindTasks, search)
@@ -106,6 +107,10 @@ class _Dashboard:
                 "crawls": await self._crawls.names(),
             }
         )
+
+    async def _summaries(self, _request: web.Request) -> web.Response:
+        """Return the numbers of each crawl, for the start page."""
+        return json_response({"crawls": await self._crawls.summaries()})
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
         """Send a crawl's overview every second, until the client leaves or the server ends."""

@@ -128,6 +128,13 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(number(page, "processing")).to_have_text(str(PAGES))
     expect(page.locator(".headline")).to_contain_text("1 worker at work")
 
+    # The page's name leads to the list of crawls, and the list back.
+    page.get_by_role("link", name="crawlcw").click()
+    expect(page.locator(".headline")).to_contain_text("1 crawl · 1 running")
+    expect(page.locator(".crawl-list li")).to_contain_text("1 worker")
+    page.get_by_role("link", name="shop").click()
+    expect(number(page, "processing")).to_have_text(str(PAGES))
+
     # Find the failed page, and read its attempts.
     page.get_by_role("link", name="Tasks").click()
     search(page, "/missing")
@@ -292,7 +299,7 @@ def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
                 reduced_motion="reduce",
             )
             page = context.new_page()
-            for view in ("overview", "tasks", "task", "confirmation"):
+            for view in ("start", "overview", "tasks", "task", "confirmation"):
                 _open(page, crawl, view)
                 page.screenshot(path=screenshots / f"{view}-{device}-{scheme}.png", full_page=True)
                 assert faults(page) == [], (view, device, scheme)
@@ -304,6 +311,9 @@ def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
 
 def _open(page: "Page", crawl: Crawl, view: str) -> None:
     match view:
+        case "start":
+            page.goto(f"{crawl.address}/#/")
+            expect(page.locator(".crawl-list li")).to_be_visible()
         case "overview":
             page.goto(f"{crawl.address}/#/shop")
             expect(page.locator(".failures li").first).to_be_visible()

@@ -99,6 +99,7 @@ async def test_a_dashboard_with_a_token_shows_nothing_without_it(url: str):
     async with dashboard(url, token="s3cret") as page:
         for path in (
             "/api/start",
+            "/api/crawls",
             "/api/crawls/books/tasks",
             "/api/crawls/books/live",
             "/api/none",

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -82,6 +83,49 @@ async def test_the_page_is_told_what_the_ledger_holds(ledger_url: str):
             assert (await one.start())["crawls"] == ["orders"]
             assert (await one.get("/api/crawls/books/tasks"))[0] == 404
             assert (await every.get("/api/crawls/unused/live"))[0] == 404
+
+
+async def test_the_start_page_lists_each_crawl_with_its_numbers(ledger_url: str):
+    async with books(ledger_url) as (ledger, _), Tracker.open(ledger_url, "orders") as orders:
+        await orders.add("one")
+        now = ledger.now()
+        worker = Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
+        await ledger.workers.join(worker)
+        await ledger.workers.beat("w", Counters(items=1), vitals=Vitals(rate=2.5))
+        async with dashboard(ledger_url) as every, dashboard(ledger_url, "orders") as one:
+            await event(every)
+            await event(every, "orders")
+            status, answer = await every.get("/api/crawls")
+            _, only = await one.get("/api/crawls")
+
+    assert status == 200
+    book, order = answer["crawls"]
+    assert (book["name"], book["kind"], book["workers"], book["rate"]) == (
+        "books",
+        "spider",
+        1,
+        2.5,
+    )
+    assert (book["counts"]["finished"], book["backlog"], book["total"]) == (1, 2, 3)
+    assert (order["name"], order["kind"], order["workers"]) == ("orders", "use_case", 0)
+    assert [crawl["name"] for crawl in only["crawls"]] == ["orders"]
+
+
+async def test_a_crawl_that_cannot_be_read_does_not_hide_the_others(tmp_path):
+    url = f"sqlite:///{tmp_path}/ledger.db"
+    async with books(url), Tracker.open(url, "orders") as orders:
+        await orders.add("one")
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as db, db:
+            change = 'UPDATE "crawlcw.schema" SET version = 1 WHERE spider = ?'
+            db.execute(change, ("orders",))
+        async with dashboard(url) as every:
+            _, answer = await every.get("/api/crawls")
+
+    book, order = answer["crawls"]
+    assert book["name"] == "books"
+    assert "error" not in book
+    assert order.keys() == {"name", "error"}
+    assert "orders" in order["error"]
 
 
 async def test_the_stream_says_how_the_crawl_is(ledger_url: str):

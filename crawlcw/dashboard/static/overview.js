@@ -109,7 +109,7 @@ function figureRow(labels) {
   return { element, names, update };
 }
 
-function segments(counts) {
+export function segments(counts) {
   return STATUSES.filter((status) => counts[status]).map((status) => {
     const part = el("span", { class: `segment ${status}` });
     // Set by script: an attribute would be an inline style, which the page's policy forbids.

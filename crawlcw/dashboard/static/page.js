@@ -1,7 +1,8 @@
 // The page as a whole: which crawl and view are shown, by the address behind the #, and whether
-// what is shown is live. Views are made by overview.js, tasks.js and story.js.
+// what is shown is live. Views are made by crawls.js, overview.js, tasks.js and story.js.
 
 import { live, Refused, start, token } from "/static/api.js";
+import { crawlList } from "/static/crawls.js";
 import { el, fill, say } from "/static/dom.js";
 import { overview } from "/static/overview.js";
 import { story } from "/static/story.js";
@@ -44,9 +45,14 @@ function tell(state, text) {
 
 function route() {
   const asked = place();
+  if (!asked.name && crawls.length) {
+    // A dashboard of one crawl opens with it; the name of the page leads to the list.
+    if (crawls.length === 1 && !location.hash) location.replace(address(crawls[0]));
+    else all();
+    return;
+  }
   if (!crawls.includes(asked.name)) {
-    if (crawls.length && !asked.name) location.replace(address(crawls[0]));
-    else nothing(asked.name);
+    nothing(asked.name);
     return;
   }
   listen(asked.name);
@@ -61,6 +67,23 @@ function route() {
   main.replaceChildren(page.element);
   main.className = asked.view;
   if (latest) page.update?.(latest);
+  window.scrollTo(0, 0);
+}
+
+/** Show the list of all crawls. */
+function all() {
+  if (shown?.view === "crawls") return;
+  listening?.ended.abort();
+  shown?.ended.abort();
+  listening = latest = null;
+  nav.replaceChildren();
+  choice.value = "";
+  document.title = "Crawls · crawlcw";
+  tell("waiting", "connecting");
+  const ended = new AbortController();
+  shown = { name: "", view: "crawls", ended, page: crawlList({ signal: ended.signal, address, on: heard }) };
+  main.replaceChildren(shown.page.element);
+  main.className = "crawls";
   window.scrollTo(0, 0);
 }
 
@@ -85,6 +108,8 @@ function heard(event, data) {
     latest = data;
     tell("on", "live");
     shown?.page.update?.(data);
+  } else if (event === "crawls") {
+    tell("on", "live");
   } else if (data.status === 401) {
     login();
   } else {
@@ -98,7 +123,7 @@ function nothing(name) {
   listening = shown = latest = null;
   nav.hidden = crawls.length === 0;
   nav.replaceChildren();
-  choice.selectedIndex = -1;
+  choice.value = "";
   tell("waiting", "waiting");
   const unknown = crawls.length > 0;
   main.className = "empty";
@@ -148,7 +173,8 @@ async function look() {
     const before = crawls.join("\n");
     crawls = found.crawls;
     picker.hidden = nav.hidden = crawls.length === 0;
-    fill(choice, crawls, () => crawls.map((name) => el("option", { value: name, text: name })));
+    fill(choice, crawls, () => [el("option", { value: "", text: "All crawls" }), ...crawls.map((name) => el("option", { value: name, text: name }))]);
+    choice.value = shown?.name ?? "";
     if (before !== crawls.join("\n") || shown === null) route();
     return true;
   } catch (error) {
@@ -176,7 +202,7 @@ function takeToken() {
 }
 
 takeToken();
-choice.addEventListener("change", () => { location.hash = address(choice.value, place().view === "tasks" ? "tasks" : "overview"); });
+choice.addEventListener("change", () => { location.hash = choice.value ? address(choice.value, place().view === "tasks" ? "tasks" : "overview") : "#/"; });
 window.addEventListener("hashchange", () => { takeToken(); if (shown || crawls.length) route(); });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
