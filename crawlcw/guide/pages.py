@@ -94,13 +94,13 @@ def page(name: str) -> Page:
 
     Raises `UsageError`, which names the nearest page, for an unknown name.
     """
-    wanted = name.lower().removesuffix(".md")
-    if wanted not in NAMES:
-        near = difflib.get_close_matches(wanted, NAMES, n=1)
+    key = name.lower().removesuffix(".md")
+    if key not in NAMES:
+        near = difflib.get_close_matches(key, NAMES, n=1)
         hint = f"the nearest is {near[0]!r}, and " if near else ""
         raise UsageError(f"the guide has no page {name!r}: {hint}`crawlcw guide` lists all pages")
-    file = resources.files("crawlcw.guide") / f"{wanted}.md"
-    return Page(name=wanted, text=file.read_text(encoding="utf-8"))
+    file = resources.files("crawlcw.guide") / f"{key}.md"
+    return Page(name=key, text=file.read_text(encoding="utf-8"))
 
 
 def all_pages() -> list[Page]:

@@ -269,7 +269,7 @@ class LayerContract:
 
         async def check_request(number: int) -> None:
             url = f"{_URL}/{number}"
-            response = await _asked(layer, url, below)
+            response = await _response_of(layer, url, below)
             if response is not None:
                 path = urls.parse(response.url).path
                 assert path == urls.parse(url).path, "the answer to another request"
@@ -285,7 +285,7 @@ class LayerContract:
             requested_urls.append(request.url)
             return Response(request.url, request=request, body=b"<p>a page</p>")
 
-        await _asked(layer, _URL, below)
+        await _response_of(layer, _URL, below)
         assert {urls.origin_of(url) for url in requested_urls} <= {urls.origin_of(_URL)}
 
     @_test
@@ -307,7 +307,7 @@ class LayerContract:
         async def below(_: Attempt, request: Request) -> Response:
             raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
 
-        await _asked(layer, _URL, below)
+        await _response_of(layer, _URL, below)
 
     @_test
     async def test_a_cancellation_passes(self, layer: Layer) -> None:
@@ -319,7 +319,7 @@ class LayerContract:
             await asyncio.Event().wait()
             raise AssertionError
 
-        layer_task = asyncio.ensure_future(_asked(layer, _URL, below))
+        layer_task = asyncio.ensure_future(_response_of(layer, _URL, below))
         start_waiter = asyncio.ensure_future(started.wait())
         await asyncio.wait([layer_task, start_waiter], return_when=asyncio.FIRST_COMPLETED)
         start_waiter.cancel()
@@ -332,7 +332,7 @@ class LayerContract:
         await check(self.layer())
 
 
-async def _asked(layer: Layer, url: str, below: Next) -> Response | None:
+async def _response_of(layer: Layer, url: str, below: Next) -> Response | None:
     """Return the response of a layer to a request; None if it raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE)
