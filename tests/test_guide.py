@@ -74,6 +74,7 @@ def test_a_page_begins_with_a_heading_and_one_line_about_it():
         assert len(summary) <= 85, page.name
 
 
+@pytest.mark.quick
 def test_the_api_reference_is_that_of_the_docstrings():
     assert {page.stem: pages.text_of(page) for page in pages.GENERATED} == api_reference.pages(), (
         "run `python -m tests.support.api_reference`"
@@ -221,6 +222,15 @@ def test_every_setting_that_is_set_exists(page):
 
 
 # Tables and figures
+
+
+def test_the_page_about_the_installation_has_every_extra_of_users():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"]) - {"docs", "ports", "test"}
+    table = pages.rows(pages.section(guide("installation"), "Extras"))
+
+    assert sorted(row[0] for row in table) == sorted(f"`{name}`" for name in extras)
+    assert all(f"pip install 'crawlcw[{row[0][1:-1]}]'" in row[2] for row in table)
 
 
 def test_the_state_diagram_is_drawn_from_the_table():

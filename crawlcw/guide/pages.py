@@ -12,7 +12,7 @@ from crawlcw.errors import UsageError
 
 #: The names of the pages by their kind, in the order in which they are listed.
 KINDS = {
-    "Tutorial": ("tutorial",),
+    "Begin": ("installation", "tutorial"),
     "How to": (
         "limits",
         "results",
@@ -48,6 +48,11 @@ KINDS = {
         "deploying",
         "versions",
     ),
+    "Explanation": (
+        "guarantees",
+        "politeness",
+        "performance",
+    ),
     "API reference": (
         "api",
         "api-spiders",
@@ -61,11 +66,6 @@ KINDS = {
         "api-workers",
         "api-ledger",
         "api-ledger-more",
-    ),
-    "Explanation": (
-        "guarantees",
-        "politeness",
-        "performance",
     ),
 }
 NAMES = tuple(name for names in KINDS.values() for name in names)

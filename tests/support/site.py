@@ -51,7 +51,7 @@ _PAGES = {origin: page for page, origin in ORIGINS.items()}
 _PAGES |= {"examples/deploy": "examples/deploy.md", **{file: file for file in _PICTURES}}
 #: Weight of a page in the search: answers come before lists of names, and those before programs.
 _BOOST = {
-    **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Tutorial"])), 3),
+    **dict.fromkeys(("index.md", *(f"{name}.md" for name in manual.KINDS["Begin"])), 3),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["How to"]), 4),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Reference"]), 2),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Explanation"]), 2),
@@ -80,7 +80,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     ]
     programs = [f"examples/{name}.md" for name in [*EXAMPLES, "deploy"]]
     kinds.append({"Examples": ["examples/index.md", *programs]})
-    config.nav = [{"Overview": "index.md"}, *kinds, {"Project": [*PROJECT]}]
+    config.nav = [{"Home": "index.md"}, *kinds, {"Project": [*PROJECT]}]
     config.extra_css.append(_STYLES)
     return config
 
@@ -105,7 +105,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for page, origin in ORIGINS.items()
         if page in PROJECT or page in ("index.md", "examples/deploy.md")
     }
-    texts["index.md"] = _installed_by_name(texts["index.md"])
+    texts["index.md"] = _home(texts["index.md"])
     texts |= {f"examples/{name}.md": _program(name) for name in EXAMPLES}
     texts |= {"examples/index.md": _gallery()}
     for page, text in texts.items():
@@ -164,8 +164,14 @@ def on_post_build(config: MkDocsConfig) -> None:
     (site / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _installed_by_name(readme: str) -> str:
-    """Make the README's commands install from PyPI: readers of the site have no clone."""
+def _home(readme: str) -> str:
+    """Return the first page: its own beginning, then the README's sections from the spider on.
+
+    Commands install from PyPI, because readers of the site have no clone.
+    """
+    beginning = (ROOT / "tests" / "support" / "home.md").read_text(encoding="utf-8")
+    heading = "\n## A spider\n"
+    readme = beginning + heading + readme.partition(heading)[2]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     hooks = settings["tool"]["hatch"]["metadata"]["hooks"]
     for each in hooks["fancy-pypi-readme"]["substitutions"]:
