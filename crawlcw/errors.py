@@ -254,15 +254,15 @@ class LeaseLostError(LedgerError):
 class Defer(CrawlcwError):  # not an error of the page
     """An attempt at a page does not count, neither for the page nor for its host.
 
-    The page is released. It is due again at *until*, an aware datetime or a duration; None: as
+    The page is released. It is due again at *due*, an aware datetime or a duration; None: as
     soon as its host allows. A user's layer may raise it, with the *cause* in words; the page then
     waits at least a second. A page that is deferred at every attempt prevents the end of its crawl.
     """
 
-    def __init__(self, cause: str, *, until: datetime | timedelta | None = None) -> None:
+    def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:
         super().__init__(cause)
         self.cause = cause
-        self.until = until
+        self.due = due
 
 
 class StopCrawl(CrawlcwError):  # an order, not an error
@@ -302,10 +302,10 @@ class TaskNotFoundError(TaskMissedError):
 class TaskLockedError(TaskMissedError):
     """A worker has a lease on the task."""
 
-    def __init__(self, key: str, *, holder: str, until: datetime) -> None:
-        super().__init__(key, f"is held by {holder} until {until:%Y-%m-%d %H:%M:%S.%f} UTC")
+    def __init__(self, key: str, *, holder: str, expires: datetime) -> None:
+        super().__init__(key, f"is held by {holder} until {expires:%Y-%m-%d %H:%M:%S.%f} UTC")
         self.holder = holder
-        self.until = until
+        self.expires = expires
 
 
 class TaskNotDueError(TaskMissedError):
@@ -327,8 +327,8 @@ class TaskIgnoredError(TaskMissedError):
     """The task is ignored: it failed for good, or it is unwanted."""
 
     def __init__(self, key: str, *, reason: Reason | None) -> None:
-        again = "retry" if reason in FAILURE_REASONS else "reset"
-        super().__init__(key, f"is ignored ({reason}): `{again}` brings it back")
+        command = "retry" if reason in FAILURE_REASONS else "reset"
+        super().__init__(key, f"is ignored ({reason}): `{command}` brings it back")
         self.reason = reason
 
 

@@ -20,7 +20,7 @@ from crawlcw.model.sanitize import describe_error
 
 #: The group of entry points of stores.
 STORES = "crawlcw.stores"
-_METHODS = "`open`, `look`, `recorded_names` and `discard`"
+_METHODS = "`open`, `open_existing`, `recorded_names` and `discard`"
 #: The path of a temporary embedded ledger.
 _PASSING = Path(":memory:")
 _BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
@@ -43,7 +43,7 @@ class Opener(Protocol):
         an existing one.
         """
 
-    async def look(self, url: str, name: str) -> CopiedLedger:
+    async def open_existing(self, url: str, name: str) -> CopiedLedger:
         """Return the ledger of *name* without changes to it; see `open_for_inspection`."""
 
     async def recorded_names(self, url: str) -> list[str]:
@@ -75,7 +75,7 @@ async def open_ledger(
     `UnknownNameError`, a kind of `UsageError`. Raises `LedgerConfigurationError` or
     `LedgerUnavailableError`.
     """
-    if (opener := _offered(url)) is not None:
+    if (opener := _registered_opener(url)) is not None:
         return await opener.open(url, name, kind=kind, create=create)
     path = _path(url)
     if path is None:
@@ -96,11 +96,11 @@ async def open_ledger(
     if path == _PASSING:
         return await SqliteLedger.open_passing(name, kind=kind)
     if not create:
-        await _check_there(path)
+        await _check_exists(path)
         if is_read_only(path):
             if name not in await recorded_names(url):
                 raise UsageError(f"nothing is recorded of {name!r} in the read-only ledger {path}")
-            return await SqliteLedger.look(path, name, kind=kind)
+            return await SqliteLedger.open_existing(path, name, kind=kind)
     return await SqliteLedger.open(path, name, kind=kind, create=create)
 
 
@@ -122,7 +122,7 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
 
     The arguments and errors are those of `open_ledger` without *create*.
     """
-    if (opener := _offered(url)) is not None:
+    if (opener := _registered_opener(url)) is not None:
         return await opener.recorded_names(url)
     path = _path(url)
     if path is None:
@@ -132,13 +132,13 @@ async def recorded_names(url: str, *, settings: Settings | None = None) -> list[
         return await MongoLedger.recorded_names(url, driver=driver)
     from crawlcw.ledger.sqlite import marker
 
-    await _check_there(path)
+    await _check_exists(path)
     return await marker.recorded_names(path)
 
 
 async def discard(url: str, name: str, *, settings: Settings | None = None) -> None:
     """Delete all data of *name* from the ledger at *url*, in any format."""
-    if (opener := _offered(url)) is not None:
+    if (opener := _registered_opener(url)) is not None:
         return await opener.discard(url, name)
     path = _path(url)
     if path is None:
@@ -157,17 +157,17 @@ async def open_for_inspection(url: str, name: str, *, settings: Settings | None 
     The arguments and errors are those of `open_ledger` without *create*.
     """
     settings = settings or Settings()
-    if (opener := _offered(url)) is not None:
-        return await opener.look(url, name)
+    if (opener := _registered_opener(url)) is not None:
+        return await opener.open_existing(url, name)
     path = _path(url)
     if path is None:
         from crawlcw.ledger.mongo import MongoLedger
 
-        return await MongoLedger.look(url, name, driver=settings.mongo_driver)
+        return await MongoLedger.open_existing(url, name, driver=settings.mongo_driver)
     from crawlcw.ledger.sqlite import SqliteLedger
 
-    await _check_there(path)
-    return await SqliteLedger.look(path, name)
+    await _check_exists(path)
+    return await SqliteLedger.open_existing(path, name)
 
 
 def schemes() -> list[str]:
@@ -175,7 +175,7 @@ def schemes() -> list[str]:
     return [*_BUILT_IN, *sorted({entry_point.name for entry_point in entry_points(group=STORES)})]
 
 
-def _offered(url: str) -> Opener | None:
+def _registered_opener(url: str) -> Opener | None:
     """Return the class that an entry point offers for *url*; None: the store is built in."""
     scheme = url.partition("://")[0]
     if scheme in _BUILT_IN:
@@ -207,7 +207,7 @@ def _path(url: str) -> Path | None:
     )
 
 
-async def _check_there(path: Path) -> None:
+async def _check_exists(path: Path) -> None:
     try:
         exists = await anyio.Path(path).exists()
     except OSError as error:

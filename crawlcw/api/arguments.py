@@ -24,13 +24,13 @@ _HEADER = re.compile(r"[^\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]*\Z")
 _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 
 
-def options(given: Iterable[Any]) -> RequestOptions:
+def options(values: Iterable[Any]) -> RequestOptions:
     """Return the options of a request from arguments in the order of `OPTIONS`.
 
     Raises `SpiderError`.
     """
     read = {}
-    for (name, reader), value in zip(OPTIONS.items(), given, strict=True):
+    for (name, reader), value in zip(OPTIONS.items(), values, strict=True):
         if value is not None:
             try:
                 read[name] = reader(value)
@@ -39,9 +39,9 @@ def options(given: Iterable[Any]) -> RequestOptions:
     return RequestOptions(**read)
 
 
-def headers(given: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
+def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[str, str], ...]:
     """Return header fields as pairs of text; a number becomes text. Raises `SpiderError`."""
-    pairs = _pairs("headers", given)
+    pairs = _pairs("headers", fields)
     for name, value in pairs:
         # The message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
@@ -75,12 +75,12 @@ def check_context(context: object) -> None:
     _check_values("context", context)
 
 
-def unknown(name: str, known: Iterable[str]) -> SpiderError:
+def unknown_argument(name: str, known_names: Iterable[str]) -> SpiderError:
     """Return the error for an argument that a request does not have."""
     if name in REQUEST_ARGUMENTS:
         replacement = REQUEST_ARGUMENTS[name]
         return SpiderError(f"Request({name}=...) means nothing here: write {replacement}")
-    close_names = difflib.get_close_matches(name, known, n=1)
+    close_names = difflib.get_close_matches(name, known_names, n=1)
     hint = (
         f"did you mean {close_names[0]}=?"
         if close_names
@@ -89,10 +89,12 @@ def unknown(name: str, known: Iterable[str]) -> SpiderError:
     return SpiderError(f"Request has no argument {name}=: {hint}")
 
 
-def _whole(name: str, *, least: int) -> Callable[[object], object]:
+def _whole_number(name: str, *, minimum: int) -> Callable[[object], object]:
     def read_whole(value: object) -> object:
-        if type(value) is not int or value < least:
-            raise SpiderError(f"Request({name}={value!r}) must be a whole number, {least} or more")
+        if type(value) is not int or value < minimum:
+            raise SpiderError(
+                f"Request({name}={value!r}) must be a whole number, {minimum} or more"
+            )
         return value
 
     return read_whole
@@ -162,16 +164,16 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 #: The options of a request, and the functions that read their values.
 OPTIONS: Mapping[str, Callable[[Any], Any]] = {
-    "max_retry": _whole("max_retry", least=1),
+    "max_retry": _whole_number("max_retry", minimum=1),
     "browser": _unchanged,
     "save_to": _unchanged,
     "truncate": _unchanged,
     "timeout": _seconds,
     "retry_statuses": statuses,
     "accept_statuses": statuses,
-    "max_depth": _whole("max_depth", least=0),
+    "max_depth": _whole_number("max_depth", minimum=0),
     "revisit": lambda revisit: visits.stored(visits.recurrence(revisit)),
-    "max_body": _whole("max_body", least=0),
+    "max_body": _whole_number("max_body", minimum=0),
     "session": _session,
     "proxy": _proxy,
     "cookies": _cookie_pairs,

@@ -67,7 +67,7 @@ class Deadline:
             self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
             self._end = None
 
-    def begin_again(self, seconds: float) -> None:
+    def restart(self, seconds: float) -> None:
         """Let the attempt end in *seconds* from now, if it has an end and is not paused."""
         if self.timeout is not None and self.timeout.when() is not None:
             self.timeout.reschedule(asyncio.get_running_loop().time() + seconds)
@@ -237,7 +237,7 @@ class Layer(Protocol):
         """
 
 
-def asked_at(request: Request, url: str) -> Request:
+def redirected(request: Request, url: str) -> Request:
     """Return *request* for *url*, the target of a redirect, with all of its options."""
     return request if request.url == url else copied(request, url=url)
 

@@ -78,7 +78,7 @@ class Form:
         """
         controls = [control for control in _controls_of(self.node) if not control.is_button]
         values: dict[str, list[str]] = {control.name: [] for control in controls if control.name}
-        for name, value in _entries(controls, None, given={}, encoding=self.encoding):
+        for name, value in _entries(controls, None, field_values={}, encoding=self.encoding):
             values.setdefault(name, []).append(value)
         return {
             name: texts[0] if len(texts) == 1 else texts or None for name, texts in values.items()
@@ -110,7 +110,9 @@ class Form:
         labels = (of_form.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)
         values = {**(fields or {}), **named}
-        encoded = _encoded(_entries(controls, button, given=values, encoding=encoding), encoding)
+        encoded = _encoded(
+            _entries(controls, button, field_values=values, encoding=encoding), encoding
+        )
         action = attribute_of("action").strip()
         options = self.options
         if method == "post":
@@ -206,23 +208,23 @@ def _entries(
     controls: list[_Control],
     button: _Control | None,
     *,
-    given: Mapping[str, FieldValue],
+    field_values: Mapping[str, FieldValue],
     encoding: str,
 ) -> list[_Entry]:
-    """Return the entries of a form: values in *given* replace those of the page."""
+    """Return the entries of a form: values in *field_values* replace those of the page."""
     # A checked radio button unchecks the others of its name.
     radio = {
         control.name: control
         for control in controls
         if control.kind == "radio" and "checked" in control.attributes
     }
-    remaining = dict(given)
+    remaining = dict(field_values)
     entries: list[_Entry] = []
     for control in controls:
         name, kind = control.name, control.kind
         if control.is_disabled and control is not button:
             continue
-        if name in given and (control is button or not control.is_button):
+        if name in field_values and (control is button or not control.is_button):
             if name in remaining:
                 entries += [(name, value) for value in _texts(remaining.pop(name))]
         elif control is button:

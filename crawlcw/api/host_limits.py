@@ -69,12 +69,12 @@ class Limits:
             raise SettingsError(f"limits is {limits!r}: make it a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
         self._below: dict[str, Limit] = {}  # by the name after `*.`
-        self._others: Limit | None = None
+        self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
                 raise SettingsError(f"limits[{key!r}] is {limit!r}: make it a Limit(...)")
             if key == "*":
-                self._others = limit
+                self._other_hosts = limit
                 continue
             host = _host(key)
             limit_by_host = self._below if key.startswith("*.") else self._hosts
@@ -90,7 +90,7 @@ class Limits:
         while limit is None and parent:
             parent = parent.partition(".")[2]
             limit = self._below.get(parent)
-        return self._others if limit is None else limit
+        return self._other_hosts if limit is None else limit
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:

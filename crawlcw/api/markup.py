@@ -442,8 +442,8 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
     if threading.current_thread() is not threading.main_thread():
         return make()
     if exactly:
-        _taken.cache_clear()
-    used_bytes = _taken(int(time.monotonic() / _ASKED_EVERY))
+        _used_memory.cache_clear()
+    used_bytes = _used_memory(int(time.monotonic() / _ASKED_EVERY))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     max_bytes = used_bytes + room
     if not used_bytes or any(
@@ -458,7 +458,7 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
 
 
 @lru_cache(maxsize=1)
-def _taken(_: int) -> int:
+def _used_memory(_: int) -> int:
     """Return the bytes that count for the limit, or 0 if the system does not report them."""
     try:
         # Open it each time: with an inherited file a forked process would read its parent's memory.
@@ -478,7 +478,7 @@ def kind_of(content_type: str | None) -> Kind:
     return "xml" if is_xml else "html"
 
 
-def whole(source: bytes, kind: Kind) -> bytes:
+def readable_to_end(source: bytes, kind: Kind) -> bytes:
     """Return a page, in UTF-8, changed so that libxml2 reads it to its end.
 
     libxml2 stops at the first `</html>`, after which HTML continues the body. It also accepts
@@ -502,5 +502,5 @@ def selector(source: bytes, *, kind: Kind, url: str) -> "Selector":
             "install it with `pip install 'crawlcw[xpath]'`"
         ) from None
     # parsel reads an empty body as a missing argument, and a single space as an empty page.
-    body = whole(source, kind) or b" "
+    body = readable_to_end(source, kind) or b" "
     return Selector(body=body, encoding="utf-8", type=kind, base_url=url, huge_tree=_HUGE[kind])

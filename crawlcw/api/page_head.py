@@ -44,7 +44,7 @@ _EVERY_ROBOT = "robots"
 class Refresh:
     """A page's Refresh: the URL that it sends its reader to, and the delay."""
 
-    after: timedelta
+    delay: timedelta
     url: str  #: absolute
 
 
@@ -56,9 +56,9 @@ class RobotsDirectives:
     nofollow: bool = False  #: robots must not follow its links
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
-        """Return the rules in *words*."""
-        rules = {directive.strip().lower() for directive in words}
+    def of(cls, texts: Iterable[str]) -> Self:
+        """Return the rules in *texts*."""
+        rules = {directive.strip().lower() for directive in texts}
         is_none = "none" in rules
         return cls(is_none or "noindex" in rules, is_none or "nofollow" in rules)
 

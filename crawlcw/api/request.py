@@ -115,7 +115,7 @@ class Request:
         **unknown: Never,
     ) -> None:
         for name in unknown:
-            raise arguments.unknown(name, _ARGUMENTS)
+            raise arguments.unknown_argument(name, _ARGUMENTS)
         if not isinstance(url, str):
             raise SpiderError(f"Request(url=...) takes text, not {type(url).__name__}")
         if priority not in _PRIORITIES:
@@ -282,12 +282,12 @@ class Request:
         *salt* distinguishes `dont_filter` requests for one URL. It must be the
         same when the page that yields the request is parsed again.
         """
-        result = self.place(salt)
+        result = self.locate(salt)
         if isinstance(result, Refusal):
             raise result.error()
         return result
 
-    def place(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
+    def locate(self, salt: bytes = b"") -> tuple[Location, bytes] | Refusal:
         """Return the result of `identity`, or why the URL cannot be fetched."""
         if self._refusal is not None:
             return self._refusal

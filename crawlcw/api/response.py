@@ -227,19 +227,19 @@ class Response(Document):
         return urls.resolve(self.base_url, href, encoding=encoding)
 
     @cached_property
-    def _places(self) -> "_Places":
-        locations = _Places()
+    def _locations(self) -> "_Locations":
+        locations = _Locations()
         base = self.base_url if self._head.has_base else self.url
         locations.resolve = urls.resolver(base, encoding=self._charset)
         return locations
 
-    def _place(self, address: str | None, target: "Link") -> Location | Refusal:
+    def _location_of(self, address: str | None, target: "Link") -> Location | Refusal:
         """Return the location of a link of the page; *target* is the node with the *address*."""
         if address is None:
             tag_prefix = f"<{target.tag}>: " if isinstance(target, LexborNode) else ""
             return Refusal(Reason.URL_INVALID, f"{tag_prefix}no link")
         try:
-            return self._places[address]
+            return self._locations[address]
         except ParseRefusedError as refusal:  # of a page with a <base>
             return Refusal(refusal.reason, refusal.message)
 
@@ -256,7 +256,7 @@ class Response(Document):
         an address, None) becomes a request that the crawl drops and counts.
         """
         address = _address(target)
-        location = self._place(address, target)
+        location = self._location_of(address, target)
         if isinstance(location, Refusal):
             return Request.refused(address or "", location, callback, **options)
         if options:
@@ -346,7 +346,7 @@ class Response(Document):
                 # Only count the rest: checking hundreds of thousands would block the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
-            location = self._place(address, node)
+            location = self._location_of(address, node)
             if isinstance(location, Refusal):
                 self.dropped.note(location.reason, address or location.message)
                 continue
@@ -403,7 +403,7 @@ class Response(Document):
         return f"<Response {self.status} {self.url!r}>"
 
 
-class _Places(dict[str, Location | Refusal]):
+class _Locations(dict[str, Location | Refusal]):
     """The locations of the addresses on one page; each is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]

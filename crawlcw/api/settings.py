@@ -214,7 +214,7 @@ class Settings:
     claim: Choice = Choice(
         "each",
         "claim tasks one at a time (`each`), or many in one round trip (`batch`)",
-        words=("each", "batch"),
+        choices=("each", "batch"),
     )
     browser: Flag = Flag(False, "render every page in a browser, unless its request says otherwise")
     browser_pages: Count = Count(
@@ -231,7 +231,7 @@ class Settings:
     cache: Choice = Choice(
         "off",
         "for development: `dev` uses the responses in .crawlcw/cache, `refresh` replaces them",
-        words=("off", "dev", "refresh"),
+        choices=("off", "dev", "refresh"),
     )
     cache_expires: Duration = Duration("7d", "how long a cached response is used")
     keep_bodies: Flag = Flag(
@@ -303,12 +303,12 @@ class Settings:
     mongo_driver: Choice = Choice(
         "pymongo",
         "MongoDB client: PyMongo, or Motor, with which trackers poll for new tasks",
-        words=("pymongo", "motor"),
+        choices=("pymongo", "motor"),
     )
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
+    def __new__(cls, *_: Any, **values: Any) -> Self:
         """Refuse an unknown name with an error that suggests the nearest setting."""
-        for name in given.keys() - {setting.name for setting in fields(cls)}:
+        for name in values.keys() - {setting.name for setting in fields(cls)}:
             raise SettingsError(f"there is no setting {name!r}: {_nearest(name)}")
         return super().__new__(cls)
 
@@ -365,7 +365,9 @@ class Settings:
     @property
     def login_policy(self) -> LoginPolicy:
         """The settings about logins, as the type that `model` uses."""
-        return LoginPolicy(most=self.max_logins, base=self.backoff_base, ceiling=self.backoff_max)
+        return LoginPolicy(
+            max_failures=self.max_logins, base=self.backoff_base, ceiling=self.backoff_max
+        )
 
     @property
     def trap_policy(self) -> TrapPolicy:

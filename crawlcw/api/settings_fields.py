@@ -19,8 +19,8 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.retry import format_statuses, statuses
 from crawlcw.model.visits import Recurrence
 
-Given = TypeVar("Given", contravariant=True)
-Held = TypeVar("Held")
+Input = TypeVar("Input", contravariant=True)
+Stored = TypeVar("Stored")
 
 Pairs = Mapping[str, str] | Iterable[tuple[str, str]] | str
 UserAndPassword = tuple[str, str] | str
@@ -29,7 +29,7 @@ ProxyTexts = Iterable[str | Proxy] | str | None
 #: RFC 9110, sections 5.1 and 5.5.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*\Z")
-_OF_THE_DOWNLOADER = frozenset(
+_DOWNLOADER_HEADERS = frozenset(
     {
         *("accept-encoding", "connection", "content-length", "host", "keep-alive"),
         *("te", "trailer", "transfer-encoding", "upgrade"),
@@ -37,10 +37,10 @@ _OF_THE_DOWNLOADER = frozenset(
 )
 
 
-class SettingField(Generic[Given, Held]):
+class SettingField(Generic[Input, Stored]):
     """A setting: its default, its unit and its purpose."""
 
-    def __init__(self, default: Given, doc: str, *, unit: str = "") -> None:
+    def __init__(self, default: Input, doc: str, *, unit: str = "") -> None:
         self.doc = doc
         self.unit = unit
         self.name = ""
@@ -53,18 +53,18 @@ class SettingField(Generic[Given, Held]):
     if TYPE_CHECKING:
         # For type checkers only: without it Python reads a setting from the instance's
         # dictionary, which needs no call.
-        def __get__(self, instance: object, owner: type) -> Held: ...
+        def __get__(self, instance: object, owner: type) -> Stored: ...
 
-    def __set__(self, instance: object, value: "Given | SettingField[Given, Held]") -> None:
+    def __set__(self, instance: object, value: "Input | SettingField[Input, Stored]") -> None:
         if value is self:  # as the default of a dataclass
             instance.__dict__[self.name] = self.default
             return
         try:
-            instance.__dict__[self.name] = self.read(cast("Given", value))
+            instance.__dict__[self.name] = self.read(cast("Input", value))
         except SettingsError as error:
             raise SettingsError(f"setting {self.name}: {error}") from None
 
-    def read(self, value: Given) -> Held:
+    def read(self, value: Input) -> Stored:
         """Return *value* as the type of this kind; raises `SettingsError` with a sentence."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class Count(SettingField[int | str, int]):
         super().__init__(default, doc, unit=unit)
 
     def read(self, value: int | str) -> int:
-        number = None if isinstance(value, bool) else _whole(value)
+        number = None if isinstance(value, bool) else _whole_number(value)
         if number is None or number < self.minimum or number > 1 << 40:
             raise SettingsError(f"{value!r} is not a whole number of at least {self.minimum}")
         return number
@@ -93,7 +93,7 @@ class Ceiling(SettingField[int | str | None, int | None]):
     def read(self, value: int | str | None) -> int | None:
         if value is None or is_none(value):
             return None
-        number = None if isinstance(value, bool) else _whole(value)
+        number = None if isinstance(value, bool) else _whole_number(value)
         if number is None or number < 1:
             raise SettingsError(f"{value!r} is neither a whole number of at least 1 nor none")
         return number
@@ -194,13 +194,13 @@ class SizeCeiling(SettingField[int | str | None, int | None]):
 class Choice(SettingField[str, str]):
     """One of a few words."""
 
-    def __init__(self, default: str, doc: str, *, words: tuple[str, ...]) -> None:
-        self.words = words
-        super().__init__(default, doc, unit=" or ".join(words))
+    def __init__(self, default: str, doc: str, *, choices: tuple[str, ...]) -> None:
+        self.choices = choices
+        super().__init__(default, doc, unit=" or ".join(choices))
 
     def read(self, value: str) -> str:
-        if value not in self.words:
-            raise SettingsError(f"{value!r} is none of {', '.join(self.words)}")
+        if value not in self.choices:
+            raise SettingsError(f"{value!r} is none of {', '.join(self.choices)}")
         return value
 
 
@@ -343,7 +343,7 @@ def _count_or_share(value: int | float | str) -> int | float | None:
     """Return a whole number as an int and a share as a float, or None for anything else."""
     if isinstance(value, int | float):
         return value
-    if (number := _whole(value)) is not None:
+    if (number := _whole_number(value)) is not None:
         return number
     try:
         percent = value.strip().endswith("%")
@@ -352,7 +352,7 @@ def _count_or_share(value: int | float | str) -> int | float | None:
         return None
 
 
-def _whole(value: int | str) -> int | None:
+def _whole_number(value: int | str) -> int | None:
     """Return a whole number, or None for anything else, such as `8.5`."""
     try:
         return int(value) if isinstance(value, int | str) else None
@@ -382,6 +382,6 @@ def _checked(name: object, content: object) -> tuple[str, str]:
         raise SettingsError(f"the value of {name} is not one line of text")
     if name.lower() == "user-agent":
         raise SettingsError("write the setting user_agent instead, which robots.txt is asked for")
-    if name.lower() in _OF_THE_DOWNLOADER:
+    if name.lower() in _DOWNLOADER_HEADERS:
         raise SettingsError(f"{name} is the downloader's own to send")
     return name, content

@@ -246,7 +246,7 @@ def entries(
     all_pieces = chain([start], pieces)
     if start.lstrip().startswith("<"):
         record, entry_count = None, 0
-        for record in records(all_pieces, of=_RECORDS, what="sitemap"):
+        for record in records(all_pieces, of=_RECORDS, label="sitemap"):
             for entry in _entries_of(record):
                 entry_count += 1
                 yield entry

@@ -201,7 +201,7 @@ class Spider:
         """Called when this process has made no progress for `stall_after`; sync or async.
 
         It is called again only after progress. `stall.sentence()` says why; `stall.hosts`
-        and `stall.until` say how many hosts rest and until when. `StopCrawl` ends the crawl;
+        and `stall.ends_at` say how many hosts rest and until when. `StopCrawl` ends the crawl;
         any other error is logged.
         """
 

@@ -87,17 +87,17 @@ class Cancellation:
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
         self._task = asyncio.current_task()
-        self._before = self._task.cancelling() if self._task is not None else 0
+        self._earlier_requests = self._task.cancelling() if self._task is not None else 0
         self._deadline = deadline
 
     def passes(self, error: BaseException) -> bool:
         """Return whether *error* comes from outside and must be raised again."""
         if isinstance(error, asyncio.CancelledError):
-            if self._task is None or self._task.cancelling() <= self._before:
+            if self._task is None or self._task.cancelling() <= self._earlier_requests:
                 return False
             if self._is_outside():
                 return True
-            self._take_back()
+            self._undo()
             return False
         # Python closes an abandoned coroutine with this error.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
@@ -107,12 +107,12 @@ class Cancellation:
 
         Await it when the code has ended: otherwise the next `await` would be cancelled.
         """
-        if self._task is not None and self._task.cancelling() > self._before:
+        if self._task is not None and self._task.cancelling() > self._earlier_requests:
             await asyncio.sleep(0)
             if not self._is_outside():
-                self._take_back()  # it was delivered, but the code caught it and went on
+                self._undo()  # it was delivered, but the code caught it and went on
 
-    async def after(self, error: BaseException) -> None:
+    async def strike_after(self, error: BaseException) -> None:
         """Do the same as `strike` after the code has raised *error*, which did not pass."""
         try:
             await self.strike()
@@ -127,12 +127,12 @@ class Cancellation:
             yield
             await self.strike()
         except Exception as error:
-            await self.after(error)
+            await self.strike_after(error)
             raise
         except BaseException as error:
             if self.passes(error):
                 raise
-            await self.after(error)
+            await self.strike_after(error)
             raise EscapedError(error) from error
 
     def _is_outside(self) -> bool:
@@ -142,8 +142,8 @@ class Cancellation:
             return True  # a scope around the task is cancelled
         return anyio.get_current_task().parent_id is None
 
-    def _take_back(self) -> None:
-        while self._task is not None and self._task.cancelling() > self._before:
+    def _undo(self) -> None:
+        while self._task is not None and self._task.cancelling() > self._earlier_requests:
             self._task.uncancel()
 
     def _is_abandoned(self) -> bool:
@@ -198,10 +198,10 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
+def spider_code(label: str, *, stop: Callable[[str], None]) -> Iterator[None]:
     """Raise `SpiderError` with the cause for any error of the spider's own code.
 
-    *what* names the code in messages. A `StopCrawl` is not an error: it calls *stop* with
+    *label* names the code in messages. A `StopCrawl` is not an error: it calls *stop* with
     the reason.
     """
     cancellation = Cancellation()
@@ -214,9 +214,11 @@ def spider_code(what: str, *, stop: Callable[[str], None]) -> Iterator[None]:
     except BaseException as error:
         if cancellation.passes(error):
             raise
-        logger.debug("the spider's %s raised", what, exc_info=True, extra={"event": "spider_error"})
+        logger.debug(
+            "the spider's %s raised", label, exc_info=True, extra={"event": "spider_error"}
+        )
         raise SpiderError(
-            f"the spider's {what} raised {printable(describe_error(error))}"
+            f"the spider's {label} raised {printable(describe_error(error))}"
         ) from error
 
 
@@ -229,13 +231,16 @@ class Raised(Failed):
 
     @classmethod
     def by(
-        cls, error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]
+        cls, error: BaseException, *, own_prefixes: tuple[str, ...], function: Callable[..., Any]
     ) -> "Raised":
-        """Return the failure for *error*, raised by *function*; *own* as in `format_traceback`."""
+        """Return the failure for *error*, raised by *function*.
+
+        *own_prefixes* are those of `format_traceback`.
+        """
         return cls(
             reason=Reason.PARSE_ERROR,
             message=describe_error(error) + selector_hint(error),
-            traceback=format_traceback(error, own=own),
+            traceback=format_traceback(error, own_prefixes=own_prefixes),
             error=type(error).__name__,
-            where=where(error, own=own, function=function),
+            where=where(error, own_prefixes=own_prefixes, function=function),
         )

@@ -146,23 +146,23 @@ def joined(base: str, more: str) -> str:
 
 
 def records(
-    pieces: Iterable[str], *, of: Mapping[str, frozenset[str]], what: str
+    pieces: Iterable[str], *, of: Mapping[str, frozenset[str]], label: str
 ) -> Iterator[Record]:
     """Yield the records of a document that comes in *pieces*.
 
     *of* maps the name of each known root element to the names of its records, at any depth.
-    *what* names the expected document in messages. Raises `XmlError` after it has yielded the
+    *label* names the expected document in messages. Raises `XmlError` after it has yielded the
     records before: with the reason `xml-unsafe` for harmful XML, and `parse-error` for a body
     that is not XML or has another root.
     """
-    reader = _Reader(of, what)
+    reader = _Reader(of, label)
     for piece in _mended(pieces):
         try:
             reader.feed(piece)
         except XmlError:
-            yield from reader.taken()
+            yield from reader.take_records()
             raise
-        yield from reader.taken()
+        yield from reader.take_records()
     reader.feed("", last=True)
 
 
@@ -218,9 +218,9 @@ def _entity(match: re.Match[str]) -> str:
 class _Reader:
     """The state between two pieces: the position in the document, and the open record."""
 
-    def __init__(self, of: Mapping[str, frozenset[str]], what: str) -> None:
+    def __init__(self, of: Mapping[str, frozenset[str]], label: str) -> None:
         self._of = of
-        self._what = what
+        self._label = label
         self._root = ""
         self._names: frozenset[str] = frozenset()  #: of records, once the root is known
         self._depth = 0
@@ -230,9 +230,9 @@ class _Reader:
         self._texts: list[str] | None = None  #: of the open field
         self._bases: list[tuple[int, str]] = []  #: each with the depth of its element
         self._declared = 0  #: attributes
-        self._room = 0  #: characters that the record may still add
-        self._found: list[Record] = []
-        self._given = 0  #: bytes
+        self._free_characters = 0  #: characters that the record may still add
+        self._ended_records: list[Record] = []
+        self._bytes_read = 0  #: bytes
         # Without namespaces, because documents often do not declare the prefixes that they use.
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
@@ -246,17 +246,17 @@ class _Reader:
     def feed(self, piece: str, *, last: bool = False) -> None:
         """Read a piece; raises `XmlError`."""
         content = piece.encode("utf-8", "replace")
-        self._given += len(content)
+        self._bytes_read += len(content)
         try:
             self._parser.Parse(content, last)
         except expat.ExpatError as error:
             raise XmlError(Reason.PARSE_ERROR, f"it is no well-formed XML: {error}") from None
-        if self._given - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
+        if self._bytes_read - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
             raise XmlError(Reason.XML_UNSAFE, f"a tag in it is over {_LONGEST_TOKEN >> 20} MiB")
 
-    def taken(self) -> list[Record]:
+    def take_records(self) -> list[Record]:
         """Return the records that have ended since the last call."""
-        ended_records, self._found = self._found, []
+        ended_records, self._ended_records = self._ended_records, []
         return ended_records
 
     @property
@@ -283,7 +283,7 @@ class _Reader:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
         if self._depth == 1:
             if name not in self._of:
-                raise XmlError(Reason.PARSE_ERROR, f"it is no {self._what}, but <{tag}>")
+                raise XmlError(Reason.PARSE_ERROR, f"it is no {self._label}, but <{tag}>")
             self._root, self._names = name, self._of[name]
         elif self._record is None:
             if name in self._names:
@@ -291,12 +291,14 @@ class _Reader:
                     name=name, root=self._root, attributes=attributes, base=self._base
                 )
                 self._record_depth, self._prefix = self._depth, prefix
-                self._room = _LONGEST_RECORD
+                self._free_characters = _LONGEST_RECORD
                 self._texts = []
         elif self._depth == self._record_depth + 1:
             self._texts = None
-            self._room -= sum(len(text) for text in (tag, *attributes, *attributes.values()))
-            if self._room > 0 and len(self._record.fields) < _MOST_FIELDS:
+            self._free_characters -= sum(
+                len(text) for text in (tag, *attributes, *attributes.values())
+            )
+            if self._free_characters > 0 and len(self._record.fields) < _MOST_FIELDS:
                 field_name = name if prefix == self._prefix else tag
                 self._record.fields.append(Field(name=field_name, attributes=attributes))
                 self._texts = []
@@ -306,7 +308,7 @@ class _Reader:
             if self._depth == self._record_depth:
                 self._record.content = "".join(self._texts or ())
                 self._texts = None
-                self._found.append(self._record)
+                self._ended_records.append(self._record)
                 self._record = None
             elif self._depth == self._record_depth + 1 and self._texts is not None:
                 self._record.fields[-1].text = "".join(self._texts)
@@ -318,8 +320,8 @@ class _Reader:
     def _text(self, text: str) -> None:
         if self._texts is None:
             return
-        self._room -= len(text)
-        if self._room >= 0:
+        self._free_characters -= len(text)
+        if self._free_characters >= 0:
             self._texts.append(text)
         else:
             # Drop the whole text: the first part of a URL would be another URL.

@@ -60,12 +60,12 @@ def check(path: Path) -> list[Finding]:
     spiders = [class_ for class_ in source.classes if class_.is_spider]
     sources = [source, *(class_.source for spider in spiders for class_ in spider.lineage)]
     for checked_source in dict.fromkeys(sources):
-        Names(checked_source).look()
+        Names(checked_source).check()
         requests.check(checked_source)
         requests.check_extras(checked_source)
         for spider in filter(lambda class_: class_.is_spider, checked_source.classes):
             requests.check_callbacks(spider)
-            state.look(spider)
+            state.check(spider)
     return sorted({finding for checked_source in sources for finding in checked_source.findings})
 
 

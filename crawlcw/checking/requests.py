@@ -56,13 +56,13 @@ def check(source: Source) -> None:
             case ast.Call():
                 _check_call(node, source)
             case ast.Attribute(ctx=ast.Load()) if (path := path_of(node)) in _ATTRIBUTES:
-                source.tell(node.lineno, path, _ATTRIBUTES[path], _RESPONSES)
+                source.report(node.lineno, path, _ATTRIBUTES[path], _RESPONSES)
             # crawlcw's `response.meta` holds the page's <meta> elements.
             case ast.Subscript(
                 value=ast.Attribute() as owner, slice=ast.Constant(value=str(key))
             ) if path_of(owner) == "response.meta" and (source.is_scrapys or key in META_KEYS):
                 replacement = META_KEYS.get(key, f"response.context[{key!r}]")
-                source.tell(node.lineno, f"response.meta[{key!r}]", replacement, _REQUESTS)
+                source.report(node.lineno, f"response.meta[{key!r}]", replacement, _REQUESTS)
 
 
 def _check_call(call: ast.Call, source: Source) -> None:
@@ -74,18 +74,18 @@ def _check_call(call: ast.Call, source: Source) -> None:
         code = f"{name}({argument}=...)"
         if argument == "dont_filter" and source.is_scrapys:
             message = "dont_filter=True: the same; allowed_hosts hold for it all the same"
-            source.tell(line, message, guide=_REQUESTS)
+            source.report(line, message, guide=_REQUESTS)
         elif name == "follow_all" and argument in ("css", "xpath"):
             selection = ast.unparse(keyword.value)
             selection = selection if argument == "css" else f"response.xpath({selection})"
-            source.tell(line, code, f"response.follow_all({selection})", _RESPONSES)
+            source.report(line, code, f"response.follow_all({selection})", _RESPONSES)
         elif argument in REQUEST_ARGUMENTS:
             keys = list(_keys(keyword.value))
             scrapy_keys = [key for key in keys if argument == "meta" and key in META_KEYS]
             for key in scrapy_keys:
-                source.tell(line, f"{code}: {key!r}", META_KEYS[key], _REQUESTS)
+                source.report(line, f"{code}: {key!r}", META_KEYS[key], _REQUESTS)
             if not scrapy_keys or len(scrapy_keys) < len(keys):
-                source.tell(line, code, REQUEST_ARGUMENTS[argument], _REQUESTS)
+                source.report(line, code, REQUEST_ARGUMENTS[argument], _REQUESTS)
 
 
 def _request_of(call: ast.Call, source: Source) -> str:
@@ -117,7 +117,7 @@ def check_extras(source: Source) -> None:
         if extra not in reported and find_spec(package) is None:
             reported.add(extra)
             message = f"{code} needs {package}, which is not installed"
-            source.tell(line, message, f"pip install 'crawlcw[{extra}]'", section)
+            source.report(line, message, f"pip install 'crawlcw[{extra}]'", section)
 
 
 def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
@@ -165,13 +165,13 @@ def check_callbacks(spider: Class) -> None:
         if parameters == ["failure"]:
             message = f"def {method.name}(self, failure)"
             replacement = f"def {method.name}(self, request, error): error.reason, error.response"
-            spider.source.tell(method.lineno, message, replacement, _FAILURES)
+            spider.source.report(method.lineno, message, replacement, _FAILURES)
         elif parameters[:1] == ["response"] and required > 1:
             message = f"def {method.name}(): a callback is given the response alone"
             replacement = ", ".join(
                 f"response.context[{name!r}]" for name in parameters[1:required]
             )
-            spider.source.tell(method.lineno, message, replacement, _REQUESTS)
+            spider.source.report(method.lineno, message, replacement, _REQUESTS)
     packages = {name.partition(".")[0] for class_ in spider.lineage for name in class_.foreign}
     if packages <= _PACKAGES | {"object"}:
         for call in ast.walk(spider.node):
@@ -191,4 +191,4 @@ def _check_names(call: ast.Call, spider: Class) -> None:
             ):
                 if not spider.defines(name) and not hasattr(Spider, name):
                     message = f"{spider.node.name} has no callback {name!r}"
-                    spider.source.tell(value.lineno, message)
+                    spider.source.report(value.lineno, message)

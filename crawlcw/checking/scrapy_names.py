@@ -122,11 +122,11 @@ class Names:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._tell = source.tell
+        self._report = source.report
         self._of_scrapy = source.is_scrapys
-        self._told: set[ast.expr] = set()  #: parts of reported expressions
+        self._reported: set[ast.expr] = set()  #: parts of reported expressions
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the whole file."""
         self._imports()
         for class_ in self._source.classes:
@@ -148,12 +148,12 @@ class Names:
                 replacement, guide = _counterpart(imported.dotted)
                 code = f"import of {imported.dotted}"
                 stops = not imported.in_function
-                self._tell(imported.line, code, replacement, guide, stops=stops)
+                self._report(imported.line, code, replacement, guide, stops=stops)
             elif package == "crawlcw" and imported.dotted.count(".") == 1:
                 name = imported.dotted.partition(".")[2]
                 if name in _NAMES and name not in crawlcw.__all__:
                     replacement, guide = _NAMES[name]
-                    self._tell(
+                    self._report(
                         imported.line, f"crawlcw has no {name}", replacement, guide, stops=True
                     )
 
@@ -165,22 +165,22 @@ class Names:
         name = full_name.rpartition(".")[2]
         if full_name.partition(".")[0] in FOREIGN_MODULES:
             if name in _NAMES and name not in _SAME:
-                self._tell(node.lineno, ast.unparse(node), *_NAMES[name])
+                self._report(node.lineno, ast.unparse(node), *_NAMES[name])
             return
-        if not isinstance(node, ast.Attribute) or node in self._told:
+        if not isinstance(node, ast.Attribute) or node in self._reported:
             return
         text = path_of(node)
         if text.startswith("self.") and (counterpart := _OF_SELF.get(text.removeprefix("self."))):
-            self._told.add(node.value)
+            self._reported.add(node.value)
             is_scrapys = text.startswith("self.crawler") or self._of_scrapy
             if is_scrapys and not any(class_.defines("crawler") for class_ in self._source.classes):
-                self._tell(node.lineno, text, *counterpart)
+                self._report(node.lineno, text, *counterpart)
         elif self._of_scrapy and text == "self.state":
             code = "self.state: durable with the page that changes it"
-            self._tell(node.lineno, code, "self.state.add(key, n) for counters", _STATE)
+            self._report(node.lineno, code, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
             replacement = {"failure.request": "request"}.get(text, "error.reason, error.response")
-            self._tell(node.lineno, text, replacement, "spiders#Failures")
+            self._report(node.lineno, text, replacement, "spiders#Failures")
 
     def _call(self, call: ast.Call) -> None:
         full_name = self._source.dotted(call.func)
@@ -188,19 +188,19 @@ class Names:
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:
                     code = f"{ast.unparse(call.func)}({keyword.arg}=...)"
-                    self._tell(keyword.value.lineno, code, RULE_ARGUMENTS[keyword.arg], _RULES)
+                    self._report(keyword.value.lineno, code, RULE_ARGUMENTS[keyword.arg], _RULES)
         if not isinstance(call.func, ast.Attribute):
             return
         owner, name = ast.unparse(call.func.value), call.func.attr
         if owner == "self.settings" and name in _SETTINGS_METHODS:
-            self._tell(
+            self._report(
                 call.lineno,
                 f"self.settings.{name}(...)",
                 "a field: self.settings.delay",
                 "settings",
             )
         elif name == "extract_links" and self._of_scrapy:
-            self._tell(
+            self._report(
                 call.lineno, f"{owner}.extract_links(...)", "response.follow_all(...)", _RULES
             )
 
@@ -208,7 +208,7 @@ class Names:
         for statement in spider.node.body:
             for name in defined(statement):
                 if name in _OF_SPIDERS:
-                    self._tell(statement.lineno, name, *_OF_SPIDERS[name])
+                    self._report(statement.lineno, name, *_OF_SPIDERS[name])
             match statement:
                 case (
                     ast.Assign(value=ast.Dict() as value) | ast.AnnAssign(value=ast.Dict() as value)
@@ -218,7 +218,7 @@ class Names:
                         zip(value.keys, value.values, strict=True) if is_settings else ()
                     ):
                         if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                            self._tell(
+                            self._report(
                                 key.lineno,
                                 key.value,
                                 _setting(key.value, setting_value),
@@ -228,7 +228,7 @@ class Names:
                     if any(argument.arg == "reason" for argument in statement.args.args):
                         code = f"def {statement.name}(self, reason)"
                         replacement = "def closed(self, report): report.finish_reason"
-                        self._tell(statement.lineno, code, replacement, _MEMBERS)
+                        self._report(statement.lineno, code, replacement, _MEMBERS)
 
     def _part(self, class_: Class) -> None:
         """Find the methods of a pipeline or of middleware."""
@@ -237,7 +237,7 @@ class Names:
             if parameters is None or counterpart is None:
                 continue
             if parameters <= {argument.arg for argument in method.args.args}:
-                self._tell(method.lineno, f"{class_.node.name}.{method.name}()", *counterpart)
+                self._report(method.lineno, f"{class_.node.name}.{method.name}()", *counterpart)
 
     def _settings_file(self) -> None:
         """Find the settings of a Scrapy project: upper-case names of a module."""
@@ -251,7 +251,7 @@ class Names:
         if self._source.path.name == "settings.py" or {"BOT_NAME", "SPIDER_MODULES"} & names:
             for statement, name in assignments:
                 value = getattr(statement, "value", None)
-                self._tell(statement.lineno, name, _setting(name, value), "settings")
+                self._report(statement.lineno, name, _setting(name, value), "settings")
 
 
 def _counterpart(full_name: str) -> tuple[str, str]:

@@ -28,8 +28,8 @@ class Finding:
 
     path: str
     line: int  #: from 1
-    what: str  #: the code, or a sentence
-    instead: str = ""  #: the code to write, if there is any
+    code: str  #: the code, or a sentence
+    replacement: str = ""  #: the code to write, if there is any
     guide: str = ""  #: page and heading of the manual: `spiders#Callbacks`
     #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
     stops: bool = False
@@ -37,7 +37,7 @@ class Finding:
     @property
     def message(self) -> str:
         """The finding in one line: the code, its replacement, the section of the manual."""
-        text = f"{self.what} -> {self.instead}" if self.instead else self.what
+        text = f"{self.code} -> {self.replacement}" if self.replacement else self.code
         page, _, heading = self.guide.partition("#")
         section = f'{page}, "{heading}"' if heading else page
         return f"{text} (guide {section})" if section else text
@@ -117,7 +117,7 @@ class Source:
     """A Python file, read and parsed; raises one of `UNREADABLE`."""
 
     path: Path
-    others: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
+    sources: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
     findings: set[Finding] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
@@ -136,13 +136,15 @@ class Source:
             if isinstance(definition, FunctionNode)
         }
 
-    def tell(
-        self, line: int, what: str, instead: str = "", guide: str = "", *, stops: bool = False
+    def report(
+        self, line: int, code: str, replacement: str = "", guide: str = "", *, stops: bool = False
     ) -> None:
         """Add a finding; see `Finding`."""
         path = str(self.path)
         self.findings.add(
-            Finding(path=path, line=line, what=what, instead=instead, guide=guide, stops=stops)
+            Finding(
+                path=path, line=line, code=code, replacement=replacement, guide=guide, stops=stops
+            )
         )
 
     @property
@@ -170,7 +172,7 @@ class Source:
         node = self._class_nodes.get(name)
         if node is None:
             module, _, class_name = self._names.get(name, "").rpartition(".")
-            source = self._beside(module)
+            source = self._sibling(module)
             return None if source is None else source.class_named(class_name)
         bases, foreign = [], []
         for expression in node.bases:
@@ -181,15 +183,15 @@ class Source:
                 foreign.append(self.dotted(expression) or ast.unparse(expression))
         return Class(node, self, tuple(bases), tuple(foreign))
 
-    def _beside(self, module: str) -> "Source | None":
+    def _sibling(self, module: str) -> "Source | None":
         """Return the file of a *module* beside this one, or in the working directory."""
         file = module.strip(".").replace(".", "/") + ".py"
         for path in (self.path.parent / file, self.path.parent.parent / file, Path(file)):
-            if module and path not in self.others:
-                self.others[path] = None
+            if module and path not in self.sources:
+                self.sources[path] = None
                 with suppress(*UNREADABLE):
-                    self.others[path] = Source(path, self.others)
-            if (source := self.others.get(path)) is not None and source is not self:
+                    self.sources[path] = Source(path, self.sources)
+            if (source := self.sources.get(path)) is not None and source is not self:
                 return source
         return None
 

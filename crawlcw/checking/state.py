@@ -37,12 +37,12 @@ def of_class(path: Path, name: str) -> list[Finding]:
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
     for class_ in lineage:
-        look(class_)
+        check(class_)
     sources = dict.fromkeys(class_.source for class_ in lineage)
     return [finding for source in sources for finding in sorted(source.findings)]
 
 
-def look(spider: Class) -> None:
+def check(spider: Class) -> None:
     """Find the first change of each attribute that callbacks of *spider* change."""
     methods = {
         node.name: _Method(node) for class_ in reversed(spider.lineage) for node in class_.methods()
@@ -58,7 +58,7 @@ def look(spider: Class) -> None:
                 continue
             reported.add(name)
             message = f"self.{name} is changed in {method.name}(), and a crash loses it"
-            spider.source.tell(line, message, _INSTEAD, _GUIDE)
+            spider.source.report(line, message, _INSTEAD, _GUIDE)
 
 
 class _Method:

@@ -76,8 +76,8 @@ class PageAdder:
         for task, reason in result.rejected:
             self._refuse("store-rejected", f"{task.url}: {reason}")
         self.fed.new += result.new
-        self.fed.known += result.known
-        if result.known:
+        self.fed.known += result.existing
+        if result.existing:
             self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.fed.again += await self._ledger.tasks.reopen_changed(changed_tasks)

@@ -44,7 +44,7 @@ async def crawl(
         return code
 
     async def abandon() -> int:
-        ledger = await current_crawl.ledger.another()
+        ledger = await current_crawl.ledger.reconnected()
         try:
             async with notifying(spider.name, settings) as notice:
                 report = await current_crawl.abandon(ledger, at_once=deadline.is_at_once)

@@ -47,7 +47,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
         "%s:%d: %s: keep it in self.state%s",
         printable(first.path),
         first.line,
-        first.what,
+        first.code,
         printable(more_note),
         extra={"event": "state_in_attributes", "file": first.path, "line": first.line},
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from crawlcw.api.attempt import Attempt, asked_at, replaced
+from crawlcw.api.attempt import Attempt, redirected, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
@@ -103,7 +103,7 @@ class Reparser:
 
         if (hook := after_response(self.runner.spider)) is None:
             return stored_response
-        request = asked_at(stored_response.request, stored_response.url)
+        request = redirected(stored_response.request, stored_response.url)
         layer = UserLayer(hook, self.runner.watch, Admission())
         return await layer(Attempt(request=request), request, return_stored)
 

@@ -100,8 +100,8 @@ class Selection:
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
-            since=None if self.since is None else ledger.now() - self.since,
-            until=until,
+            changed_since=None if self.since is None else ledger.now() - self.since,
+            changed_before=until,
         )
 
 
@@ -171,7 +171,7 @@ def tell_count(
     apply.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
-    if not count.whole:
+    if not count.is_exact:
         numbers["at_least"] = True
     if at_work is not None:
         numbers["at_work"] = at_work

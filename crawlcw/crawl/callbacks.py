@@ -269,7 +269,7 @@ class CallbackRun:
             except BaseException as error:  # the spider's code may raise anything
                 if cancellation.passes(error):
                     raise
-                await cancellation.after(error)
+                await cancellation.strike_after(error)
                 failed = _raised(error, self._method, result)
         if page is not None and page.session.retired:
             return Produced(retired=page.session.retired)
@@ -369,7 +369,7 @@ class CallbackRun:
     def _take_refresh(self, response: Response) -> None:
         """Follow the refresh of a page: a link like any other, to the same callback."""
         refresh = response.refresh
-        if refresh is None or refresh.after > LONGEST_REFRESH:
+        if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
         if response.following.obey_robots and response.robots.nofollow:
             self._produced.dropped.note(NOFOLLOW, refresh.url)
@@ -381,7 +381,7 @@ class CallbackRun:
         # A page that is parsed again yields its requests in the same order,
         # so with the number the same request becomes the same task.
         salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
-        identity = request.place(salt)
+        identity = request.locate(salt)
         if isinstance(identity, Refusal):
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
@@ -477,7 +477,7 @@ def _may_wait(result: object) -> bool:
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
     """Return the failure of a callback; *result* shows the place if the error does not."""
-    failure = Raised.by(error, own=_OUR_FILES, function=callback)
+    failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
     if failure.where or (frame := _place_of(result)) is None:
         return failure
     where = f"{frame.filename}:{frame.lineno}"

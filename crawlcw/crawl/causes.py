@@ -34,7 +34,7 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import put_off
+from crawlcw.model.transitions import deferred_lease
 from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ _FIRST_ALONE = 0.5
 
 def deferral(cause: Cause, until: datetime | None = None) -> Defer:
     """Return the deferral of a page for another *cause*; without *until*, to its next turn."""
-    return Defer(f"the cause is the {cause}, not the page", until=until)
+    return Defer(f"the cause is the {cause}, not the page", due=until)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -275,7 +275,7 @@ class Causes:
         """
         while True:
             now = self.frontier.clock()
-            cause = self._uplink.failed(name, reason, began=began, now=now, page=page)
+            cause = self._uplink.failed(name, reason, started_at=began, now=now, page=page)
             if cause is not None:
                 break
             self._check_wanted.set()
@@ -333,7 +333,7 @@ class Causes:
             error,
             now=now,
             sent=sent,
-            policy=self._policy.in_haste() if in_haste else self._policy,
+            policy=self._policy.with_short_rests() if in_haste else self._policy,
             chance=random.random(),
         )
         host.slow_start.steps = 0
@@ -349,10 +349,10 @@ class Causes:
         if rests_until is not None and origin.given_up is None:
             # The other origin continues, so the tasks of this one must leave the queue.
             self._put_off_origin(host, scheme, until=rests_until)
-            self.rests.note(f"{scheme}://{name}", until=rests_until, why=description)
+            self.rests.note(f"{scheme}://{name}", rest_end=rests_until, cause=description)
             return _behind(host, rests_until)
         rests_until = rests_until or host.state.not_before or now
-        self.rests.note(name, until=rests_until, why=description)
+        self.rests.note(name, rest_end=rests_until, cause=description)
         rest_s = (rests_until - now).total_seconds()
         host.rest(seconds=rest_s)
         if host.lease is None or rest_s > AHEAD:
@@ -392,7 +392,7 @@ class Causes:
         leases = self.frontier.queues.withdraw(
             host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self.frontier.pending.release(put_off(lease, until=until) for lease in leases)
+        self.frontier.pending.release(deferred_lease(lease, due=until) for lease in leases)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(

@@ -122,14 +122,14 @@ class TaskAdder:
             self.stats.dropped.note("store-rejected", task.url)
             _warn(task, reason)
         number = added.new
-        if added.known and (due := [task for task in tasks.values() if task.due is not None]):
+        if added.existing and (due := [task for task in tasks.values() if task.due is not None]):
             if self.max_depth is not None:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
             if changed and (run_started_at := self.began) is not None:
                 # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
                 # future that link to each other would never end.
-                changed = [task.before(run_started_at) for task in changed]
+                changed = [task.capped_at(run_started_at) for task in changed]
                 number += await self.ledger.tasks.reopen_changed(changed)
         return number
 

@@ -34,7 +34,7 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
-from crawlcw.model.transitions import losses, put_off
+from crawlcw.model.transitions import deferred_lease, losses
 
 logger = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class Coordinator:
                 self._queues.add(lease, now=time.monotonic())
                 return
         elif isinstance(obstacle, datetime):
-            lease = put_off(lease, until=obstacle)
+            lease = deferred_lease(lease, due=obstacle)
         elif frontier.calls.include(task.errback):
             # The task needs no request: its errback is called with the failure.
             self._queues.add(lease, now=time.monotonic(), asks=False)
@@ -414,7 +414,7 @@ class Coordinator:
             await anyio.sleep(_GRACE_PAUSE)
             return
         # Claims take time: let fetchers start with the first batch.
-        batch_size, stats = self._ledger.leases.at_once, self._stats
+        batch_size, stats = self._ledger.leases.batch_size, self._stats
         for start in range(0, len(tasks), batch_size):
             batch = tasks[start : start + batch_size]
             claimed = await self._ledger.leases.claim(
@@ -429,8 +429,8 @@ class Coordinator:
             stats.claims += len(batch)
             stats.claims_missed += claimed.missed
             stats.given_up += claimed.abandoned
-            if claimed.put_off or claimed.abandoned:
-                stats.failures[Reason.CRASHED_WORKER] += claimed.put_off + claimed.abandoned
+            if claimed.deferred or claimed.abandoned:
+                stats.failures[Reason.CRASHED_WORKER] += claimed.deferred + claimed.abandoned
                 self._tell_of_crashes(batch)
             for lease in claimed.leases:
                 self._place(lease)
@@ -462,7 +462,7 @@ class Coordinator:
             if self._idle < _SWEEP_FROM or not lacks_hosts:
                 self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
                 return False
-        horizon = await self._ledger.queries.horizon(enough=self._ledger.now())
+        horizon = await self._ledger.queries.next_due(due_by=self._ledger.now())
         if self._changed.is_set():
             return False  # work arrived while the query ran
         # A task has a due time until its outcome is committed, and its links are written before
@@ -504,8 +504,8 @@ class Coordinator:
         workers, _ = await self._session.neighbours()
         # By then the other workers' leases end or are renewed.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
-            return Standstill(others=True)
-        return Standstill(until=wakes_at)
+            return Standstill(others_have_tasks=True)
+        return Standstill(ends_at=wakes_at)
 
     def _next_poll(self) -> float:
         """Return the seconds until the next poll, if nothing changes before."""

@@ -30,7 +30,7 @@ from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Lease
-from crawlcw.model.transitions import put_off
+from crawlcw.model.transitions import deferred_lease
 from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
@@ -156,11 +156,11 @@ class Fetcher:
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
         self.outcomes.state.undo(lease)
-        retry_at, to_ledger = deferred.until, self._run_alone.alone is lease
+        retry_at, to_ledger = deferred.due, self._run_alone.alone is lease
         if isinstance(retry_at, timedelta):
             retry_at = self.outcomes.now() + retry_at
         if retry_at is not None:
-            lease = put_off(lease, until=retry_at)
+            lease = deferred_lease(lease, due=retry_at)
         self.coordinator.requeue(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:

@@ -294,7 +294,7 @@ class HostLeaser:
 
     async def sweep(self) -> None:
         """Wake the next few hosts with due tasks whose wake-up was lost with a dead process."""
-        names = await self._ledger.hosts.due(after=self._swept, limit=_SWEPT)
+        names = await self._ledger.hosts.due(last_host=self._swept, limit=_SWEPT)
         self._swept = names[-1] if len(names) == _SWEPT else ""
         hosts_by_name = await self._ledger.hosts.get(names)
         dues: dict[str, datetime] = {}

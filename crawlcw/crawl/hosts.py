@@ -222,7 +222,7 @@ class HeldHost:
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
         if origin.given_up is None:
-            if origin.until is None:  # the usual case
+            if origin.rest_end is None:  # the usual case
                 return None
             return self.state.resting_until(scheme, now=self.frontier.ledger_now())
         if not self.frontier.calls.include(task.errback):

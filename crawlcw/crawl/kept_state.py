@@ -132,7 +132,9 @@ class KeptState:
     async def _read(self) -> None:
         assert self._ledger is not None
         revision = self._history.stored.revision
-        if (stored_state := await self._ledger.spider_state.read(known=revision)) is not None:
+        if (
+            stored_state := await self._ledger.spider_state.read(known_revision=revision)
+        ) is not None:
             self._history.load(stored_state)
 
     async def _settle_others(self) -> None:

@@ -172,7 +172,7 @@ class Lending:
             return  # it is gone, but the server may still work on its requests
         if not is_there and host.queue.allowed and host.queue.active > host.queue.allowed:
             return  # its slots are still in use here
-        is_ended = loan.ended or not self._frontier.may_lend(host)
+        is_ended = loan.is_closing or not self._frontier.may_lend(host)
         if is_ended and not is_there:
             del host.loans[name]
             host.pace()
@@ -182,7 +182,7 @@ class Lending:
         # A loan without a report is unused: its worker may have seen the end first, or have a host.
         if report is not None and beats and expires - now < _LOAN * 2 / 3:
             expires = self._expiry(host)
-        changed = replace(loan, ended=is_ended, expires=max(expires, loan.expires))
+        changed = replace(loan, is_closing=is_ended, expires=max(expires, loan.expires))
         if changed == loan and is_there:
             return
         # Before the write, because its reply may be lost.
@@ -263,7 +263,7 @@ class Lending:
         if frontier.borrowed is not host:
             return  # this process owns the host by now
         if host is None:
-            if not frontier.lends or loan is None or loan.ended or loan.expires <= self._now():
+            if not frontier.lends or loan is None or loan.is_closing or loan.expires <= self._now():
                 return
             if loan.id == self._sent.loan or loan.host in frontier.leased:
                 return
@@ -279,7 +279,7 @@ class Lending:
         if self._session.held.of_host[host.name] or host.queue.waiting or host.is_busy:
             self._used_at = now
         is_over = (
-            loan is None or loan.id != borrowed.id or loan.ended or loan.expires <= self._now()
+            loan is None or loan.id != borrowed.id or loan.is_closing or loan.expires <= self._now()
         )
         is_unused = now - self._used_at >= _UNUSED
         ends = is_over or is_unused or not frontier.lends or not host.is_healthy
@@ -320,4 +320,4 @@ class Lending:
             frontier.give_back(host)
         previous = self._sent if self._sent.loan else None
         self._sent, self._sent_at = report, now
-        await self._workers.report(self._session.worker, report, before=previous)
+        await self._workers.report(self._session.worker, report, previous=previous)

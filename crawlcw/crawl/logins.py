@@ -65,7 +65,7 @@ class Login:
             if final_identity is None:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     now = self.process.ledger.now()
-                    await self._write(identities.login_put_off(self.identity, until=now))
+                    await self._write(identities.login_deferred(self.identity, not_before=now))
         return final_identity if await self._write(final_identity) else None
 
     async def _outcome(self) -> Identity:
@@ -75,7 +75,7 @@ class Login:
         message = await self._failure(session)
         now = self.process.ledger.now()
         if self._innocent:
-            return identities.login_put_off(self.identity, until=now + _LATER)
+            return identities.login_deferred(self.identity, not_before=now + _LATER)
         if message is None:
             logger.info("session %s is logged in", name, extra={"event": "logged_in"})
             return identities.logged_in(
@@ -110,7 +110,7 @@ class Login:
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
                 raise
-            await cancellation.after(error)
+            await cancellation.strike_after(error)
             return describe_error(error)
         return None
 

@@ -80,7 +80,7 @@ class MovedPages:
         It is a page itself if its target may not be asked for or is known in another way.
         """
         lease = attempt.lease
-        if refresh.after > _REDIRECTING or not _is_plain(attempt):
+        if refresh.delay > _REDIRECTING or not _is_plain(attempt):
             return None
         try:
             self._check_robots(refresh.url)

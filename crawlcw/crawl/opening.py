@@ -213,7 +213,7 @@ def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
     """Raise `Defer` if a host rests for long or its slots have been in use for long."""
     rest_s = max(queue.rests_until, queue.hops_rest_until) - now
     if rest_s > _LONGEST_REST:
-        raise Defer(f"{queue.host} rests", until=timedelta(seconds=rest_s))
+        raise Defer(f"{queue.host} rests", due=timedelta(seconds=rest_s))
     if not queue.delay and now - since > _LONGEST_WAIT:
         raise Defer(f"{queue.host} has no free slot")
 

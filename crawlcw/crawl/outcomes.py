@@ -113,7 +113,7 @@ class Outcomes:
             lease,
             outcome,
             now=self.now(),
-            policy=policy if options is NO_OPTIONS else policy.with_own(options),
+            policy=policy if options is NO_OPTIONS else policy.with_options(options),
             chance=random.random(),
         )
         final = settlement.change.status is Status.IGNORED
@@ -255,7 +255,7 @@ class Outcomes:
                 attempt.free()
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
             case ProxiesAwayError():
-                raise Defer(refusal.message, until=timedelta(seconds=refusal.wait)) from refusal
+                raise Defer(refusal.message, due=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
                 # No other file can be saved either: no attempt counts until the disk works.
                 self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
@@ -563,7 +563,7 @@ class InternalErrors:
             exc_info=error,
             extra={"event": "internal", "url": lease.task.url, "reason": location},
         )
-        return Defer(self._last, until=wait)
+        return Defer(self._last, due=wait)
 
     async def end_where_nothing_else_is_left(self) -> None:
         """End the crawl if each remaining page has met internal errors often enough."""

@@ -144,7 +144,7 @@ class Parsing:
             kind = response.selector_kind
             try:
                 markup.screen(source, kind)
-                parser_source = markup.whole(source, kind)
+                parser_source = markup.readable_to_end(source, kind)
                 if await self._measured(parser_source, room=room - size, by=kind) is None:
                     if room < most:
                         return None

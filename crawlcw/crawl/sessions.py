@@ -33,7 +33,7 @@ from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.proxies import ProxyPool
-from crawlcw.ledger.sessions import Left
+from crawlcw.ledger.sessions import SessionChanges
 from crawlcw.model import identities
 from crawlcw.model.counters import FinishReason
 from crawlcw.model.health import remember
@@ -269,7 +269,7 @@ class Sessions:
         return False
 
     def _check_given_up(self, identity: Identity) -> None:
-        if identities.is_given_up(identity, since=self._since):
+        if identities.is_given_up(identity, process_start=self._since):
             number = identity.failures
             logins = "1 login" if number == 1 else f"{number} logins in a row"
             self.end(
@@ -314,9 +314,7 @@ class Sessions:
         """Raise `Defer` if it is too early to poll a session."""
         if entry.not_before is not None and entry.not_before > self._ledger.now():
             reason_text = f": {identity.reason}" if (identity := entry.identity).reason else ""
-            raise Defer(
-                f"session {identity.name} is not ready{reason_text}", until=entry.not_before
-            )
+            raise Defer(f"session {identity.name} is not ready{reason_text}", due=entry.not_before)
 
     async def _poll(self, entry: _Held, free_slot: Callable[[], None]) -> None:
         """Read a session in the ledger, and take its next step."""
@@ -331,7 +329,7 @@ class Sessions:
                 self._adopt(entry, moved, proxy)
             return
         now = self._ledger.now()
-        login_at = identities.login_from(identity, now=now, since=self._since)
+        login_at = identities.earliest_login(identity, now=now, process_start=self._since)
         if login_at is None:
             self._check_given_up(identity)
             entry.not_before = now + _LATER
@@ -414,7 +412,7 @@ class Sessions:
         async with entry.keeping:
             if not entry.has_news:
                 return
-            changes = Left(
+            changes = SessionChanges(
                 cookies=entry.jar.take_changes(),
                 score=entry.useful,
                 login_probe=entry.identity.login_probe,

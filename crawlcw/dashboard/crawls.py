@@ -184,7 +184,7 @@ def _numbers(state: Look, counters: Counters) -> dict[str, Any]:
         "counted": state.counted,
         "counts": state.counts.by_name(),
         "redirects": state.counts.redirects,
-        "total": state.counts.known,
+        "total": state.counts.without_redirects,
         "backlog": state.backlog,
         "rate": state.rate,
         "average": state.average,

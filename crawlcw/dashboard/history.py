@@ -35,10 +35,10 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
     now = ledger.now()
     start = rates.minute_of(now) - length
     spans = await ledger.rates.between(start, now, step=step)
-    slots = rates.slots(spans, since=start, until=_known_until(spans, now=now), step=step)
+    slots = rates.slots(spans, start=start, end=_known_until(spans, now=now), step=step)
     return {
         "step": step.total_seconds(),
-        "time": [slot.until.timestamp() for slot in slots],
+        "time": [slot.end.timestamp() for slot in slots],
         "finished": [_per_second(slot, slot.finished) for slot in slots],
         "failed": [_per_second(slot, slot.failed) for slot in slots],
         "ignored": [_per_second(slot, slot.ignored) for slot in slots],
@@ -51,9 +51,9 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
 
 def _known_until(spans: Sequence[Span], *, now: datetime) -> datetime:
     """Return the time of the last known point; the workers have not written the next one yet."""
-    last_time = max((span.until for span in spans), default=now)
+    last_time = max((span.end for span in spans), default=now)
     return last_time if now - last_time < 2 * rates.EVERY else now
 
 
 def _per_second(slot: Slot, number: float) -> float:
-    return round(number / (slot.until - slot.since).total_seconds(), 4)
+    return round(number / (slot.end - slot.start).total_seconds(), 4)

@@ -179,10 +179,10 @@ def average(spans: list[Span], *, since: datetime) -> float | None:
     finished_tasks = 0.0
     for span in spans:
         # A span that began earlier counts in part.
-        share = (span.until - max(span.since, since)).total_seconds() / span.seconds
+        share = (span.end - max(span.start, since)).total_seconds() / span.seconds
         finished_tasks += share * span.vitals.finished
-    start = max(min(span.since for span in spans), since)
-    return finished_tasks / max((spans[-1].until - start).total_seconds(), 1.0)
+    start = max(min(span.start for span in spans), since)
+    return finished_tasks / max((spans[-1].end - start).total_seconds(), 1.0)
 
 
 def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict
 from typing import Any
 
-from crawlcw.ledger.documents import error_document, known, trace_document
+from crawlcw.ledger.documents import error_document, part_document, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
@@ -44,7 +44,7 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "body_bytes": len(task.body or b""),
         "context": _shown(task.context) if task.context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
-        "response": known(record.response) if record.response else None,
+        "response": part_document(record.response) if record.response else None,
         "stored": asdict(task.stored) if task.stored else None,
         "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
         "item_count": len(record.items),

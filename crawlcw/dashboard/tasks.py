@@ -61,8 +61,8 @@ class Selection(RequestModel):
             reason=self.reason,
             host=self.host or None,
             url_prefix=self.prefix or None,
-            since=self.since,
-            until=self.until,
+            changed_since=self.since,
+            changed_before=self.until,
         )
 
 
@@ -97,7 +97,7 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
     task_filter = replace(asked.task_filter(), containing=asked.text)
     cursor = views.parse_cursor(asked.after) if asked.after is not None else None
     page = await ledger.queries.page(
-        task_filter, limit=asked.limit, scan_limit=_SCAN_LIMIT, after=cursor
+        task_filter, limit=asked.limit, scan_limit=_SCAN_LIMIT, cursor=cursor
     )
     records = list(page.records)
     if asked.after is None and (exact := await _exact(ledger, asked)) is not None:
@@ -107,8 +107,8 @@ async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
         ]
     return {
         "tasks": [row(record) for record in records],
-        "after": None if page.after is None else views.cursor_text(page.after),
-        "back_to": None if page.after is None else page.after.update_time,
+        "after": None if page.cursor is None else views.cursor_text(page.cursor),
+        "back_to": None if page.cursor is None else page.cursor.update_time,
         "looked_at": _SCAN_LIMIT,
     }
 
@@ -128,17 +128,17 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
             raise RefusedError(422, "body: give either `tasks` or `selection`")
     if asked.dry_run:
         count = await _count(ledger, asked, task_filter)
-        return {"changed": count.number, **({} if count.whole else {"at_least": True})}
-    if task_filter.until is None:
+        return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
+    if task_filter.changed_before is None:
         # Makes the request idempotent: changed tasks have a later time than this.
-        task_filter = replace(task_filter, until=ledger.now() + timedelta(milliseconds=1))
+        task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match asked.action:
         case "retry":
             changed_count = await ledger.admin.retry_failed(task_filter)
         case "ignore":
             changed_count = await ledger.admin.withdraw(task_filter, reason=Reason.WITHDRAWN)
         case "reset":
-            changed_count = await ledger.admin.reopen(task_filter, anew=True)
+            changed_count = await ledger.admin.reopen(task_filter, deletes_results=True)
         case _:
             assert_never(asked.action)
     return {"changed": changed_count}

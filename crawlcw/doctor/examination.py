@@ -23,7 +23,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
 #: Wait until the second check, because a crawl wakes hosts a moment after it adds their tasks.
-SECOND_LOOK = timedelta(seconds=1)
+RECHECK_DELAY = timedelta(seconds=1)
 #: Candidates in memory for one second check.
 _CANDIDATES = 10_000
 #: Hosts in one query for tasks whose host was not woken.
@@ -36,7 +36,7 @@ _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
 #: Violations that prevent reading the rest.
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
-Found = Mapping[str, Any]
+StoredDocument = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +98,11 @@ async def examine(
     *,
     repair: bool = False,
     examples: int = 5,
-    second_look: timedelta = SECOND_LOOK,
+    recheck_delay: timedelta = RECHECK_DELAY,
 ) -> Report | None:
     """Check all of *ledger*, and with *repair* repair it; return None for an empty ledger.
 
-    *examples* is the number of examples of each kind; *second_look* is the wait until
+    *examples* is the number of examples of each kind; *recheck_delay* is the wait until
     the second check. Raises `LedgerError`.
     """
     health = await ledger.inspection.health()
@@ -113,7 +113,7 @@ async def examine(
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
     report = Report(facts=facts, most_examples=examples, kind=ledger.kind)
     if await _is_readable(ledger, health, report, repair=repair):
-        await _Examination(ledger, report, repair=repair, second_look=second_look).run()
+        await _Examination(ledger, report, repair=repair, recheck_delay=recheck_delay).run()
     return report
 
 
@@ -151,34 +151,34 @@ class _Examination:
     report: Report
     _: KW_ONLY
     repair: bool
-    second_look: timedelta
+    recheck_delay: timedelta
 
     async def run(self) -> None:
-        await self._twice(self._tasks)
-        await self._twice(self._hosts)
+        await self._confirm(self._tasks)
+        await self._confirm(self._hosts)
         malformed = self.report.findings.get(Kind.MALFORMED)
         if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, and stages never sleep.
-            await self._twice(self._blobs)
+            await self._confirm(self._blobs)
         # Not if an invalid `due` remains, because tasks could not be sorted by it.
         elif malformed is None or malformed.mended == malformed.count:
-            await self._twice(self._sleepers)
-        await self._twice(self._workers)
+            await self._confirm(self._sleepers)
+        await self._confirm(self._workers)
 
-    async def _twice(self, check: _Check) -> None:
+    async def _confirm(self, check: _Check) -> None:
         """Report the candidates of a check that are still candidates a moment later."""
         # By the text of their keys, because these may have any type.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
             keys_by_text[repr(candidate.key)] = candidate.key
             if len(keys_by_text) >= _CANDIDATES:
-                await self._look_again(check, keys_by_text)
+                await self._recheck(check, keys_by_text)
                 keys_by_text.clear()
         if keys_by_text:
-            await self._look_again(check, keys_by_text)
+            await self._recheck(check, keys_by_text)
 
-    async def _look_again(self, check: _Check, keys_by_text: Mapping[str, Any]) -> None:
-        await anyio.sleep(self.second_look.total_seconds())
+    async def _recheck(self, check: _Check, keys_by_text: Mapping[str, Any]) -> None:
+        await anyio.sleep(self.recheck_delay.total_seconds())
         async for candidate in check([*keys_by_text.values()]):
             mendable = [problem for problem in candidate.violations if problem.mend is not None]
             will_repair = self.repair and bool(mendable)
@@ -202,7 +202,7 @@ class _Examination:
                 mend = partial(self._mend, document, violations)
                 yield _Candidate(document["_id"], where, violations, mend)
 
-    async def _mend(self, document: Found, violations: Iterable[Violation]) -> bool:
+    async def _mend(self, document: StoredDocument, violations: Iterable[Violation]) -> bool:
         """Mend a task or a host if it has not changed; return whether it was mended.
 
         If two repairs set the same field, the later one wins.
@@ -220,7 +220,7 @@ class _Examination:
         """Yield the hosts that sleep longer than the due time of their tasks."""
         if only is None:
             cursor = ""
-            while names := await self.ledger.hosts.due(after=cursor, limit=_HOSTS):
+            while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):
                 cursor = names[-1]
                 async for candidate in self._sleepers(names):
                     yield candidate
@@ -263,7 +263,7 @@ class _Examination:
                 yield _Candidate(worker.name, {"worker": worker.name}, [violation], leave)
 
 
-def _where(document: Found) -> dict[str, str]:
+def _where(document: StoredDocument) -> dict[str, str]:
     identity = document["_id"]
     task = identity.hex() if isinstance(identity, bytes) else repr(identity)
     return {"task": task, "url": str(document["url"])} if "url" in document else {"task": task}

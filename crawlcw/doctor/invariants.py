@@ -144,40 +144,40 @@ _HOST: tuple[_Types, _Types] = (
 _SIGNED = ("depth", "priority")
 
 
-def of_task(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
+def of_task(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a task.
 
-    *found* has the fields that `ledger.documents` names. For the results it has `items` (their
+    *document* has the fields that `ledger.documents` names. For the results it has `items` (their
     number), `items_lost` (the missing ones) and `blobs_lost` (the missing blobs).
     """
-    if malformed := [*_malformed(found, *_TASK)]:
+    if malformed := [*_malformed(document, *_TASK)]:
         yield from malformed
         return
-    status = Status(int(found["status"]))
-    due, lock, lock_time = found.get("due"), found.get("lock"), found.get("lock_time")
-    if "due" in found and not isinstance(due, datetime):
+    status = Status(int(document["status"]))
+    due, lock, lock_time = document.get("due"), document.get("lock"), document.get("lock_time")
+    if "due" in document and not isinstance(due, datetime):
         # In MongoDB null is not absence: the index has it, before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
     state_text = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
     if status is Status.PROCESSING:
-        if mend := _mend_of_lease(found, now=now, due=due):
+        if mend := _mend_of_lease(document, now=now, due=due):
             yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=state_text, mend=mend)
-    elif stale_fields := _left(found, status, due=due):
-        detail = f"{state_text}, reason {found.get('reason')}"
+    elif stale_fields := _stale_fields(document, status, due=due):
+        detail = f"{state_text}, reason {document.get('reason')}"
         yield Violation(kind=Kind.FIELD_LEFT, detail=detail, mend=dict.fromkeys(stale_fields))
     if status in WAITING and due is None:
         yield Violation(kind=Kind.DUE_MISSING, detail=state_text, mend={"due": now})
-    fence, settled = found["fence"], found["settled"]
-    quarantine_fence = found.get("quarantine_fence") or 0
+    fence, settled = document["fence"], document["settled"]
+    quarantine_fence = document.get("quarantine_fence") or 0
     # A claim raises the fence, its work begins, and its outcome ends the claim.
     if fence < max(settled + (status is Status.PROCESSING), quarantine_fence):
         detail = f"fence {fence}, settled {settled}, quarantine_fence {quarantine_fence}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=f"{status.name.lower()}, {detail}")
-    if missing := found.get("items_lost"):
-        detail = f"item {', '.join(map(str, missing))} of {found.get('items')}"
+    if missing := document.get("items_lost"):
+        detail = f"item {', '.join(map(str, missing))} of {document.get('items')}"
         yield Violation(kind=Kind.ITEM_LOST, detail=detail)
-    if missing := found.get("blobs_lost"):
+    if missing := document.get("blobs_lost"):
         yield Violation(kind=Kind.BLOB_LOST, detail=", ".join(map(str, missing)))
 
 
@@ -198,7 +198,9 @@ def _mend_of_lease(
     return mend
 
 
-def _left(document: Mapping[str, Any], status: Status, *, due: datetime | None) -> list[str]:
+def _stale_fields(
+    document: Mapping[str, Any], status: Status, *, due: datetime | None
+) -> list[str]:
     """Return the fields of a task without a lease that have lost their meaning."""
     stale_fields = [name for name in ("lock", "lock_time") if document.get(name) is not None]
     if status in DONE and due is not None:
@@ -233,41 +235,43 @@ def _has_type(name: str, value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def of_host(found: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
+def of_host(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a host, whose fields `ledger.documents` names."""
-    if malformed := [*_malformed(found, *_HOST)]:
+    if malformed := [*_malformed(document, *_HOST)]:
         yield from malformed
         return
-    owner, ready_at = found.get("owner"), found.get("ready_at")
-    if "ready_at" in found and not isinstance(ready_at, datetime):
+    owner, ready_at = document.get("owner"), document.get("ready_at")
+    if "ready_at" in document and not isinstance(ready_at, datetime):
         detail = f"ready_at is {ready_at!r}"
         yield Violation(kind=Kind.MALFORMED, detail=detail, mend={"ready_at": None})
         ready_at = None
     if owner is not None and ready_at is None:
         mend = {"ready_at": now + _RENEWED_WITHIN}
         yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=f"owner {owner}", mend=mend)
-    epoch, released = found["epoch"], found.get("released") or 0
+    epoch, released = document["epoch"], document.get("released") or 0
     # A lease raises the epoch, and its end records the epoch.
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=detail)
 
 
-def is_awake(found: Mapping[str, Any], *, now: datetime) -> bool:
+def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
     """Return whether a host is leased, or can be leased now, so that it needs no wake-up."""
-    ready_at = found.get("ready_at")
-    return found.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
+    ready_at = document.get("ready_at")
+    return document.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
 
-def of_wake_up(found: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
+def of_wake_up(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
     """Yield the violations of a host without an owner, whose first task is *due*.
 
-    *found* is None if the host is unknown. A host that was given up is not an exception: its next
-    owner ignores the tasks that have come since.
+    *document* is None if the host is unknown. A host that was given up is not an exception: its
+    next owner ignores the tasks that have come since.
     """
-    ready_at = None if found is None else found.get("ready_at")
-    not_before = None if found is None else found.get("not_before")
+    ready_at = None if document is None else document.get("ready_at")
+    not_before = None if document is None else document.get("not_before")
     if ready_at is None or ready_at > max(due, not_before or due):
         readiness = "never ready" if ready_at is None else f"ready at {ready_at}"
-        detail = f"a task is due at {due}, the host is {'unknown' if found is None else readiness}"
+        detail = (
+            f"a task is due at {due}, the host is {'unknown' if document is None else readiness}"
+        )
         yield Violation(kind=Kind.HOST_ASLEEP, detail=detail, mend={"ready_at": due})

@@ -157,7 +157,7 @@ class RunAlone:
                     if wait_scope.cancelled_caught:
                         wait = _PAUSES * timedelta(seconds=self._patience)
                         raise Defer(
-                            "it must run alone, and the other pages took too long", until=wait
+                            "it must run alone, and the other pages took too long", due=wait
                         )
             self._under_way.add((lease.task.id, lease.fence))
             if is_alone and not await self._ledger.leases.begin(lease):

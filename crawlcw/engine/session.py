@@ -239,10 +239,10 @@ class WorkerSession:
 
     async def _renew_beside(self) -> None:
         """Renew and beat with another loop and another connection, because this loop stalls."""
-        ledger = await self.raw_ledger.another()
+        ledger = await self.raw_ledger.reconnected()
         try:
             # Ask the ledger, because the loop does not know a claim whose reply is on its way.
-            if leases := await ledger.leases.held(self.worker):
+            if leases := await ledger.leases.leases_of(self.worker):
                 await ledger.leases.renew(leases, lease=self.lease())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
                 await ledger.host_leases.renew(hosts, lease=self.lease())

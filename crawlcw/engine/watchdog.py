@@ -84,7 +84,7 @@ class Watchdog:
 
     def stalled(self, began: float) -> float:
         """Return how many seconds the loop has stalled since *began*."""
-        return self.stalls.since(began, now=self._clock())
+        return self.stalls.seconds_since(began, now=self._clock())
 
     def explains(self, error: FetchError, began: float) -> bool:
         """Return whether a request that *began* then failed only because the loop stalled."""
@@ -155,11 +155,11 @@ class Watchdog:
             logger.exception("a bug in crawlcw", extra={"event": "internal"})
 
     def _watch(self, runner: asyncio.Runner) -> None:
-        silence = Silence(now=self._clock(), look_every=_LOOK_EVERY)
+        silence = Silence(now=self._clock(), interval=_LOOK_EVERY)
         while not self._left.wait(_LOOK_EVERY):
             now = self._clock()
             lag = self.stalls.lag(now)
-            silent_s = silence.look(now, heard=lag < _LOOK_EVERY)
+            silent_s = silence.record(now, has_sign=lag < _LOOK_EVERY)
             # The lease may be short and partly used up, and a connection must still be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue

@@ -103,7 +103,7 @@ async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:
         # A superset: a fetch changes the status of its task. But an unchanged page that was
         # visited again has a newer status than its items.
         rows = ledger.queries.items(
-            None if fetched_since is None else TaskFilter(since=fetched_since)
+            None if fetched_since is None else TaskFilter(changed_since=fetched_since)
         )
     async for row in rows:
         if fetched_since is None or row.fetched_at >= fetched_since:
@@ -139,16 +139,16 @@ async def _new_rows(
     ledger: Ledger, selection: Wanted, on_poll: Callable[[], None], interval: float
 ) -> AsyncGenerator[ItemRow, None]:
     """Yield items; *on_poll* is called after each poll."""
-    finished = TaskFilter(statuses=(Status.FINISHED,), since=selection.since)
+    finished = TaskFilter(statuses=(Status.FINISHED,), changed_since=selection.since)
     start = ledger.now() - _LATE
-    async for row in ledger.queries.items(replace(finished, until=start)):
+    async for row in ledger.queries.items(replace(finished, changed_before=start)):
         yield row
     seen_visits: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
     drained = False
     while True:
         now = ledger.now()
         poll_start = max(start, now - _LATE, selection.since or start)
-        task_filter = replace(finished, since=poll_start)
+        task_filter = replace(finished, changed_since=poll_start)
         # The oldest first.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
             visit = (finished_record.task.id, finished_record.task.settled)
@@ -166,7 +166,7 @@ async def _new_rows(
         if drained:
             return
         # Checked before the last poll, which then finds all items recorded by now.
-        drained = await ledger.queries.horizon() is None
+        drained = await ledger.queries.next_due() is None
         if not drained:
             await asyncio.sleep(interval)
 

@@ -10,8 +10,8 @@ from crawlcw.api.attempt import (
     LoggedOutError,
     Next,
     Purpose,
-    asked_at,
     loaded_layers,
+    redirected,
     replaced,
 )
 from crawlcw.api.request import Request
@@ -162,7 +162,7 @@ class DefaultDownloader:
         """Return the response; see `Downloader`."""
         hop = current_hop.get(None)
         attempt = Attempt(request=request) if hop is None else hop.attempt
-        response = await self.ways[attempt.purpose](attempt, asked_at(request, url))
+        response = await self.ways[attempt.purpose](attempt, redirected(request, url))
         return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:

@@ -123,7 +123,7 @@ class ProxyPool:
             return tried_proxy
         best = min(candidates, key=lambda candidate: self.wait(candidate, host))
         is_banned = best not in without and self.wait(best) <= 0
-        detail = f"{host} has banned it" if is_banned else self.health(best).why
+        detail = f"{host} has banned it" if is_banned else self.health(best).cause
         wait_s = max(0.0, self.wait(best, host))
         raise ProxiesAwayError(f"no proxy can be used now: {detail}", wait=wait_s)
 
@@ -198,7 +198,7 @@ class ProxyPool:
         if self.is_lost:
             number = len(self._all)
             subject = "the proxy does" if number == 1 else f"the proxies (all {number}) do"
-            self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).why)}")
+            self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).cause)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
         """Return the proxies that have failed *url*, if another one must show the cause."""
@@ -295,7 +295,7 @@ class ProxyPool:
             return None
         first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
         wait_s = first_breaker.ready_at - self._clock()
-        return (wait_s, first_breaker.why) if wait_s > 0 else None
+        return (wait_s, first_breaker.cause) if wait_s > 0 else None
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
@@ -374,8 +374,8 @@ class Proxies:
         if proxy not in tried_proxies and wait_s <= 0:
             return proxy
         if health.is_dead and proxy_url is not None:
-            raise FetchError(Reason.PROXY, health.why)
-        raise ProxiesAwayError(health.why, wait=max(wait_s, 0.0), is_dead=health.is_dead)
+            raise FetchError(Reason.PROXY, health.cause)
+        raise ProxiesAwayError(health.cause, wait=max(wait_s, 0.0), is_dead=health.is_dead)
 
 
 def check_installed(proxy: Proxy) -> None:

@@ -23,7 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDictProxy
 
 from crawlcw.api import charset
-from crawlcw.api.attempt import Attempt, Jar, Purpose, asked_at, replaced
+from crawlcw.api.attempt import Attempt, Jar, Purpose, redirected, replaced
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import BUDGET_IN_BODIES, Settings
@@ -144,7 +144,7 @@ class AiohttpDownloader:
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         attempt.proxy = None
-        response = await self.exchange(attempt, asked_at(request, url))
+        response = await self.exchange(attempt, redirected(request, url))
         return response if response.request is request else replaced(response, request=request)
 
     async def exchange(self, attempt: Attempt, request: Request) -> Response:

@@ -60,13 +60,13 @@ async def _fault(
     """Return the failure for an error of the user's code; a cancellation from outside stays one."""
     if cancellation.passes(error):
         return error
-    await cancellation.after(error)
-    return SpiderFaultError(name, Raised.by(error, own=_OUR_FILES, function=function))
+    await cancellation.strike_after(error)
+    return SpiderFaultError(name, Raised.by(error, own_prefixes=_OUR_FILES, function=function))
 
 
 def _checked(error: Defer) -> BaseException:
     """Return a deferral with a wait that the ledger can hold, or a `SpiderError` about its time."""
-    wait = error.until
+    wait = error.due
     try:
         if isinstance(wait, datetime):
             wait -= datetime.now(UTC)  # a naive time raises here
@@ -74,10 +74,10 @@ def _checked(error: Defer) -> BaseException:
             raise TypeError  # like a naive time
     except Exception:  # the time zone may be the user's own code
         message = "is neither a duration nor a time with a zone"
-        return SpiderError(f"Defer(until={error.until!r}) {message}")
+        return SpiderError(f"Defer(due={error.due!r}) {message}")
     if wait is not None and wait > _LONGEST_WAIT:
-        return SpiderError(f"Defer(until={error.until!r}) is more than 100 years ahead")
-    error.until = max(wait or _LEAST_WAIT, _LEAST_WAIT)
+        return SpiderError(f"Defer(due={error.due!r}) is more than 100 years ahead")
+    error.due = max(wait or _LEAST_WAIT, _LEAST_WAIT)
     return error
 
 

@@ -278,7 +278,7 @@ class FileTransfer:
     def _mark(self) -> None:
         """Let the deadline begin again, with the time of a whole attempt."""
         self._since_mark = 0
-        self._attempt.deadline.begin_again(self._transfers.window)
+        self._attempt.deadline.restart(self._transfers.window)
 
 
 def _key(attempt: Attempt, request: Request) -> str:

@@ -13,19 +13,19 @@ from itertools import product
 from typing import Any
 
 from crawlcw.errors import Reason
-from crawlcw.ledger.choosing import batches, edit_of, until, walk, where_of
+from crawlcw.ledger.choosing import batches, edit_of, walk, where_of, with_end
 from crawlcw.ledger.examination import HOST_STATE, TASK_STATE
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.notes import Notes
 from crawlcw.ledger.port import (
     OR,
     Among,
-    AsFound,
     AtMost,
     Edit,
     Not,
     Path,
     Store,
+    Unchanged,
     Unit,
     Where,
     Within,
@@ -74,39 +74,39 @@ class Admin:
         """Return how many tasks `retry_failed` would change, or at least how many."""
         return await counted(self._store, _failures(selection))
 
-    async def withdraw(self, chosen: TaskFilter, *, reason: Reason) -> int:
+    async def withdraw(self, selection: TaskFilter, *, reason: Reason) -> int:
         """Ignore tasks that are neither done nor leased; return their number.
 
         A task whose lease has expired counts as not leased: its fence rises by one, so that a
         late write of its holder is refused.
         """
-        return await self._change(WITHDRAW, [chosen], {"reason": str(reason)})
+        return await self._change(WITHDRAW, [selection], {"reason": str(reason)})
 
     async def reopen(
-        self, chosen: TaskFilter, *, stage: str | None = None, anew: bool = False
+        self, selection: TaskFilter, *, stage: str | None = None, deletes_results: bool = False
     ) -> int:
         """Set tasks without a lease to `todo`, due now, without attempts; return their number.
 
         A task whose lease has expired counts as not leased, as for `withdraw`. *stage*, if given,
-        becomes the stage and host of tracked tasks; *anew* deletes their results. A spider's
-        pages have neither: they keep their callbacks and hosts, and the hosts are woken as by
-        `Hosts.wake_all`. The fences rise by one, so that earlier reads and claims no longer
-        match. Tasks whose status changes after `chosen.until`, or after now, do not change, so
-        the call is idempotent.
+        becomes the stage and host of tracked tasks. With *deletes_results* their results are
+        deleted. A spider's pages have neither: they keep their callbacks and hosts, and
+        `Hosts.wake_all` wakes the hosts. The fences rise by one, so that earlier reads and claims
+        no longer match. Tasks whose status changes at or after `selection.changed_before`, or
+        after now, do not change, so the call is idempotent.
         """
         extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
             extra_fields = {} if stage is None else {"host": stage, "callback": stage}
-            extra_fields |= {"results": None} if anew else {}
-        return await self._change(REOPEN, [chosen], extra_fields)
+            extra_fields |= {"results": None} if deletes_results else {}
+        return await self._change(REOPEN, [selection], extra_fields)
 
-    async def revisit(self, chosen: TaskFilter) -> int:
+    async def revisit(self, selection: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
 
         The record of their last visit stays. Their items stay until another visit has ended.
         Fences, hosts and later changes are as for `reopen`.
         """
-        return await self._change(REVISIT, [chosen])
+        return await self._change(REVISIT, [selection])
 
     async def revisit_due(self) -> int:
         """Do the same for the pages whose next visit is due; return their number.
@@ -135,10 +135,13 @@ class Admin:
         """Apply a bulk change to the chosen tasks, and set the *extra_fields*."""
         now = self._store.now()
         total = 0
-        for chosen, part in product(choices, change.parts):
-            selection = until(chosen.freed(part, now=now), now)
-            where, edit = where_of(selection, self._store.kind), edit_of(part, now, extra_fields)
-            async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
+        for selection, part in product(choices, change.parts):
+            part_selection = with_end(selection.freed(part, now=now), now)
+            where, edit = (
+                where_of(part_selection, self._store.kind),
+                edit_of(part, now, extra_fields),
+            )
+            async for ids in walk(self._store.reading, where, size=BATCH, ids=selection.ids):
                 total += await self._store.writing(_change_all, ids, where, edit)
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
@@ -157,19 +160,19 @@ class Admin:
             total += await self._store.writing(_write, batch)
         return total
 
-    async def purge(self, chosen: TaskFilter) -> int:
+    async def purge(self, selection: TaskFilter) -> int:
         """Delete tasks with their data; return their number.
 
-        Also leased tasks, if *chosen* names their status; with `chosen.due_by` only those whose
-        lease expired by then.
+        Also leased tasks, if *selection* names their status; with `selection.due_by` only those
+        whose lease expired by then.
         """
         # First, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
         # Delete the leftovers of an earlier call whose reply was lost.
         await self._store.writing(_delete, [], {})
-        where = where_of(until(chosen, self._store.now()), self._store.kind)
+        where = where_of(with_end(selection, self._store.now()), self._store.kind)
         total = 0
-        async for ids in walk(self._store.reading, where, size=BATCH, ids=chosen.ids):
+        async for ids in walk(self._store.reading, where, size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
         # Last: running crawls skip links to tasks that they added before, until this changes.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
@@ -183,12 +186,12 @@ class Admin:
         """
         await self._store.drop()
 
-    async def mend(self, found: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task or host if it still is as *found*; return whether it was.
+    async def mend(self, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+        """Set fields of a task or host if it still equals *document*; return whether it was.
 
         *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """
-        return await self._store.writing(_mend, found, change)
+        return await self._store.writing(_mend, document, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
         """Set `refused-depth` tasks up to that depth to `todo`, due now; None: of any depth.
@@ -198,7 +201,7 @@ class Admin:
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
-        where = where_of(until(ignored, now), self._store.kind)
+        where = where_of(with_end(ignored, now), self._store.kind)
         if max_depth is not None:
             where["depth"] = AtMost(max_depth)
         total = 0
@@ -258,11 +261,11 @@ class Reopening:
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
     """Yield the filter for each status that can be retried."""
     for status in RETRY.from_statuses:
-        chosen = selection.among([status])
+        failed = selection.among([status])
         reasons = [r for r in Reason if transitions.retries(status, r)]
         # If all reasons are retried, do not filter by reason: tasks without a reason, or with one
         # of a newer version, must match too.
-        yield chosen if len(reasons) == len(Reason) else replace(chosen, reasons=reasons)
+        yield failed if len(reasons) == len(Reason) else replace(failed, reasons=reasons)
 
 
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
@@ -279,7 +282,7 @@ async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
 
 async def _mend(unit: Unit, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
     is_task = "url" in document
-    as_found = {n: AsFound(document.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
+    as_found = {n: Unchanged(document.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
     write = Write(document["_id"], as_found, Edit(set=change))
     return await (unit.tasks if is_task else unit.hosts).change([write]) == 1
 

@@ -52,41 +52,43 @@ _EVERY_SCHEME = "http"
 _MOMENT = timedelta(milliseconds=1)
 
 
-def where_of(chosen: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
+def where_of(selection: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
     """Return the tests of a filter, without its ids."""
-    chosen = simplified(chosen, kind)
-    is_bound = chosen.since is not None or chosen.until is not None
+    selection = simplified(selection, kind)
+    is_bound = selection.changed_since is not None or selection.changed_before is not None
     tests = {
-        "status": Among(tuple(int(status) for status in chosen.statuses)),
-        "update_time": Within(chosen.since, chosen.until) if is_bound else None,
-        "host": chosen.host,
-        "reason": _reason_test(chosen),
-        "callback": chosen.callback,
-        "url": _url_test(chosen),
-        "due": None if chosen.due_by is None else AtMost(chosen.due_by),
+        "status": Among(tuple(int(status) for status in selection.statuses)),
+        "update_time": Within(selection.changed_since, selection.changed_before)
+        if is_bound
+        else None,
+        "host": selection.host,
+        "reason": _reason_test(selection),
+        "callback": selection.callback,
+        "url": _url_test(selection),
+        "due": None if selection.due_by is None else AtMost(selection.due_by),
     }
     return {name: test for name, test in tests.items() if test is not None}
 
 
-def _reason_test(chosen: TaskFilter) -> Any:
-    if chosen.reasons is None:
-        return None if chosen.reason is None else str(chosen.reason)
-    return Among(sorted(str(r) for r in set(chosen.reasons) if chosen.reason in (None, r)))
+def _reason_test(selection: TaskFilter) -> Any:
+    if selection.reasons is None:
+        return None if selection.reason is None else str(selection.reason)
+    return Among(sorted(str(r) for r in set(selection.reasons) if selection.reason in (None, r)))
 
 
-def _url_test(chosen: TaskFilter) -> Any:
-    prefix = beginning_with(chosen.url_prefix) if chosen.url_prefix else None
-    if not chosen.containing:
+def _url_test(selection: TaskFilter) -> Any:
+    prefix = beginning_with(selection.url_prefix) if selection.url_prefix else None
+    if not selection.containing:
         return prefix
-    return Containing(chosen.containing, prefix or Within(None, None))
+    return Containing(selection.containing, prefix or Within(None, None))
 
 
 def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
     """Return the edit of a bulk change; it also sets the fields *also*."""
     return Edit(
         set={
-            "status": int(change.to),
-            "due": now if change.to in WAITING else None,
+            "status": int(change.to_status),
+            "due": now if change.to_status in WAITING else None,
             "update_time": now,
             "reason": None,
             **dict.fromkeys(change.resets, 0),
@@ -99,12 +101,16 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
     )
 
 
-def until(chosen: TaskFilter, now: datetime) -> TaskFilter:
+def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
     """Return the filter, restricted to changes until *now* if it has no end."""
-    return replace(chosen, until=now + _MOMENT) if chosen.until is None else chosen
+    return (
+        replace(selection, changed_before=now + _MOMENT)
+        if selection.changed_before is None
+        else selection
+    )
 
 
-def behind(key: str | None) -> Where:
+def after_key(key: str | None) -> Where:
     """Return the test of the documents after a key; None: of all documents."""
     return {} if key is None else {"_id": After(key)}
 
@@ -150,10 +156,10 @@ async def walk(
 
 
 async def listed(
-    unit: Unit, where: Where, limit: int, scan_limit: int, after: Cursor | None
+    unit: Unit, where: Where, limit: int, scan_limit: int, cursor: Cursor | None
 ) -> Listed:
     """See `port.Tasks.listed`."""
-    return await unit.tasks.listed(where, limit=limit, scan_limit=scan_limit, after=after)
+    return await unit.tasks.listed(where, limit=limit, scan_limit=scan_limit, cursor=cursor)
 
 
 def beginning_with(prefix: str) -> Within:
@@ -165,19 +171,19 @@ def beginning_with(prefix: str) -> Within:
     return Within(prefix, stem[:-1] + chr(_SURROGATES.stop if code in _SURROGATES else code))
 
 
-def simplified(chosen: TaskFilter, kind: LedgerKind) -> TaskFilter:
+def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the same filter with the host of its prefix, so that the host's index answers.
 
     It has no prefix if every URL begins with the prefix. It is unchanged if the prefix names no
     host: it ends within the host, or is a prefix of keys.
     """
-    if kind.tracked or not chosen.url_prefix:
-        return chosen
-    if _EVERY_SCHEME.startswith(chosen.url_prefix):
-        return replace(chosen, url_prefix=None)
-    if chosen.host is not None:
-        return chosen
-    return replace(chosen, host=_host_of(chosen.url_prefix))
+    if kind.tracked or not selection.url_prefix:
+        return selection
+    if _EVERY_SCHEME.startswith(selection.url_prefix):
+        return replace(selection, url_prefix=None)
+    if selection.host is not None:
+        return selection
+    return replace(selection, host=_host_of(selection.url_prefix))
 
 
 def _host_of(prefix: str) -> str | None:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from crawlcw.errors import LedgerError
-from crawlcw.ledger.choosing import behind, resumed
+from crawlcw.ledger.choosing import after_key, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.notes import STATE_ID
 from crawlcw.ledger.port import Store, Table, Unit
@@ -33,12 +33,12 @@ UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of its copied tasks: copy it again with the same command."
 #: Documents in one read, because a host has a robots.txt, and a session may have thousands of
 #: cookies.
-_AT_ONCE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
+_BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are stored as null, and not left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)
-#: Documents between two calls of `told`.
-_TOLD_EVERY = 100_000
+#: Documents between two calls of `on_progress`.
+_PROGRESS_EVERY = 100_000
 _DIGEST = 16
 _DIGESTS = 1 << (8 * _DIGEST)
 
@@ -89,7 +89,7 @@ async def _next(unit: Unit, part: Part, last_id: str | None) -> Sequence[Documen
     """Return the next documents of a part after a key."""
     if part is Part.STATE:
         return [*(await unit.state.read([STATE_ID])).values()] if last_id is None else []
-    return await _table(unit, part).scan(behind(last_id), limit=_AT_ONCE[part])
+    return await _table(unit, part).scan(after_key(last_id), limit=_BATCH_SIZE[part])
 
 
 async def _insert(unit: Unit, part: Part, documents: Sequence[Document]) -> int:
@@ -143,12 +143,12 @@ def _named(value: object) -> dict[str, str]:
 
 
 async def copy(
-    source: CopiedLedger, target: CopiedLedger, *, told: Callable[[Part, int], None]
+    source: CopiedLedger, target: CopiedLedger, *, on_progress: Callable[[Part, int], None]
 ) -> dict[Part, Digest]:
     """Copy all of *source* into *target*, which is empty; return the digests of its parts.
 
-    Both have the same name and kind, and no worker runs on them. *told* is called from time to
-    time, with the number of documents of a part that are written so far. A target that is only
+    Both have the same name and kind, and no worker runs on them. It calls *on_progress* from time
+    to time, with the number of documents of a part that are written so far. A target that is only
     partly filled has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read
     back differ from the written ones.
     """
@@ -160,8 +160,8 @@ async def copy(
             previous_number = written.number
             await target.copying.write(part, batch)
             written.take(batch)
-            if written.number // _TOLD_EVERY > previous_number // _TOLD_EVERY:
-                told(part, written.number)
+            if written.number // _PROGRESS_EVERY > previous_number // _PROGRESS_EVERY:
+                on_progress(part, written.number)
     for part, written in copied.items():
         target_digest = Digest()
         async for batch in target.copying.read(part):

@@ -106,13 +106,13 @@ _CHANGED = (
 _changed = attrgetter(*_CHANGED)
 #: Fields of a host, an origin, a worker, and of counters, that are stored unchanged.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
-_OF_ORIGIN = ("failures", "unresolved", "failing_since", "until", "good_at", "resolved")
+_OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
 _NUMBERS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
 #: Counters by names, which may be any text.
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _PARTS = (Visit, ResponseInfo, AttemptError)
-_FIELDS = {part: tuple(each.name for each in fields(part)) for part in _PARTS}
+_FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _PARTS}
 #: Marker keys: no escaped key begins like these.
 _BLOB = "%blob"
 #: A naive time, as its ISO 8601 text, because every date of a store is an instant.
@@ -145,7 +145,7 @@ def document(task: Task) -> Document:
     if task.reason is not None:
         task_fields["reason"] = str(task.reason)
     if task.visit is not None:
-        task_fields["visit"] = known(task.visit)
+        task_fields["visit"] = part_document(task.visit)
     if task.stored is not None:
         task_fields["stored"] = asdict(task.stored)
     if task.carried is not None:
@@ -154,36 +154,36 @@ def document(task: Task) -> Document:
     return task_fields
 
 
-def task(found: Mapping[str, Any]) -> Task:
+def task(document: Mapping[str, Any]) -> Task:
     """Return the task of a document."""
-    context = found.get("context")
-    reason = found.get("reason")
-    options = found.get("options")
-    stored = found.get("stored")
-    plain: Document = dict(zip(_PLAIN, _stored_plain(found), strict=True))
+    context = document.get("context")
+    reason = document.get("reason")
+    options = document.get("options")
+    stored = document.get("stored")
+    plain: Document = dict(zip(_PLAIN, _stored_plain(document), strict=True))
     for name in _OPTIONAL:
-        plain[name] = found.get(name)
+        plain[name] = document.get(name)
     return Task(
         **plain,
-        id=bytes(found["_id"]),
-        method=found.get("method") or "GET",
-        headers=tuple(map(tuple, headers)) if (headers := found.get("headers")) else (),
+        id=bytes(document["_id"]),
+        method=document.get("method") or "GET",
+        headers=tuple(map(tuple, headers)) if (headers := document.get("headers")) else (),
         context=value(context) if context is not None else None,
         options=RequestOptions.from_document(options) if options else NO_OPTIONS,
-        hops=found.get("hops") or 0,
-        status=Status(found["status"]),
+        hops=document.get("hops") or 0,
+        status=Status(document["status"]),
         reason=Reason(reason) if reason is not None else None,
-        visit=Visit(**visit) if (visit := found.get("visit")) else None,
+        visit=Visit(**visit) if (visit := document.get("visit")) else None,
         stored=StoredPage(**stored) if stored else None,
-        carried=carried(found) if found.get("data") is not None else None,
+        carried=carried(document) if document.get("data") is not None else None,
     )
 
 
-def carried(found: Mapping[str, Any]) -> Payload:
+def carried(document: Mapping[str, Any]) -> Payload:
     """Return the payload in the document of a tracked task."""
-    results = found.get("results") or {}
+    results = document.get("results") or {}
     return Payload(
-        data=value(found.get("data") or {}),
+        data=value(document.get("data") or {}),
         results={stage: value(result) for stage, result in results.items()},
     )
 
@@ -195,18 +195,18 @@ def value_document(value: Any) -> Any:
     return escaped(value)
 
 
-def value(found: Any) -> Any:
+def value(stored: Any) -> Any:
     """Return the value of a stored form, the inverse of `value_document`."""
-    if isinstance(found, dict) and _BLOB in found:
-        return BlobRef(id=found[_BLOB], size=found["size"])
-    return unescaped(found)
+    if isinstance(stored, dict) and _BLOB in stored:
+        return BlobRef(id=stored[_BLOB], size=stored["size"])
+    return unescaped(stored)
 
 
-def blobs(found: Mapping[str, Any]) -> list[str]:
+def blobs(document: Mapping[str, Any]) -> list[str]:
     """Return the ids of the offloaded values that a document refers to."""
-    results = found.get("results")
+    results = document.get("results")
     results = results.values() if isinstance(results, Mapping) else ()
-    parts = (found.get("context"), found.get("data"), *results)
+    parts = (document.get("context"), document.get("data"), *results)
     return [part[_BLOB] for part in parts if isinstance(part, Mapping) and _BLOB in part]
 
 
@@ -225,13 +225,13 @@ def changed(change: Change) -> Document:
     new_fields["status"] = int(change.status)
     new_fields["reason"] = str(change.reason) if change.reason is not None else None
     if change.response is not None:
-        new_fields["response"] = known(change.response)
+        new_fields["response"] = part_document(change.response)
     if change.stored is not None:
         new_fields["stored"] = asdict(change.stored)
     if change.status in DONE:
         new_fields["revisit"] = change.revisit
         if change.visit is not None:
-            new_fields["visit"] = known(change.visit)
+            new_fields["visit"] = part_document(change.visit)
     return new_fields
 
 
@@ -270,10 +270,10 @@ def trace_document(trace: AttemptRecord) -> Document:
 
 def error_document(error: AttemptError) -> Document:
     """Return one entry of a task's `errors`."""
-    return {**known(error), "kind": str(error.kind)}
+    return {**part_document(error), "kind": str(error.kind)}
 
 
-def known(part: Visit | ResponseInfo | AttemptError) -> Document:
+def part_document(part: Visit | ResponseInfo | AttemptError) -> Document:
     """Return a task's `visit` or `response`, or one of its `errors`, without unknown fields."""
     present_fields: Document = {}
     for name in _FIELDS[type(part)]:
@@ -282,31 +282,31 @@ def known(part: Visit | ResponseInfo | AttemptError) -> Document:
     return present_fields
 
 
-def record(found: Mapping[str, Any]) -> Record:
+def record(document: Mapping[str, Any]) -> Record:
     """Return the record of a complete document, with all its `items`."""
-    response = found.get("response")
+    response = document.get("response")
     return Record(
-        task=task(found),
+        task=task(document),
         errors=tuple(
             AttemptError(**{**entry, "kind": Reason(entry["kind"])})
-            for entry in found.get("errors") or ()
+            for entry in document.get("errors") or ()
         ),
         response=ResponseInfo(**response) if response else None,
-        items=tuple(unescaped(item) for item in found.get("items") or ()),
-        trace=tuple(AttemptRecord(**entry) for entry in found.get("trace") or ()),
+        items=tuple(unescaped(item) for item in document.get("items") or ()),
+        trace=tuple(AttemptRecord(**entry) for entry in document.get("trace") or ()),
     )
 
 
 def host_document(host: Host) -> Document:
     """Return a host as its document, without fields that are None, except the owner."""
-    learned = {name: value for name, value in host_learned(host).items() if value is not None}
+    learned = {name: value for name, value in owner_fields(host).items() if value is not None}
     host_fields: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
     if host.ready_at is not None:
         host_fields["ready_at"] = host.ready_at
     return host_fields
 
 
-def host_learned(host: Host, *, since: Host | None = None) -> Document:
+def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
     """Return the fields that an owner writes; None: the field becomes absent.
 
     Leaves the robots record out if *since* has the same one: it is by far the largest part of a
@@ -316,7 +316,7 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
     host_fields["given_up"] = str(host.given_up) if host.given_up is not None else None
     origins = {scheme: _origin_document(origin) for scheme, origin in host.origins.items()}
     host_fields["origins"] = origins or None
-    if since is None or host.robots != since.robots:
+    if previous is None or host.robots != previous.robots:
         record = host.robots
         host_fields["robots"] = (
             None
@@ -332,18 +332,18 @@ def host_learned(host: Host, *, since: Host | None = None) -> Document:
     return host_fields
 
 
-def host(found: Mapping[str, Any]) -> Host:
+def host(document: Mapping[str, Any]) -> Host:
     """Return the host of a document."""
-    robots = found.get("robots")
-    given_up = found.get("given_up")
+    robots = document.get("robots")
+    given_up = document.get("given_up")
     return Host(
-        **{name: found[name] for name in (*_OF_HOST, "owner", "epoch")},
-        name=found["_id"],
-        ready_at=found.get("ready_at"),
-        not_before=found.get("not_before"),
+        **{name: document[name] for name in (*_OF_HOST, "owner", "epoch")},
+        name=document["_id"],
+        ready_at=document.get("ready_at"),
+        not_before=document.get("not_before"),
         given_up=Reason(given_up) if given_up is not None else None,
         robots=robots and RobotsRecord(**{**robots, "sitemaps": tuple(robots["sitemaps"])}),
-        origins={name: _origin(origin) for name, origin in (found.get("origins") or {}).items()},
+        origins={name: _origin(origin) for name, origin in (document.get("origins") or {}).items()},
     )
 
 
@@ -371,9 +371,9 @@ def urls_of(scheme: str | None) -> tuple[str, str]:
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 
-def host_lease(found: Mapping[str, Any]) -> HostLease:
+def host_lease(document: Mapping[str, Any]) -> HostLease:
     """Return the lease of a leased host."""
-    leased_host = host(found)
+    leased_host = host(document)
     assert leased_host.owner is not None
     assert leased_host.ready_at is not None
     return HostLease(
@@ -381,7 +381,7 @@ def host_lease(found: Mapping[str, Any]) -> HostLease:
         token=leased_host.owner,
         epoch=leased_host.epoch,
         expires=leased_host.ready_at,
-        clean=leased_host.epoch == 1 or found.get("released") == leased_host.epoch - 1,
+        clean=leased_host.epoch == 1 or document.get("released") == leased_host.epoch - 1,
     )
 
 
@@ -397,22 +397,22 @@ def worker_document(worker: Worker) -> Document:
     }
 
 
-def worker(found: Mapping[str, Any]) -> Worker:
+def worker(document: Mapping[str, Any]) -> Worker:
     """Return the worker of a document."""
-    plain_fields = {name: found[name] for name in (*_OF_WORKER, "host")}
+    plain_fields = {name: document[name] for name in (*_OF_WORKER, "host")}
     return Worker(
-        **{**plain_fields, "idle": bool(found["idle"])},
-        name=found["_id"],
-        counters=counters(found["counters"]),
-        vitals=Vitals(**vitals) if (vitals := found.get("vitals")) else None,
-        loan=loan(found),
-        report=_report(found.get("report")),
+        **{**plain_fields, "idle": bool(document["idle"])},
+        name=document["_id"],
+        counters=counters(document["counters"]),
+        vitals=Vitals(**vitals) if (vitals := document.get("vitals")) else None,
+        loan=loan(document),
+        report=_report(document.get("report")),
     )
 
 
-def loan(found: Mapping[str, Any]) -> Loan | None:
+def loan(document: Mapping[str, Any]) -> Loan | None:
     """Return the loan of a worker's document."""
-    return Loan(**loan_fields) if (loan_fields := found.get("loan")) else None
+    return Loan(**loan_fields) if (loan_fields := document.get("loan")) else None
 
 
 def report_document(report: LoanReport) -> Document:
@@ -439,9 +439,9 @@ def counters_document(counters: Counters) -> Document:
     return counter_fields
 
 
-def counters(found: Mapping[str, Any]) -> Counters:
+def counters(stored: Mapping[str, Any]) -> Counters:
     """Return the counters of a stored form, the inverse of `counters_document`."""
-    return Counters(**{**found, **{name: unescaped(found[name]) for name in _BY_NAME}})
+    return Counters(**{**stored, **{name: unescaped(stored[name]) for name in _BY_NAME}})
 
 
 def _fields(instance: object, names: Iterable[str]) -> Document:

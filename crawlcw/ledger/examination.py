@@ -24,7 +24,7 @@ TASK_STATE = (
 #: The same for a host.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
 #: Ids in one read.
-_AT_ONCE = 100
+_BATCH_SIZE = 100
 
 
 class Kind(StrEnum):
@@ -107,7 +107,7 @@ class Inspection(ABC):
         document that is not a task may have an `_id` of any type. A blob is yielded only if its
         task does not refer to it.
         """
-        for ids in [None] if only is None else batches(only, _AT_ONCE):
+        for ids in [None] if only is None else batches(only, _BATCH_SIZE):
             cursor = None
             while True:
                 batch, cursor = await resumed(self._store, _read, part, cursor, ids)
@@ -121,7 +121,7 @@ async def _read(
     unit: Unit, part: Part, cursor: Any, only: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
     """Return the next documents of a part, and the position after them."""
-    batch, next_cursor = await unit.raw.read(part, after=cursor, only=only)
+    batch, next_cursor = await unit.raw.read(part, cursor=cursor, only=only)
     if part is Part.TASKS:
         return await _with_lost_blobs(unit, batch), next_cursor
     return await _unreferenced(unit, batch) if part is Part.BLOBS else batch, next_cursor
@@ -145,7 +145,7 @@ async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Docum
 
 
 async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
-    for batch_ids in batches(ids, _AT_ONCE):
+    for batch_ids in batches(ids, _BATCH_SIZE):
         batch, _ = await unit.raw.read(part, only=batch_ids)
         for document in batch:
             yield document

@@ -12,7 +12,7 @@ from typing import Any
 
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger import documents
-from crawlcw.ledger.choosing import batches, behind, edit_of, resumed
+from crawlcw.ledger.choosing import after_key, batches, edit_of, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import (
     After,
@@ -34,9 +34,9 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 #: Tasks given up, or hosts woken or read, in one unit of work, during which others wait.
 BATCH = 5_000
 #: Whole hosts in one read of a walk, because each has a robots.txt of up to 512 KiB.
-_AT_ONCE = 100
+_BATCH_SIZE = 100
 #: Tasks with a `due` in one search for their hosts, because most hosts have only a few.
-_LOOKED_AT = 100
+_SCAN_LIMIT = 100
 #: Fields of a host except its robots.txt, which is by far the largest.
 _STATE = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
@@ -125,7 +125,7 @@ class Hosts(ABC):
     async def all(self) -> AsyncIterator[Host]:
         """Yield every host, by name, in constant memory."""
         last_name: str | None = None
-        while batch := await resumed(self._store, _some, last_name):
+        while batch := await resumed(self._store, _read_batch, last_name):
             for document in batch:
                 yield documents.host(document)
             last_name = batch[-1]["_id"]
@@ -165,13 +165,13 @@ class Hosts(ABC):
         )
         return hosts[0]["ready_at"] if hosts else None
 
-    async def due(self, *, after: str, limit: int) -> list[str]:
-        """Return the next hosts after the name *after* that have tasks with a `due`.
+    async def due(self, *, last_host: str, limit: int) -> list[str]:
+        """Return the next hosts after *last_host* that have tasks with a `due`.
 
         One index seek for a host with many such tasks, or for many hosts with few. An idle
         process calls it to find lost wake-ups.
         """
-        return await self._store.reading(_due, after, limit)
+        return await self._store.reading(_due, last_host, limit)
 
     async def earliest_due(self, host: str) -> datetime | None:
         """Return the time of the next due task of *host*, live leases included; None: never."""
@@ -238,8 +238,8 @@ async def _change_next(
     return number, None
 
 
-async def _some(unit: Unit, last_name: str | None) -> Sequence[Document]:
-    return await unit.hosts.scan(behind(last_name), limit=_AT_ONCE)
+async def _read_batch(unit: Unit, last_name: str | None) -> Sequence[Document]:
+    return await unit.hosts.scan(after_key(last_name), limit=_BATCH_SIZE)
 
 
 async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -253,7 +253,7 @@ async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < limit:
         where = {"host": After(last_host)}
-        tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_LOOKED_AT, fields=("host",))
+        tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_SCAN_LIMIT, fields=("host",))
         if not tasks:
             break
         # If a host has more tasks than one read, the next read skips the rest of them.
@@ -317,7 +317,7 @@ class HostLeases(ABC):
         host that another process has leased is not written.
         """
         edits = [
-            (lease, Edit(set=documents.host_learned(state, since=lease.host)))
+            (lease, Edit(set=documents.owner_fields(state, previous=lease.host)))
             for lease, state in states
         ]
         return await self._store.writing(_write, edits)
@@ -332,7 +332,7 @@ class HostLeases(ABC):
         """
         edits = []
         for lease, state in states:
-            learned_fields = documents.host_learned(state, since=lease.host)
+            learned_fields = documents.owner_fields(state, previous=lease.host)
             release_fields = {"owner": None, "ready_at": state.ready_at, "released": lease.epoch}
             edits.append((lease, Edit(set=learned_fields | release_fields)))
         lost_names = await self._store.writing(_write, edits)
@@ -384,8 +384,8 @@ async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str
     }
 
 
-def _is_written(lease: HostLease, edit: Edit, found: Document) -> bool:
+def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
     """Return whether the lease still holds a host, or an earlier send has released it."""
     if "released" in edit.set:
-        return found.get("released") == lease.epoch
-    return (found.get("owner"), found.get("epoch")) == (lease.token, lease.epoch)
+        return document.get("released") == lease.epoch
+    return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

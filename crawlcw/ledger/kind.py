@@ -31,28 +31,28 @@ class LedgerKind(Enum):
 
 
 def check_kind(
-    there: LedgerKind,
-    wanted: LedgerKind,
+    recorded: LedgerKind,
+    expected: LedgerKind,
     name: str,
     *,
     ledger: str = "the database",
     other: str = "another database",
 ) -> None:
-    """Raise `LedgerKindError` if the tasks of *name* are not of the kind *wanted*.
+    """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
     *ledger* and *other* are for the message: the ledger, and one in which the name is free.
     """
-    if there is not wanted:
+    if recorded is not expected:
         raise LedgerKindError(
-            f"{ledger} holds a {there} named {name}, not a {wanted}: give the {wanted} another "
-            f"name, or use {other}"
+            f"{ledger} holds a {recorded} named {name}, not a {expected}: "
+            f"give the {expected} another name, or use {other}"
         )
 
 
-def check_format(found: object, name: str) -> None:
+def check_format(recorded: object, name: str) -> None:
     """Raise `LedgerFormatError` if the data of *name* has another format; None: an unknown one."""
-    if found != FORMAT:
+    if recorded != FORMAT:
         raise LedgerFormatError(
-            f"another version of crawlcw wrote the data of {name} (format {found or 'unknown'}, "
+            f"another version of crawlcw wrote the data of {name} (format {recorded or 'unknown'}, "
             f"this one reads {FORMAT}): `crawlcw drop {name}` with the same --ledger deletes it"
         )

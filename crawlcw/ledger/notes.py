@@ -88,17 +88,17 @@ class SpiderStates:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def read(self, *, known: int = 0) -> StoredState | None:
-        """Return the state; None if its revision is the *known* one."""
-        return await self._store.reading(_read_state, known)
+    async def read(self, *, known_revision: int = 0) -> StoredState | None:
+        """Return the state; None if its revision is *known_revision*."""
+        return await self._store.reading(_read_state, known_revision)
 
-    async def change(self, before: StoredState, after: StoredState) -> bool:
-        """Write the differences of *after*, durably, if the revision is that of *before*.
+    async def change(self, old_state: StoredState, new_state: StoredState) -> bool:
+        """Write the differences of *new_state*, durably, if the revision is that of *old_state*.
 
         Return whether it was written. A change that is repeated after a lost reply is written
         once. If others have written meanwhile, nothing is written.
         """
-        return await self._store.writing(_change_state, before, after)
+        return await self._store.writing(_change_state, old_state, new_state)
 
     async def forget(self) -> bool:
         """Delete all values, under another revision; return whether there were any."""

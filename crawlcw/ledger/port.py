@@ -40,7 +40,7 @@ class Not(NamedTuple):
     value: Any
 
 
-class AsFound(NamedTuple):
+class Unchanged(NamedTuple):
     """Test that a field still has the value that was read, of any type; None: it is absent."""
 
     value: Any
@@ -70,7 +70,7 @@ class Containing(NamedTuple):
 
 
 #: The largest limit that every store accepts.
-MOST = (1 << 63) - 1
+MAX_LIMIT = (1 << 63) - 1
 #: Key of alternatives among the tests: a document must pass one of several `Where`.
 OR = "or"
 #: Tests of a document by field (the key is `_id`): a value that must be equal, or a test.
@@ -192,7 +192,7 @@ class Tasks(Ordered, Protocol):
     """The tasks. A cursor is the position that a task had when it was read."""
 
     async def listed(
-        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+        self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
         """Return the first *limit* tasks of some statuses after a cursor, last changed first.
 
@@ -201,11 +201,11 @@ class Tasks(Ordered, Protocol):
         """
 
     async def by_index(
-        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+        self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
         """Return the same; it reads and sorts all tasks in a range of an index."""
 
-    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
+    async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """Return how many tasks pass in a range of an index, at most *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
@@ -233,10 +233,10 @@ class Results(Protocol):
         Each task comes with all its items. The last task is the one whose items fill a batch.
         """
 
-    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the items of some tasks after a key, and the last key; None: there are no more."""
 
-    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the same for all kept visits, the earliest visit first."""
 
 
@@ -265,7 +265,7 @@ class Raw(Protocol):
     """Documents as they are stored: their values may have any type."""
 
     async def read(
-        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
         """Return documents after a position, and the position of the last; None: there are no more.
 

@@ -32,7 +32,7 @@ from crawlcw.ledger.values import Dimension as Dimension
 from crawlcw.ledger.values import Group as Group
 from crawlcw.ledger.values import ItemRow as ItemRow
 from crawlcw.ledger.values import TaskFilter as TaskFilter
-from crawlcw.ledger.values import most_first as most_first
+from crawlcw.ledger.values import largest_first as largest_first
 from crawlcw.ledger.workers import Rates, Workers
 from crawlcw.model.counters import Counters as Counters
 from crawlcw.model.counters import Counts as Counts
@@ -73,8 +73,8 @@ class Tasks(Protocol):
         hosts. A leased task is included only after its lease has expired.
         """
 
-    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
-        """Return the first due tasks of each host in *wanted*, up to the host's number.
+    async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
+        """Return the first due tasks of each host in *limit_by_host*, up to the host's number.
 
         Like `page` for each host, in one query. The tasks of a host are in the order of
         `page`, the hosts in any order.
@@ -88,7 +88,7 @@ class Leases(Protocol):
     """Leases of tasks: the operations of a worker between `Tasks.page` and `Outcomes.commit`."""
 
     @property
-    def at_once(self) -> int:
+    def batch_size(self) -> int:
         """Maximum number of tasks in one call of `claim`, which keeps the call short."""
 
     async def claim(
@@ -122,7 +122,7 @@ class Leases(Protocol):
         because the status does not change.
         """
 
-    async def held(self, worker: str) -> list[Lease]:
+    async def leases_of(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
         Includes expired leases of tasks that no other worker has claimed. Each task is in the
@@ -215,7 +215,7 @@ class Ledger(Protocol):
         repeats at least once a minute.
         """
 
-    async def another(self) -> "Ledger":
+    async def reconnected(self) -> "Ledger":
         """Return the same ledger over new connections, for another event loop.
 
         Nothing is created or checked. It must be closed separately.

@@ -32,7 +32,7 @@ from crawlcw.ledger.values import (
     Group,
     ItemRow,
     TaskFilter,
-    most_first,
+    largest_first,
 )
 from crawlcw.model.task import Record, Status
 
@@ -41,7 +41,7 @@ COUNT_LIMIT = 500_000
 #: Tasks of one page of a walk.
 _PAGE = 200
 #: Tasks in one read by ids, and in one read with items.
-_AT_ONCE = 5_000
+_BATCH_SIZE = 5_000
 _WITH_ITEMS = 100
 #: The indexes of single fields, the most selective first.
 _NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
@@ -64,7 +64,7 @@ class Groups:
         0.3 s for a million tasks. A task that changes meanwhile counts as it was, as it is, as
         both, or not at all. A number is wrong by at most these tasks.
         """
-        return most_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
+        return largest_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,7 @@ class Page:
     """A part of a listing."""
 
     records: tuple[Record, ...]  #: the last changed first, without their items
-    after: Cursor | None  #: where to continue; None: there are no more
+    cursor: Cursor | None  #: where to continue; None: there are no more
 
 
 class Queries:
@@ -82,22 +82,22 @@ class Queries:
         self._store = store
 
     async def find(
-        self, chosen: TaskFilter, *, limit: int, after: Cursor | None = None
+        self, selection: TaskFilter, *, limit: int, cursor: Cursor | None = None
     ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, all statuses in one order.
 
-        They have no items. There are fewer only if there are no more tasks after *after*. Equal
+        They have no items. There are fewer only if there are no more tasks after *cursor*. Equal
         times are ordered by id. It reads as many pages as necessary, see `page`.
         """
         records: list[Record] = []
-        while (remaining := limit - len(records)) > 0 and chosen.statuses:
-            page = await self.page(chosen, limit=remaining, scan_limit=SCAN_LIMIT, after=after)
+        while (remaining := limit - len(records)) > 0 and selection.statuses:
+            page = await self.page(selection, limit=remaining, scan_limit=SCAN_LIMIT, cursor=cursor)
             records += page.records
-            if (after := page.after) is None:
+            if (cursor := page.cursor) is None:
                 break
         return records
 
-    async def walk(self, chosen: TaskFilter) -> AsyncGenerator[Record, None]:
+    async def walk(self, selection: TaskFilter) -> AsyncGenerator[Record, None]:
         """Yield the chosen tasks in the order of `find`, in flat memory, as they are found.
 
         A task that changes meanwhile may be missed, because it moves to the beginning, which was
@@ -105,19 +105,21 @@ class Queries:
         """
         next_cursor: Cursor | None = None
         while True:
-            page = await self.page(chosen, limit=_PAGE, scan_limit=SCAN_LIMIT, after=next_cursor)
+            page = await self.page(
+                selection, limit=_PAGE, scan_limit=SCAN_LIMIT, cursor=next_cursor
+            )
             for record in page.records:
                 yield record
-            if (next_cursor := page.after) is None:
+            if (next_cursor := page.cursor) is None:
                 return
 
     async def page(
         self,
-        chosen: TaskFilter,
+        selection: TaskFilter,
         *,
         limit: int,
         scan_limit: int,
-        after: Cursor | None = None,
+        cursor: Cursor | None = None,
     ) -> Page:
         """Return up to *limit* of the next tasks, in bounded time.
 
@@ -125,25 +127,25 @@ class Queries:
         it examines *scan_limit* tasks of the statuses and times, or a few times as many. A URL
         prefix with its path counts as a host. Both limits are at least 1.
         """
-        where = where_of(chosen, self._store.kind)
-        return await self._store.reading(_page, where, chosen.ids, limit, scan_limit, after)
+        where = where_of(selection, self._store.kind)
+        return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
 
-    async def count(self, chosen: TaskFilter) -> Count:
+    async def count(self, selection: TaskFilter) -> Count:
         """Return the number of chosen tasks, or a lower bound; nothing is written.
 
         With the `from_statuses` of a bulk change, see `among`, this is the number that it would
         change. An index counts tasks by times, by reason, by callback or by host; on MongoDB the
         last two only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
         """
-        return await counted(self._store, [chosen])
+        return await counted(self._store, [selection])
 
-    async def horizon(self, *, enough: datetime | None = None) -> datetime | None:
+    async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
         """Return when the next task is due, live leases included; None: no task ever will be.
 
         None means drained: every task is finished or ignored. If tasks are due by *enough*, it
         returns the time of any of them, which is cheaper.
         """
-        return await self._store.reading(_horizon, enough)
+        return await self._store.reading(_next_due, due_by)
 
     async def has(self, statuses: Collection[Status]) -> bool:
         """Return whether there is a task of any of these statuses. One index seek."""
@@ -192,16 +194,16 @@ class Queries:
         async for row in self._rows(lambda unit, last_id: unit.results.versions(last_id)):
             yield row
 
-    async def items(self, chosen: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
+    async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item, page by page in the order of task ids, in flat memory.
 
-        With *chosen*, only items of its tasks, the last changed first; its ids are ignored.
+        With *selection*, only items of its tasks, the last changed first; its ids are ignored.
         """
-        if chosen is None:
+        if selection is None:
             async for row in self._rows(lambda unit, last_id: unit.results.items(last_id)):
                 yield row
             return
-        where = where_of(chosen, self._store.kind)
+        where = where_of(selection, self._store.kind)
         async with aclosing(
             walk(partial(resumed, self._store), where, size=_WITH_ITEMS)
         ) as batches:
@@ -224,7 +226,7 @@ class Queries:
                 yield row
 
 
-async def _horizon(unit: Unit, threshold: datetime | None) -> datetime | None:
+async def _next_due(unit: Unit, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
     # The index begins with the earliest due task of each priority.
@@ -240,12 +242,14 @@ async def _horizon(unit: Unit, threshold: datetime | None) -> datetime | None:
 async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
     """Return how many tasks pass one of the filters, each of which has different statuses."""
     total = Count(number=0)
-    for chosen in choices:
+    for selection in choices:
         # Only the index of statuses has times. An end in the future excludes no task, so drop it.
-        is_future = chosen.until is not None and chosen.until > store.now()
-        where = where_of(replace(chosen, until=None) if is_future else chosen, store.kind)
-        if chosen.ids is not None:
-            total += Count(number=len(await store.reading(_among, where, chosen.ids)))
+        is_future = selection.changed_before is not None and selection.changed_before > store.now()
+        where = where_of(
+            replace(selection, changed_before=None) if is_future else selection, store.kind
+        )
+        if selection.ids is not None:
+            total += Count(number=len(await store.reading(_among, where, selection.ids)))
         elif (number := await store.reading(_counted_by_index, where)) is not None:
             total += Count(number=number)
         else:
@@ -267,7 +271,7 @@ async def _examined(store: Store, where: Where) -> Count:
         number += len(cursors)
         if start is None:
             return Count(number=number)
-    return Count(number=number, whole=False)
+    return Count(number=number, is_exact=False)
 
 
 async def _page(
@@ -279,15 +283,15 @@ async def _page(
     start: Cursor | None,
 ) -> Page:
     if ids is not None:
-        chosen = await _among(unit, where, ids)
-        cursors = [cursor for cursor in chosen if start is None or cursor < start][:limit]
+        selection = await _among(unit, where, ids)
+        cursors = [cursor for cursor in selection if start is None or cursor < start][:limit]
         start = cursors[-1] if len(cursors) == limit else None
     elif (by := await _narrowed(unit, where, scan_limit)) is not None:
-        cursors = await unit.tasks.by_index(where, by=by, limit=limit, after=start)
+        cursors = await unit.tasks.by_index(where, by=by, limit=limit, cursor=start)
         start = cursors[-1] if len(cursors) == limit else None
     else:
         cursors, start = await listed(unit, where, limit, scan_limit, start)
-    return Page(records=tuple(await _records(unit, cursors, where)), after=start)
+    return Page(records=tuple(await _records(unit, cursors, where)), cursor=start)
 
 
 async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
@@ -304,7 +308,7 @@ async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Curso
     """Return the cursors of the tasks that pass, the last changed first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
-        for batch in batches(set(ids), _AT_ONCE)
+        for batch in batches(set(ids), _BATCH_SIZE)
         for task in (await unit.tasks.read(batch, ("update_time",), where)).values()
     ]
     return sorted(cursors, reverse=True)
@@ -313,7 +317,7 @@ async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Curso
 async def _records(unit: Unit, cursors: Sequence[Cursor], where: Where) -> list[Record]:
     """Return the tasks at the cursors that still pass, the last changed first."""
     tasks: list[Document] = []
-    for batch in batches((task.id for task in cursors), _AT_ONCE):
+    for batch in batches((task.id for task in cursors), _BATCH_SIZE):
         tasks += (await unit.tasks.read(batch, where=where)).values()
     tasks.sort(key=lambda task: (task["update_time"], task["_id"]), reverse=True)
     return [documents.record(task) for task in tasks]

@@ -7,7 +7,7 @@ A session is the document
     state        fresh, ready or retired
     cookies      {digest: {name, value, domain, host_only, path, port, secure, expires}}
     headers, origins, proxy, data   as in `Identity`
-    score, login_probe              see `Left`
+    score, login_probe              see `SessionChanges`
     owner, expires                  the worker that logs it in, and until when; else absent
     failures, not_before, given_up, reason   of its last logins
 
@@ -26,7 +26,7 @@ from crawlcw.model.values import frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class SessionChanges:
     """Changes that pages make to a session while it is ready."""
 
     cookies: Mapping[str, Cookie | None]  #: the changed ones; None: deleted
@@ -44,21 +44,21 @@ class Sessions:
         """Return the session of that name; None before its first use."""
         return await self._store.reading(_get, name)
 
-    async def change(self, before: Identity | None, after: Identity) -> bool:
-        """Write a session, durably, if it still has the fence of *before*; return whether.
+    async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
+        """Write a session, durably, if it still has the fence of *old_session*; return whether.
 
-        If *before* is None, it is written if no session has its name. A session that is sent
+        If *old_session* is None, it is written if no session has its name. A session that is sent
         again after a lost reply is written once, and the result is True.
         """
-        return await self._store.writing(_change, before, after)
+        return await self._store.writing(_change, old_session, new_session)
 
-    async def keep(self, name: str, fence: int, left: Left) -> bool:
+    async def keep(self, name: str, fence: int, changes: SessionChanges) -> bool:
         """Record the changes that pages made to a session, durably; return whether it was written.
 
         Other cookies stay as other pages have written them. Nothing is written if the session has
         another fence, or is not ready.
         """
-        return await self._store.writing(_keep, name, fence, left)
+        return await self._store.writing(_keep, name, fence, changes)
 
     async def forget(self) -> int:
         """Delete all sessions; return how many. The next use of one creates it again."""
@@ -83,7 +83,7 @@ async def _change(unit: Unit, old_session: Identity | None, new_session: Identit
     return written_count == 1 or await _get(unit, new_session.name) == new_session
 
 
-async def _keep(unit: Unit, name: str, fence: int, changes: Left) -> bool:
+async def _keep(unit: Unit, name: str, fence: int, changes: SessionChanges) -> bool:
     cookies = {
         n: _cookie_document(cookie) for n, cookie in changes.cookies.items() if cookie is not None
     }

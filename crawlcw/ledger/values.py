@@ -17,7 +17,7 @@ class Added:
     """Result of `add`."""
 
     new: int = 0
-    known: int = 0
+    existing: int = 0
     rejected: tuple[
         tuple[Task, str], ...
     ] = ()  #: tasks that the store cannot hold, with the reason
@@ -26,7 +26,7 @@ class Added:
         """Return the sum of both."""
         return Added(
             new=self.new + other.new,
-            known=self.known + other.known,
+            existing=self.existing + other.existing,
             rejected=self.rejected + other.rejected,
         )
 
@@ -38,7 +38,7 @@ class Claimed:
     leases: tuple[Lease, ...] = ()
     missed: int = 0  #: changed by another worker meanwhile
     abandoned: int = 0  #: ignored instead, because they crashed too many workers
-    put_off: int = 0  #: due later instead, because they crashed a worker while they ran alone
+    deferred: int = 0  #: due later instead, because they crashed a worker while they ran alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +54,15 @@ class Count:
     """A number of tasks or items."""
 
     number: int
-    whole: bool = True  #: False: a lower bound
+    is_exact: bool = True  #: False: a lower bound
 
     def __add__(self, other: "Count") -> "Count":
         """Return the sum, a lower bound if either is one."""
-        return Count(number=self.number + other.number, whole=self.whole and other.whole)
+        return Count(number=self.number + other.number, is_exact=self.is_exact and other.is_exact)
 
     def __str__(self) -> str:
         """Return the number, or `at least` and the number."""
-        return f"{self.number:,}" if self.whole else f"at least {self.number:,}"
+        return f"{self.number:,}" if self.is_exact else f"at least {self.number:,}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,8 @@ class TaskFilter:
     reason: Reason | None = None
     reasons: Collection[Reason] | None = None  #: any of these
     host: str | None = None  #: for tracked tasks, the stage
-    since: datetime | None = None  #: last change of the status at or after this time
-    until: datetime | None = None  #: last change of the status before this time
+    changed_since: datetime | None = None  #: last change of the status at or after this time
+    changed_before: datetime | None = None  #: last change of the status before this time
     ids: Collection[bytes] | None = None
     url_prefix: str | None = None  #: prefix of the stored URL or key
     containing: str = ""  #: part of the stored URL or key; case-sensitive
@@ -93,8 +93,8 @@ class TaskFilter:
 
         Leased tasks match only if their lease has expired at *now*.
         """
-        chosen = self.among(change.from_statuses)
-        return replace(chosen, due_by=now) if change.ends_leases else chosen
+        selection = self.among(change.from_statuses)
+        return replace(selection, due_by=now) if change.ends_leases else selection
 
 
 class Dimension(StrEnum):
@@ -131,7 +131,7 @@ class Group:
         )
 
 
-def most_first(groups: Iterable[Group]) -> list[Group]:
+def largest_first(groups: Iterable[Group]) -> list[Group]:
     """Return the non-empty groups, the largest first."""
     nonempty = [group for group in groups if group.total]
     return sorted(nonempty, key=lambda entry: (-entry.total, entry.value is None, str(entry.value)))

@@ -21,7 +21,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.port import (
-    MOST,
+    MAX_LIMIT,
     RATE_KEY,
     Among,
     AtMost,
@@ -53,9 +53,9 @@ from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
 #: More than there ever are: the workers at work, and the last ones that left.
-_EVERY = 100_000
+_WORKER_LIMIT = 100_000
 #: Points in one read.
-_READ = 5_000
+_POINT_BATCH_SIZE = 5_000
 
 
 class Workers:
@@ -80,7 +80,7 @@ class Workers:
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
         workers = await self._store.reading(
-            lambda unit: unit.workers.scan({"left": None}, by=Path.LEFT, limit=_EVERY)
+            lambda unit: unit.workers.scan({"left": None}, by=Path.LEFT, limit=_WORKER_LIMIT)
         )
         return [documents.worker(worker) for worker in workers]
 
@@ -119,14 +119,14 @@ class Workers:
         return documents.loan(workers[name]) if name in workers else None
 
     async def report(
-        self, name: str, report: LoanReport, *, before: LoanReport | None = None
+        self, name: str, report: LoanReport, *, previous: LoanReport | None = None
     ) -> None:
         """Record the report of a borrower, which is not idle, with its heartbeat.
 
         Writes nothing if the worker is no longer on the list, or if its last report is not
-        *before*: a report that was delayed on its way takes back no later one.
+        *previous*: a report that was delayed on its way takes back no later one.
         """
-        last = None if before is None else documents.report_document(before)
+        last = None if previous is None else documents.report_document(previous)
         edit = Edit(
             set={"report": documents.report_document(report), "idle": False},
             raise_to={"heartbeat": self._store.now()},
@@ -139,7 +139,7 @@ class Workers:
 
         Only the last 1,000 workers that left count.
         """
-        workers = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_EVERY))
+        workers = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_WORKER_LIMIT))
         return sum((documents.counters(worker["counters"]) for worker in workers), Counters())
 
     async def leave(self, name: str) -> int:
@@ -167,7 +167,7 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
     # Due since their creation, so that no later task goes first.
     task_count = await unit.tasks.change(
         [
-            _held_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
+            _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
             for key, task in tasks.items()
         ]
     )
@@ -182,7 +182,7 @@ async def _tasks_of(
 ) -> Mapping[Key, Document]:
     """Return the tasks that a worker leases, with those fields or all."""
     condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
-    cursors, _ = await unit.tasks.listed(condition, limit=_EVERY, scan_limit=MOST)
+    cursors, _ = await unit.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
     return await unit.tasks.read([cursor.id for cursor in cursors], fields, condition)
 
 
@@ -191,7 +191,7 @@ def _tokens(worker: str) -> Within:
     return Within(f"{worker}:", f"{worker};")
 
 
-def _held_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
+def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
     """Return the change of a task, if the lease still holds it."""
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
@@ -201,13 +201,15 @@ async def _leave(unit: Unit, name: str, now: datetime) -> None:
     departure = Edit(set={"left": now, "vitals": None})
     await unit.workers.change([Write(name, {"left": None}, departure)])
     # The index begins with the workers that left longest ago.
-    departed_workers = await unit.workers.scan({"left": Not(None)}, by=Path.LEFT, limit=_EVERY)
+    departed_workers = await unit.workers.scan(
+        {"left": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
+    )
     if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
         # A worker of that name may have joined again since the read.
         await unit.workers.delete({"_id": Among(old), "left": Not(None)})
 
 
-class HeldTasks:
+class LeasedTasks:
     """The operations of `protocol.Leases` on leased tasks."""
 
     def __init__(self, store: Store) -> None:
@@ -216,7 +218,7 @@ class HeldTasks:
     async def begin(self, lease: Lease) -> bool:
         """See `protocol.Leases.begin`."""
         edit = Edit(set={"quarantine_fence": lease.fence})
-        return await self._store.writing(_change_held, lease, edit)
+        return await self._store.writing(_change_leased, lease, edit)
 
     async def save(
         self, lease: Lease, *, data: Mapping[str, Any] | BlobRef, duration: timedelta
@@ -227,17 +229,17 @@ class HeldTasks:
             # A delayed write must not shorten the lease.
             raise_to={"due": self._store.now() + duration},
         )
-        return await self._store.writing(_change_held, lease, edit)
+        return await self._store.writing(_change_leased, lease, edit)
 
-    async def held(self, worker: str) -> list[Lease]:
-        """See `protocol.Leases.held`."""
+    async def leases_of(self, worker: str) -> list[Lease]:
+        """See `protocol.Leases.leases_of`."""
         leased_tasks = await self._store.reading(_tasks_of, worker)
         tasks = sorted(leased_tasks.values(), key=lambda task: (task["lock_time"], task["_id"]))
         return [lease_of(documents.task(task)) for task in tasks]
 
 
-async def _change_held(unit: Unit, lease: Lease, edit: Edit) -> bool:
-    write = _held_write(lease.task.id, lease.token, lease.fence, edit)
+async def _change_leased(unit: Unit, lease: Lease, edit: Edit) -> bool:
+    write = _leased_write(lease.task.id, lease.token, lease.fence, edit)
     return await unit.tasks.change([write]) == 1
 
 
@@ -257,7 +259,7 @@ class Rates:
         await self._store.writing(_record, point)
 
     async def between(
-        self, since: datetime, until: datetime, *, step: timedelta = EVERY
+        self, start: datetime, end: datetime, *, step: timedelta = EVERY
     ) -> list[Span]:
         """Return each worker's progress from point to point, ended in [since, until), in order.
 
@@ -265,8 +267,8 @@ class Rates:
         are read.
         """
         days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
-        points = await self._store.reading(_between, since, until, days)
-        return spans(points, since=since, until=until)
+        points = await self._store.reading(_between, start, end, days)
+        return spans(points, start=start, end=end)
 
 
 async def _record(unit: Unit, point: Point) -> None:
@@ -286,17 +288,19 @@ async def _record(unit: Unit, point: Point) -> None:
         await unit.rates.delete({"_id": outdated_keys})
 
 
-async def _between(unit: Unit, start: datetime, stop: datetime, periods: list[int]) -> list[Point]:
+async def _between(unit: Unit, start: datetime, end: datetime, periods: list[int]) -> list[Point]:
     points: dict[Key, Point] = {}
     for days in periods:
-        first: Key = (days, minute_of(first_read(start)))
-        end = (days, minute_of(stop + EVERY))
-        while batch := await unit.rates.scan({"_id": Within(first, end)}, limit=_READ):
+        first_key: Key = (days, minute_of(first_read(start)))
+        end_key = (days, minute_of(end + EVERY))
+        while batch := await unit.rates.scan(
+            {"_id": Within(first_key, end_key)}, limit=_POINT_BATCH_SIZE
+        ):
             points |= {_key(point): _point(point) for point in batch}
-            if len(batch) < _READ:
+            if len(batch) < _POINT_BATCH_SIZE:
                 break
             # The last point is read again, because a range begins with a key.
-            first = _key(batch[-1])
+            first_key = _key(batch[-1])
     return [*points.values()]
 
 

@@ -41,7 +41,7 @@ class LedgerClock:
         """Set the clock by *time_of_day* once a minute; None: only `set` sets it."""
         self.monotonic = monotonic  #: the clock of the measurements, in seconds
         self._time_of_day = time_of_day
-        self._to_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
+        self._next_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
         self._offset = time.time() - monotonic()
         self._latest = 0  #: milliseconds
         self._shown = datetime.fromtimestamp(0, UTC)
@@ -49,11 +49,11 @@ class LedgerClock:
     def now(self) -> datetime:
         """Return the time in UTC, in whole milliseconds; it never goes back."""
         reading = self.monotonic()
-        if reading >= self._to_set and self._time_of_day is not None:
-            self._to_set = reading + _SET_EVERY
+        if reading >= self._next_set and self._time_of_day is not None:
+            self._next_set = reading + _SET_EVERY
             time_of_day = self._time_of_day()
             if time_of_day >= self._shown - _LONGEST_STANDSTILL:
-                self.set(time_of_day, asked=reading, answered=reading)
+                self.set(time_of_day, asked_at=reading, answered_at=reading)
         # Cached, because callers read it several times in a millisecond: each page six times.
         milliseconds = int((reading + self._offset) * 1000)
         if milliseconds > self._latest:
@@ -61,13 +61,13 @@ class LedgerClock:
             self._shown = datetime.fromtimestamp(milliseconds / 1000, UTC)
         return self._shown
 
-    def set(self, ledger_time: datetime, *, asked: float, answered: float) -> None:
+    def set(self, ledger_time: datetime, *, asked_at: float, answered_at: float) -> None:
         """Set the clock to *ledger_time*, which was read between two readings of `monotonic`.
 
         The error is at most half of the time between them (Cristian, "Probabilistic clock
         synchronization", 1989).
         """
-        self._offset = ledger_time.timestamp() - (asked + answered) / 2
+        self._offset = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
 
 class Stalls:
@@ -89,23 +89,23 @@ class Stalls:
         """Return the length of the current stall. Any thread may call it."""
         return max(0.0, now - self._due)
 
-    def since(self, began: float, *, now: float) -> float:
+    def seconds_since(self, start: float, *, now: float) -> float:
         """Return the total length of the stalls since *began*."""
-        has_stalls = self._stalls and self._stalls[-1][1] > began
+        has_stalls = self._stalls and self._stalls[-1][1] > start
         if not has_stalls and now - self._due < _COUNTED_FROM:  # the usual case
             return 0.0
-        return sum(self._lengths(began, now))
+        return sum(self._lengths(start, now))
 
     def explains(
-        self, reason: Reason, began: float, *, now: float, limits: Mapping[Reason, float]
+        self, reason: Reason, attempt_start: float, *, now: float, limits: Mapping[Reason, float]
     ) -> bool:
-        """Return whether an attempt that *began* then may have failed only because of stalls.
+        """Return whether an attempt since *attempt_start* may have failed only because of stalls.
 
         *limits* are the deadlines of the reasons for timeouts. A timeout does not count as a
         failure if the deadline would not have passed without the stalls. After a long stall,
         a disconnection does not count either, because the server may have got no reply.
         """
-        lengths = self._lengths(began, now)
+        lengths = self._lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
         if reason is Reason.DISCONNECTED:
             return longest >= STANDSTILL
@@ -114,7 +114,7 @@ class Stalls:
             return False
         stalled_seconds = sum(lengths)
         is_significant = longest >= STANDSTILL or stalled_seconds >= _PART * limit
-        return is_significant and now - began - stalled_seconds < limit
+        return is_significant and now - attempt_start - stalled_seconds < limit
 
     def _lengths(self, attempt_start: float, now: float) -> list[float]:
         lengths = []
@@ -133,14 +133,14 @@ class Silence:
     While its machine sleeps or its process is stopped, the listener cannot notice a sign.
     """
 
-    def __init__(self, *, now: float, look_every: float) -> None:
-        self._looked = now
-        self._longest = 2 * look_every
+    def __init__(self, *, now: float, interval: float) -> None:
+        self._recorded_at = now
+        self._longest = 2 * interval
         self.seconds = 0.0
 
-    def look(self, now: float, *, heard: bool) -> float:
+    def record(self, now: float, *, has_sign: bool) -> float:
         """Record whether anything was *heard* since the last call; return the silent seconds."""
-        elapsed = min(now - self._looked, self._longest)
-        self._looked = now
-        self.seconds = 0.0 if heard else self.seconds + elapsed
+        elapsed = min(now - self._recorded_at, self._longest)
+        self._recorded_at = now
+        self.seconds = 0.0 if has_sign else self.seconds + elapsed
         return self.seconds

@@ -102,7 +102,7 @@ class Counts:
         return sum(self.by_status.values())
 
     @property
-    def known(self) -> int:
+    def without_redirects(self) -> int:
         """The number of tasks without known redirects."""
         return self.total - self.redirects
 
@@ -117,7 +117,7 @@ class Counts:
         numbers = {status.name.lower(): self[status] for status in Status}
         return numbers | {"finished": self.pages}
 
-    def for_people(self) -> dict[str, int]:
+    def for_display(self) -> dict[str, int]:
         """Return the same in the order of a task's life, with any redirects at the end."""
         numbers = self.by_name()
         order = ("todo", "processing", "failed", "finished", "ignored")

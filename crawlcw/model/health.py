@@ -65,13 +65,13 @@ _JITTER = 0.1
 
 
 def remember(
-    known: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _REMEMBERED
+    latest: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _REMEMBERED
 ) -> None:
     """Add a value as the latest one of a map, and drop the oldest over the limit."""
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > limit:
-        known.popitem(last=False)
+    latest[key] = value
+    latest.move_to_end(key)
+    if len(latest) > limit:
+        latest.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Policy:
     auto_throttle: bool = True
     throttle_statuses: frozenset[int] = frozenset({429})  #: they ask to slow down
 
-    def in_haste(self) -> Self:
+    def with_short_rests(self) -> Self:
         """Return the policy with short rests, for a host when the crawl has no other work."""
         return replace(self, backoff_base=self.backoff_base / _HASTE)
 
@@ -112,7 +112,7 @@ class Breaker:
 
     failures: int = 0  #: faults in a row that have opened it; 0: it is closed
     failing_since: float | None = None  #: the time of the first of them
-    until: float | None = None  #: the end of its rest
+    rest_end: float | None = None  #: the end of its rest
     opened_at: float = float("-inf")
 
     def open(self, *, now: float, rest: float, faults: int = 1) -> None:
@@ -121,12 +121,12 @@ class Breaker:
         self.opened_at = now
         if self.failing_since is None:
             self.failing_since = now
-        self.until = max(self.until or now, now + rest)
+        self.rest_end = max(self.rest_end or now, now + rest)
 
     def close(self) -> None:
         """Close after a good response: the row of failures has ended."""
         self.failures = 0
-        self.failing_since = self.until = None
+        self.failing_since = self.rest_end = None
 
 
 # --- origins
@@ -150,8 +150,10 @@ _SHORT_REST = 5.0
 class _Mark:
     """A page that was throttled (429, or 503 with Retry-After)."""
 
-    at: float
-    own: bool = False  #: another page got a good response since: the next time costs an attempt
+    marked_at: float
+    costs_attempt: bool = (
+        False  #: another page got a good response since: the next time costs an attempt
+    )
 
 
 Marks = OrderedDict[bytes, _Mark]
@@ -162,7 +164,7 @@ Marks = OrderedDict[bytes, _Mark]
 class _Probe:
     """An origin that seemed healthy has throttled pages: a probe must find the cause."""
 
-    since: float
+    started_at: float
     rested: bool  #: the host rests before the probe
     pages: dict[bytes, bool] = field(default_factory=dict)  #: whether throttled for the first time
     retry_after: float = 0.0  #: the longest Retry-After of these pages, in seconds
@@ -204,7 +206,7 @@ class Origin(Breaker):
     @property
     def is_closed(self) -> bool:
         """Whether requests for all its pages are allowed."""
-        return not (self.failures or self.given_up or self.probe or self.until)
+        return not (self.failures or self.given_up or self.probe or self.rest_end)
 
     def sent_before_opening(self, sent: float) -> bool:
         """Return whether a failed request was sent before the breaker opened.
@@ -235,12 +237,12 @@ class Origin(Breaker):
         self.good_at = sent if self.good_at is None else max(self.good_at, sent)
         probe, limited = self.probe, False
         if probe is not None:
-            if sent < probe.since:
+            if sent < probe.started_at:
                 return False
             self.probe, self.cleared, limited = None, True, probe.shows_a_limit(delay)
             for page in () if limited else probe.pages:
                 if page in marks:
-                    marks[page].own = True
+                    marks[page].costs_attempt = True
         elif self.given_up is None and (not self.failures or self.sent_before_opening(sent)):
             return False
         self.close()
@@ -269,9 +271,11 @@ class Origin(Breaker):
         previous, mark = marks.get(page), _Mark(now)
         remember(marks, page, mark)
         # A mark from before the origin opened does not count.
-        valid_mark = previous if previous is not None and previous.at >= self.opened_at else None
-        if valid_mark is not None and valid_mark.own:
-            mark.own = True
+        valid_mark = (
+            previous if previous is not None and previous.marked_at >= self.opened_at else None
+        )
+        if valid_mark is not None and valid_mark.costs_attempt:
+            mark.costs_attempt = True
             return Cause.PAGE
         if self.given_up is not None or self.sent_before_opening(sent):
             return Cause.ORIGIN
@@ -282,8 +286,12 @@ class Origin(Breaker):
             self.probe.pages.setdefault(page, previous is None)
             self.probe.retry_after = max(self.probe.retry_after, error.retry_after or 0.0)
             return None
-        if valid_mark is not None and self.good_at is not None and self.good_at > valid_mark.at:
-            mark.own = True
+        if (
+            valid_mark is not None
+            and self.good_at is not None
+            and self.good_at > valid_mark.marked_at
+        ):
+            mark.costs_attempt = True
             return Cause.PAGE
         return Cause.ORIGIN
 
@@ -311,7 +319,7 @@ class Origin(Breaker):
                 if requested_rest
                 else 0.0
             )
-            self.until = max(self.until or now, now + extra_rest)
+            self.rest_end = max(self.rest_end or now, now + extra_rest)
             return 0
         if (probe := self.probe) is not None:
             # The throttled pages have asked for a rest, too. If the host still throttles after
@@ -346,14 +354,14 @@ class Origin(Breaker):
 class ProxyBreaker(Breaker):
     """The breaker of one proxy; a dead proxy also rests, and is tried again after the rest."""
 
-    why: str = ""  #: the last failure
+    cause: str = ""  #: the last failure
     has_worked: bool = False  #: at least once in this process
     is_dead: bool = False  #: whether requests stop waiting for it
 
     @property
     def ready_at(self) -> float:
         """The end of its rest."""
-        return float("-inf") if self.until is None else self.until
+        return float("-inf") if self.rest_end is None else self.rest_end
 
     @property
     def is_proven(self) -> bool:
@@ -366,7 +374,7 @@ class ProxyBreaker(Breaker):
         self.has_worked, self.is_dead = True, False
 
     def fault(
-        self, why: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
+        self, cause: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
     ) -> bool:
         """Record a failure; return whether the breaker has opened: in a rest failures do not count.
 
@@ -375,7 +383,7 @@ class ProxyBreaker(Breaker):
         """
         if now < self.ready_at:
             return False
-        self.why = why
+        self.cause = cause
         if for_good:
             self.has_worked, self.failures = False, max(self.failures, policy.max_failures - 1)
         elif self.failures + 1 < tolerated:
@@ -404,7 +412,8 @@ _SEVERAL = 2
 #: The number of probe pages in memory, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
 #: Seconds after a check without another check. They are less than a rest: otherwise an uplink that
-#: fails right then would count as several failures. Only rests of `Policy.in_haste` may be shorter.
+#: fails right then would count as several failures. Only rests of `Policy.with_short_rests` may be
+#: shorter.
 _CHECKED = 1.0
 #: Seconds between two checks while it is open: they double from the first to the longest.
 _FIRST_PAUSE = 0.5
@@ -448,7 +457,7 @@ class Uplink(Breaker):
         return was_blocked
 
     def failed(
-        self, host: str, reason: Reason, *, began: float, now: float, page: bytes | None = None
+        self, host: str, reason: Reason, *, started_at: float, now: float, page: bytes | None = None
     ) -> Cause | None:
         """Return whether a failure counts (ORIGIN) or not (UPLINK); None: ask again after a check.
 
@@ -462,16 +471,16 @@ class Uplink(Breaker):
         is_dead = self.failures > 0 and not self.is_blocked
         if reason not in _UPLINK_FAILURES or is_dead:
             return Cause.ORIGIN
-        if began < self.back_at or self.failures:
+        if started_at < self.back_at or self.failures:
             return Cause.UPLINK
         if self.is_blocked:
             return None
         has_several_hosts = len(self.good_pages.keys() - {host}) >= _SEVERAL
-        has_answered = began < self.answered_at and now - self.answered_at < _SILENCE
+        has_answered = started_at < self.answered_at and now - self.answered_at < _SILENCE
         if has_several_hosts and not has_answered and now >= self.checked_until:
             self.is_blocked = True
             return None
-        is_in_silence = has_several_hosts and began < self.silent_until
+        is_in_silence = has_several_hosts and started_at < self.silent_until
         if page is None or not is_in_silence or page in self.deferred:
             return Cause.ORIGIN
         remember(self.deferred, page, None)

@@ -101,7 +101,7 @@ class Host:
 
     def resting_until(self, scheme: str, *, now: datetime) -> datetime | None:
         """Return the end of an origin's rest; None: it does not rest, or the whole host does."""
-        seconds = self.origins[scheme].until
+        seconds = self.origins[scheme].rest_end
         if seconds is None:
             return None
         rest_end = datetime.fromtimestamp(seconds, UTC)
@@ -189,8 +189,8 @@ class Host:
         )
         if not other_answers:
             self.failures += faults
-        if not other_answers and origin.until is not None and origin.given_up is None:
-            rest_end = datetime.fromtimestamp(origin.until, UTC)
+        if not other_answers and origin.rest_end is not None and origin.given_up is None:
+            rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
             # A longer rest of the host stays. A given-up origin adds no rest: its tasks send no
             # requests, so any process may lease the host next.
             self.not_before = (

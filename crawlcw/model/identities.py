@@ -82,7 +82,7 @@ class Identity:
 class LoginPolicy:
     """How often a login may fail in a row, and the waits between the attempts."""
 
-    most: int = 5
+    max_failures: int = 5
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
 
@@ -92,12 +92,14 @@ def is_session_name(name: object) -> bool:
     return isinstance(name, str) and _NAME.match(name) is not None
 
 
-def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetime | None:
+def earliest_login(
+    identity: Identity, *, now: datetime, process_start: datetime
+) -> datetime | None:
     """Return when a login may begin, *now* or later; None if this run gave the session up.
 
     If an earlier run gave it up, before *since*, the start of this process, it may log in again.
     """
-    if is_given_up(identity, since=since):
+    if is_given_up(identity, process_start=process_start):
         return None
     waits = [identity.not_before] if identity.not_before is not None else []
     if identity.owner is not None and identity.expires is not None:
@@ -105,9 +107,9 @@ def login_from(identity: Identity, *, now: datetime, since: datetime) -> datetim
     return max([now, *waits])
 
 
-def is_given_up(identity: Identity, *, since: datetime) -> bool:
-    """Return whether this run has given up a session, see `login_from`."""
-    return identity.given_up is not None and identity.given_up >= since
+def is_given_up(identity: Identity, *, process_start: datetime) -> bool:
+    """Return whether this run has given up a session, see `earliest_login`."""
+    return identity.given_up is not None and identity.given_up >= process_start
 
 
 def login_begun(
@@ -150,24 +152,24 @@ def logged_in(
     )
 
 
-def login_failed(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
+def login_failed(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     """Return a session whose login has failed: it logs in again later, or no more."""
-    return _resting(identity, why, failures=identity.failures + 1, now=now, policy=policy)
+    return _resting(identity, cause, failures=identity.failures + 1, now=now, policy=policy)
 
 
-def login_put_off(identity: Identity, *, until: datetime) -> Identity:
+def login_deferred(identity: Identity, *, not_before: datetime) -> Identity:
     """Return a session whose login failed because of our uplink or a proxy."""
-    return replace(_released(identity), not_before=until)
+    return replace(_released(identity), not_before=not_before)
 
 
-def retired(identity: Identity, why: str, *, now: datetime, policy: LoginPolicy) -> Identity:
+def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
     """Return a session that was logged out or banned, without its useless cookies.
 
     If there was no sign that its login worked, this counts as a failed login.
     """
     failures = 0 if identity.score else identity.failures + 1
     logged_out = replace(identity, cookies={}, headers=())
-    return _resting(logged_out, why, failures=failures, now=now, policy=policy)
+    return _resting(logged_out, cause, failures=failures, now=now, policy=policy)
 
 
 def moved(identity: Identity, *, proxy: str | None) -> Identity:
@@ -175,7 +177,7 @@ def moved(identity: Identity, *, proxy: str | None) -> Identity:
     return replace(identity, fence=identity.fence + 1, proxy=proxy)
 
 
-def replaced(identity: Identity, why: str, *, proxy: str | None, logs_in: bool) -> Identity:
+def replaced(identity: Identity, cause: str, *, proxy: str | None, logs_in: bool) -> Identity:
     """Return a new session in place of one that was banned, or retired without a login.
 
     It keeps only the old one's name. Its count of failed logins is 0.
@@ -185,7 +187,7 @@ def replaced(identity: Identity, why: str, *, proxy: str | None, logs_in: bool) 
         fence=identity.fence + 1,
         state=IdentityState.RETIRED if logs_in else IdentityState.READY,
         proxy=proxy,
-        reason=why,
+        reason=cause,
     )
 
 
@@ -204,5 +206,5 @@ def _resting(
         reason=cause,
         failures=failures,
         not_before=now + wait if failures > 1 else None,
-        given_up=now if failures >= policy.most else None,
+        given_up=now if failures >= policy.max_failures else None,
     )

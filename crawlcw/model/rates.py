@@ -94,22 +94,22 @@ class Span:
     """The work of one worker between two points."""
 
     worker: str
-    since: datetime
-    until: datetime
+    start: datetime
+    end: datetime
     vitals: Vitals  #: the state at the end of the span, and the counts within it
 
     @property
     def seconds(self) -> float:
         """Its length in seconds; more than 0."""
-        return (self.until - self.since).total_seconds()
+        return (self.end - self.start).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
     """The work of all workers in one slot of a chart."""
 
-    since: datetime
-    until: datetime
+    start: datetime
+    end: datetime
     finished: float = 0.0  #: a span that extends beyond the slot counts in part
     failed: float = 0.0
     ignored: float = 0.0
@@ -120,7 +120,7 @@ class Slot:
 
     def add(self, span: Span) -> None:
         """Count the part of a span that is within the slot."""
-        overlap = min(self.until, span.until) - max(self.since, span.since)
+        overlap = min(self.end, span.end) - max(self.start, span.start)
         share, vitals = overlap.total_seconds() / span.seconds, span.vitals
         self.finished += share * vitals.finished
         self.failed += share * vitals.failed
@@ -133,12 +133,12 @@ def minute_of(moment: datetime) -> datetime:
     return moment.replace(second=0, microsecond=0)
 
 
-def first_read(since: datetime) -> datetime:
-    """Return the time of the first point that `spans` needs for *since*."""
-    return since - _LONGEST_STEP
+def first_read(start: datetime) -> datetime:
+    """Return the time of the first point that `spans` needs for *start*."""
+    return start - _LONGEST_STEP
 
 
-def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[Span]:
+def spans(points: Iterable[Point], *, start: datetime, end: datetime) -> list[Span]:
     """Return the spans between the points of each worker that end in [since, until).
 
     The points are those from `first_read` on, in any order. The spans are sorted by their
@@ -149,17 +149,17 @@ def spans(points: Iterable[Point], *, since: datetime, until: datetime) -> list[
     for _, of_worker in groupby(ordered, key=lambda point: point.worker):
         worker_points = [*of_worker]
         started_at = worker_points[0].started
-        if started_at >= first_read(since):
-            start = Point(
+        if started_at >= first_read(start):
+            first_point = Point(
                 worker=worker_points[0].worker, started=started_at, time=started_at, vitals=Vitals()
             )
-            worker_points.insert(0, start)
+            worker_points.insert(0, first_point)
         span_list += [
             _span(previous_point, next_point)
             for previous_point, next_point in pairwise(worker_points)
-            if since <= next_point.time < until and next_point.time > previous_point.time
+            if start <= next_point.time < end and next_point.time > previous_point.time
         ]
-    return sorted(span_list, key=lambda span: (span.until, span.worker))
+    return sorted(span_list, key=lambda span: (span.end, span.worker))
 
 
 def _span(previous_point: Point, next_point: Point) -> Span:
@@ -169,31 +169,30 @@ def _span(previous_point: Point, next_point: Point) -> Span:
     }
     vitals = replace(new_vitals, **differences)
     return Span(
-        worker=next_point.worker, since=previous_point.time, until=next_point.time, vitals=vitals
+        worker=next_point.worker, start=previous_point.time, end=next_point.time, vitals=vitals
     )
 
 
 def slots(
-    found: Iterable[Span], *, since: datetime, until: datetime, step: timedelta
+    all_spans: Iterable[Span], *, start: datetime, end: datetime, step: timedelta
 ) -> list[Slot]:
     """Return the work of all workers in each *step* of [since, until), for a chart.
 
     The result has every step, even one without any page; the last one may be shorter.
     """
-    number = -((since - until) // step)
+    number = -((start - end) // step)
     row = [
-        Slot(since=since + n * step, until=min(since + (n + 1) * step, until))
-        for n in range(number)
+        Slot(start=start + n * step, end=min(start + (n + 1) * step, end)) for n in range(number)
     ]
     latest: list[dict[str, Span]] = [{} for _ in row]
-    for span in found:
-        first_slot = max((span.since - since) // step, 0)
+    for span in all_spans:
+        first_slot = max((span.start - start) // step, 0)
         # A span that ends exactly at the start of a slot does not count in it.
-        end_slot = min(-((since - span.until) // step), number)
+        end_slot = min(-((start - span.end) // step), number)
         for n in range(first_slot, end_slot):
             row[n].add(span)
             latest_span = latest[n].get(span.worker)
-            if latest_span is None or latest_span.until < span.until:
+            if latest_span is None or latest_span.end < span.end:
                 latest[n][span.worker] = span
     for slot, workers in zip(row, latest, strict=True):
         slot.workers = len(workers)

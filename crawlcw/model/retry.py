@@ -51,7 +51,7 @@ class RetryPolicy:
     kept_errors: int = KEPT_ERRORS  #: the number of last errors that a task keeps
     statuses: Collection[int] = RETRY_STATUSES  #: those that may be different next time
 
-    def with_own(self, options: RequestOptions) -> "RetryPolicy":
+    def with_options(self, options: RequestOptions) -> "RetryPolicy":
         """Return the policy for a task with the *options* of its request."""
         return replace(
             self,
@@ -125,10 +125,10 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
     return tuple(sorted(numbers))
 
 
-def format_statuses(found: Iterable[int]) -> str:
+def format_statuses(codes: Iterable[int]) -> str:
     """Return statuses as a user would write them: `404,500-599`, `none`."""
     spans: list[list[int]] = []
-    for status in sorted(found):
+    for status in sorted(codes):
         if spans and status == spans[-1][1] + 1:
             spans[-1][1] = status
         else:

@@ -79,14 +79,14 @@ def text_of(error: BaseException) -> str:
         return ""
 
 
-def format_traceback(error: BaseException, *, own: tuple[str, ...]) -> str:
-    """Return the traceback of *error* without our *own* first frames, which the user cannot change.
+def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> str:
+    """Return the traceback of *error* without our first frames, which the user cannot change.
 
-    *own* are prefixes of the names of files whose first frames are dropped. For a `SpiderError`,
-    whose text names the mistake, only the user's frames remain; without any the result is empty.
+    *own_prefixes* are those of the names of our files. For a `SpiderError`, whose text names the
+    mistake, only the user's frames remain; without any the result is empty.
     """
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own_prefixes):
         frames = frames.tb_next
     if isinstance(error, SpiderError):
         user_frames = [
@@ -104,17 +104,19 @@ def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException
     return "".join(["Traceback (most recent call last):\n", *lines])
 
 
-def where(error: BaseException, *, own: tuple[str, ...], function: Callable[..., Any]) -> str:
+def where(
+    error: BaseException, *, own_prefixes: tuple[str, ...], function: Callable[..., Any]
+) -> str:
     """Return the innermost file and line of *error*'s frames in the file of *function*.
 
-    If there is no such frame, return those of the innermost frame that is not our *own*.
+    If there is no such frame, return those of the innermost frame outside of *own_prefixes*.
     """
     unwrapped = inspect.unwrap(function)  # may be a callable object
     code = getattr(unwrapped, "__code__", getattr(type(unwrapped).__call__, "__code__", None))
     position = innermost = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
-        if file.startswith(own):
+        if file.startswith(own_prefixes):
             continue
         innermost = f"{file}:{line}"
         if code is not None and file == code.co_filename:

@@ -48,7 +48,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def seen(state: StoredState | None) -> dict[str, Any]:
+def visible_values(state: StoredState | None) -> dict[str, Any]:
     """Return the values of a state, including pending numbers."""
     if state is None:
         return {}
@@ -215,9 +215,9 @@ class History:
         self._writing, self._outside = [*pages], None
         return self._with(self._writing, revision=self.stored.revision + 1)
 
-    def wrote(self, after: StoredState) -> None:
+    def wrote(self, new_state: StoredState) -> None:
         """Record that the ledger has stored the result of `next`."""
-        self._take(after)
+        self._take(new_state)
         for page in self._writing:
             if self._pages.get(page.run) is not page:
                 self._rebuild()  # the page was undone during the write
@@ -248,7 +248,7 @@ class History:
 
     def _rebuild(self) -> None:
         pages = sorted(self._pages.values(), key=lambda page: not page.has_ended)
-        self.view = seen(self._with(pages, revision=self.stored.revision))
+        self.view = visible_values(self._with(pages, revision=self.stored.revision))
         self._size = sum(len(name) + 8 + size(value) for name, value in self.view.items())
 
     def _show(self, name: str, value: Any) -> None:

@@ -22,10 +22,10 @@ class Standstill:
     paused_since: datetime | None = None  #: when the user paused it
     down_since: datetime | None = None  #: since when this machine's network is down
     hosts: int = 0  #: the number of resting hosts
-    until: datetime | None = None  #: when the first of them ends its rest, or a task is due
-    why: str = ""  #: why that host rests, such as `429, Retry-After`
-    proxies: str = ""  #: the failure of the proxies, if all of them rest, until `until`
-    others: bool = False  #: other workers have the due tasks
+    ends_at: datetime | None = None  #: when the first of them ends its rest, or a task is due
+    cause: str = ""  #: why that host rests, such as `429, Retry-After`
+    proxies: str = ""  #: the failure of the proxies, if all of them rest, until `ends_at`
+    others_have_tasks: bool = False  #: other workers have the due tasks
     start: bool = False  #: the spider's `start` has not ended, and no other task remains
 
     @classmethod
@@ -33,7 +33,7 @@ class Standstill:
         """Return the standstill from fields of another process, with times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
-            for name in ("paused_since", "down_since", "until")
+            for name in ("paused_since", "down_since", "ends_at")
             if fields[name] is not None
         }
         return cls(**{**fields, **times})
@@ -44,18 +44,18 @@ class Standstill:
             return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume NAME`"
         if self.down_since is not None:
             return f"the network has been down since {_time_of_day(self.down_since)}; trying again"
-        if self.proxies and self.until is not None:
-            return f"no proxy is usable until {_time_of_day(self.until)}: {self.proxies}"
-        if self.hosts and self.until is not None:
+        if self.proxies and self.ends_at is not None:
+            return f"no proxy is usable until {_time_of_day(self.ends_at)}: {self.proxies}"
+        if self.hosts and self.ends_at is not None:
             hosts = "1 host rests" if self.hosts == 1 else f"{self.hosts:,} hosts rest, the first"
-            suffix = f": {self.why}" if self.why else ""
-            return f"{hosts} until {_time_of_day(self.until)}{suffix}"
-        if self.others:
+            suffix = f": {self.cause}" if self.cause else ""
+            return f"{hosts} until {_time_of_day(self.ends_at)}{suffix}"
+        if self.others_have_tasks:
             return "waiting for other workers"
         if self.start:
             return "waiting for the next request of start()"
-        if self.until is not None:
-            return f"nothing is due before {_time_of_day(self.until)}"
+        if self.ends_at is not None:
+            return f"nothing is due before {_time_of_day(self.ends_at)}"
         return ""
 
     def fields(self) -> dict[str, object]:
@@ -68,9 +68,9 @@ class Standstill:
         if self.proxies:
             fields |= {"proxies": self.proxies}
         elif self.hosts:
-            fields |= {"hosts_resting": self.hosts, "why": self.why}
-        if self.until is not None:
-            fields |= {"until": iso_time(self.until)}
+            fields |= {"hosts_resting": self.hosts, "cause": self.cause}
+        if self.ends_at is not None:
+            fields |= {"ends_at": iso_time(self.ends_at)}
         return fields
 
 
@@ -91,7 +91,7 @@ def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
 def _both(first: Standstill, second: Standstill) -> Standstill:
     network_failures = [wait.down_since for wait in (first, second) if wait.down_since is not None]
     # Choose the first rest of a host; only without one, the next due task.
-    waits_by_end = [(wait.until, wait) for wait in (first, second) if wait.until is not None]
+    waits_by_end = [(wait.ends_at, wait) for wait in (first, second) if wait.ends_at is not None]
     rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
     _, earliest = min(rests, key=lambda pair: pair[0], default=(None, Standstill()))
     pauses = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
@@ -100,7 +100,7 @@ def _both(first: Standstill, second: Standstill) -> Standstill:
         paused_since=min(pauses, default=None),
         down_since=min(network_failures, default=None),
         hosts=first.hosts + second.hosts,
-        others=first.others or second.others,
+        others_have_tasks=first.others_have_tasks or second.others_have_tasks,
         start=first.start or second.start,
     )
 
@@ -114,11 +114,11 @@ class Rests:
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._resting: dict[str, tuple[datetime, str]] = {}
 
-    def note(self, host: str, *, until: datetime, why: str) -> None:
-        """Record that *host* rests *until* a time of the ledger; *why* is a short text."""
+    def note(self, host: str, *, rest_end: datetime, cause: str) -> None:
+        """Record that *host* rests until *rest_end*, a time of the ledger, with a short *cause*."""
         current_rest = self._resting.get(host)
-        if current_rest is None or current_rest[0] < until:
-            self._resting[host] = (until, why)
+        if current_rest is None or current_rest[0] < rest_end:
+            self._resting[host] = (rest_end, cause)
         if len(self._resting) > MOST_RESTS:
             latest = sorted(self._resting.items(), key=lambda pair: pair[1][0])
             self._resting = dict(latest[-(MOST_RESTS // 2) :])
@@ -133,11 +133,11 @@ class Rests:
         down_since = self.network_down_since
         if down_since is None and (proxy_failure := self.proxies_away()) is not None:
             wait, cause = proxy_failure
-            return Standstill(until=now + timedelta(seconds=wait), proxies=cause)
+            return Standstill(ends_at=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
             return Standstill(down_since=down_since)
         rest_end, cause = min(self._resting.values())
-        return Standstill(down_since=down_since, hosts=number, until=rest_end, why=cause)
+        return Standstill(down_since=down_since, hosts=number, ends_at=rest_end, cause=cause)
 
 
 def failure_text(

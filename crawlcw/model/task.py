@@ -91,9 +91,9 @@ class RequestOptions:
         }
 
     @classmethod
-    def from_document(cls, found: Mapping[str, Any]) -> Self:
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Return the options from the result of `to_document`."""
-        return cls(**{name: _unchanging(found.get(name)) for name in _NAMES})
+        return cls(**{name: _unchanging(document.get(name)) for name in _NAMES})
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
@@ -168,7 +168,7 @@ class ChangedTask(Task):
 
     changed: datetime
 
-    def before(self, moment: datetime) -> "ChangedTask":
+    def capped_at(self, moment: datetime) -> "ChangedTask":
         """Return the task with *changed* no later than *moment*."""
         return self if self.changed <= moment else replace(self, changed=moment)
 

@@ -101,7 +101,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 #: The status after an event that has only one result.
-_AFTER = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
+_ONLY_RESULT = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
 
 #: The fields that a task has only during a lease.
 LOCK = ("lock", "lock_time")
@@ -223,19 +223,19 @@ class BulkChange:
 
     event: Event
     from_statuses: tuple[Status, ...]  #: only tasks with one of these
-    to: Status
+    to_status: Status
     from_reason: Reason | None = None  #: only tasks with this reason; None: with any
     resets: tuple[str, ...] = ()  #: counters that begin at 0 again
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
     raises_fence: bool = False  #: pages and claims that were read before become invalid
     wakes_hosts: bool = False  #: make the hosts of a spider's pages ready for the tasks
     ends_leases: bool = False  #: only expired leases; `quarantine_fence` becomes at least 0
-    of_held: "BulkChange | None" = None  #: the same for leased tasks; None: they do not change
+    for_leased: "BulkChange | None" = None  #: the same for leased tasks; None: they do not change
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
         """The change, and any change of leased tasks: their statuses differ."""
-        return (self,) if self.of_held is None else (self, self.of_held)
+        return (self,) if self.for_leased is None else (self, self.for_leased)
 
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
@@ -245,10 +245,10 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         new_status for status in from_statuses for new_status in TABLE[status, event]
     }
     free_statuses = tuple(status for status in from_statuses if status is not Status.PROCESSING)
-    change = BulkChange(event=event, from_statuses=free_statuses, to=target_status, **fields)
+    change = BulkChange(event=event, from_statuses=free_statuses, to_status=target_status, **fields)
     if Status.PROCESSING not in from_statuses:
         return change
-    held_change = replace(
+    leased_change = replace(
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
@@ -256,19 +256,23 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         raises_fence=True,
         ends_leases=True,
     )
-    return replace(change, of_held=held_change)
+    return replace(change, for_leased=leased_change)
 
 
 #: Counters to reset, as if the task was never tried.
-_TRIED = ("retry", "lost")
+_ATTEMPT_COUNTERS = ("retry", "lost")
 #: The change of `retry-failed`; for ignored tasks only if `retries` allows it.
-RETRY = _bulk(Event.RETRY, resets=_TRIED, wakes_hosts=True)
+RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
 #: Tasks that no worker may work on any more.
 WITHDRAW = _bulk(Event.WITHDRAW)
 #: Tasks to do again, possibly in another stage. A claim based on the old state must fail, hence
 #: the new fence. The validators are dropped, because a 304 would leave the page unparsed.
 REOPEN = _bulk(
-    Event.REOPEN, resets=_TRIED, forgets=("visit", "revisit"), raises_fence=True, wakes_hosts=True
+    Event.REOPEN,
+    resets=_ATTEMPT_COUNTERS,
+    forgets=("visit", "revisit"),
+    raises_fence=True,
+    wakes_hosts=True,
 )
 #: Changed pages with these statuses are reopened; ignored ones only for one of the reasons. None:
 #: for any reason.
@@ -277,9 +281,11 @@ REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.IGNORED: RETRIED_REASONS,
 }
 #: Pages to visit again; their items stay until the visit.
-REVISIT = _bulk(Event.REVISIT, resets=_TRIED, raises_fence=True, wakes_hosts=True)
+REVISIT = _bulk(Event.REVISIT, resets=_ATTEMPT_COUNTERS, raises_fence=True, wakes_hosts=True)
 #: Links that were too deep, if the crawl now goes deeper or a shorter path was found.
-ADMIT = _bulk(Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, resets=_TRIED, wakes_hosts=True)
+ADMIT = _bulk(
+    Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, resets=_ATTEMPT_COUNTERS, wakes_hosts=True
+)
 #: Tasks that wait for a given-up host.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
 #: One claim of many new tasks; the ledger adds the lease, which differs between claims.
@@ -309,7 +315,7 @@ def claim(
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     return Change(
         event=event,
-        status=_AFTER[task.status, event],
+        status=_ONLY_RESULT[task.status, event],
         due=now + lease,
         update_time=now,
         lock=token,
@@ -333,7 +339,7 @@ def losses(task: Task) -> int:
 
 
 def is_alone(lease: Lease) -> bool:
-    """Return whether the worker has begun with a lease alone, for leases of `Leases.held`."""
+    """Return whether the worker has begun with a lease alone, for leases of `Leases.leases_of`."""
     return lease.task.quarantine_fence == lease.fence
 
 
@@ -359,7 +365,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     """Return the change of a task that is not claimed, because it has crashed another worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
-        status = _AFTER[task.status, Event.ABANDON]
+        status = _ONLY_RESULT[task.status, Event.ABANDON]
         message = f"{lost} workers crashed while they ran it alone, "
         message += f"the last one was {task.lock}"
     else:
@@ -392,7 +398,7 @@ def settle(
         case Moved():
             change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
         case Unchanged():
-            status = _AFTER[Status.PROCESSING, Event.CONFIRM]
+            status = _ONLY_RESULT[Status.PROCESSING, Event.CONFIRM]
             finished = _finished(lease, outcome, now=now)
             change = replace(finished, event=Event.CONFIRM, status=status, items=None)
         case Succeeded():
@@ -409,7 +415,7 @@ def settle(
 def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
     return Change(
         event=Event.FINISH,
-        status=_AFTER[Status.PROCESSING, Event.FINISH],
+        status=_ONLY_RESULT[Status.PROCESSING, Event.FINISH],
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -431,7 +437,7 @@ def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
     # Each stage counts its attempts from 0.
     return Change(
         event=Event.ADVANCE,
-        status=_AFTER[Status.PROCESSING, Event.ADVANCE],
+        status=_ONLY_RESULT[Status.PROCESSING, Event.ADVANCE],
         due=now + outcome.delay,
         update_time=now,
         fence=lease.fence,
@@ -469,7 +475,7 @@ def _failed(
     wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
     return Change(
         event=event,
-        status=_AFTER[Status.PROCESSING, event],
+        status=_ONLY_RESULT[Status.PROCESSING, event],
         due=now + wait if tries_again else None,
         update_time=now,
         fence=lease.fence,
@@ -498,7 +504,7 @@ def _failed(
 def release(lease: Lease, *, now: datetime) -> Settlement:
     """Decide the return of the task to its former status, without an attempt and with its `due`.
 
-    `put_off` may have set a later `due` in the lease's task.
+    `deferred_lease` may have set a later `due` in the lease's task.
     """
     task = lease.task
     status, due = task.status, task.due
@@ -543,7 +549,7 @@ def reparse(
     fetched = task.update_time if task.visit is None else task.visit.changed
     change = Change(
         event=Event.REPARSE,
-        status=_AFTER[task.status, Event.REPARSE],
+        status=_ONLY_RESULT[task.status, Event.REPARSE],
         update_time=moment,
         # As for a claim: blobs of the items have this fence, and no other outcome matches now.
         fence=task.fence + 1,
@@ -561,9 +567,9 @@ def reparse(
     return Settlement(lease=unheld_lease, change=change)
 
 
-def put_off(lease: Lease, *, until: datetime) -> Lease:
+def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
     """Return *lease* changed so that its release makes the task due at *until*."""
-    return replace(lease, task=replace(lease.task, due=until))
+    return replace(lease, task=replace(lease.task, due=due))
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:

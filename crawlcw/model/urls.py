@@ -321,7 +321,7 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
     if "@" in origin:
         origin = f"{origin[: origin.index(':')]}://{origin.rpartition('@')[2]}"
         href = origin + path_and_query
-    parsed_origin = _place(origin)
+    parsed_origin = _parse_origin(origin)
     if parsed_origin is None:
         return Refusal(Reason.URL_INVALID, _mistake(text, " has no host or no valid port"))
     if parsed_origin.ends_in_number and not _is_spelled_out(parsed_origin.name, text, base):
@@ -334,7 +334,7 @@ def _parsed(text: str, base: str | None) -> Location | Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Origin:
     """The scheme and the authority of addresses."""
 
     origin: str  #: in the form of identities, without the dot of the root
@@ -344,7 +344,7 @@ class _Place:
 
 
 @lru_cache(maxsize=1 << 12)
-def _place(origin: str) -> _Place | None:
+def _parse_origin(origin: str) -> _Origin | None:
     """Return the place of an origin that Ada has serialised; None if no connection is possible."""
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
@@ -356,7 +356,7 @@ def _place(origin: str) -> _Place | None:
         return None
     host = f"{host_name}{port}"
     ends_in_number = _ENDS_IN_A_NUMBER.search(host_name) is not None
-    return _Place(f"{scheme}://{host}", host, name, ends_in_number)
+    return _Origin(f"{scheme}://{host}", host, name, ends_in_number)
 
 
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:

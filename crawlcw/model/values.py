@@ -209,17 +209,17 @@ def size(value: object) -> int:
     return 8
 
 
-def cleaned_item(thing: object) -> dict[str, Any]:
+def cleaned_item(item: object) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary.
 
-    Raises `InvalidItemError` if *thing* is not a mapping, a dataclass, an attrs or a
+    Raises `InvalidItemError` if *item* is not a mapping, a dataclass, an attrs or a
     pydantic object, and for a value of an unknown type.
     """
-    fields = thing if type(thing) is dict else parts(thing)
+    fields = item if type(item) is dict else parts(item)
     if fields is None:
-        is_iterable = isinstance(thing, Iterable) and not isinstance(thing, str | bytes)
+        is_iterable = isinstance(item, Iterable) and not isinstance(item, str | bytes)
         raise InvalidItemError(
-            f"{type(thing).__name__} is not an item: "
+            f"{type(item).__name__} is not an item: "
             "yield a dict, a dataclass, an attrs or pydantic object, or a Request"
             + ("; use `yield from` for a collection of them" if is_iterable else "")
         )

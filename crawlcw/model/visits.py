@@ -63,20 +63,20 @@ class RevisitPolicy:
     longest: timedelta = timedelta(days=30)  #: the maximum interval of `ADAPTIVE`
 
     def interval(
-        self, asked: float | str | None, before: Visit | None, *, changed: bool
+        self, requested: float | str | None, previous: Visit | None, *, changed: bool
     ) -> timedelta | None:
         """Return the time from this visit to the next one; None: there is no next one.
 
-        *asked* is the option of the request, which overrides the settings; *before* is the
+        *requested* is the option of the request, which overrides the settings; *previous* is the
         previous visit. With `ADAPTIVE` the interval is halved if the page has *changed*, and
         grows by half if it has not, within the bounds.
         """
-        recurrence_rule = self.recurrence if asked is None else recurrence(asked)
+        recurrence_rule = self.recurrence if requested is None else recurrence(requested)
         if isinstance(recurrence_rule, timedelta):
             return recurrence_rule
         if recurrence_rule == NEVER:
             return None
-        last_interval = None if before is None else before.interval
+        last_interval = None if previous is None else previous.interval
         if last_interval is None:
             new_interval = _FIRST
         else:

@@ -108,7 +108,7 @@ class Api:
             responses.RejectedTask(key=task.url, error=printable(reason))
             for task, reason in result.rejected
         ]
-        return responses.Created(new=result.new, existing=result.known, rejected=rejected)
+        return responses.Created(new=result.new, existing=result.existing, rejected=rejected)
 
     @_operation("POST", "/claim_task", accepts=requests.ClaimTask, returns=responses.ClaimedTasks)
     async def claim_task(
@@ -187,7 +187,7 @@ class Api:
             total=counts.total,
             counts=responses.Counts(**counts.by_name()),
             reasons=await self.tracker.reasons(),
-            next_due=await self.tracker.ledger.queries.horizon(),
+            next_due=await self.tracker.ledger.queries.next_due(),
         )
 
 

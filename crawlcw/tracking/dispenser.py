@@ -136,7 +136,7 @@ class Dispenser:
             stages = self._tracker.use_case.stored_stages(names.stage(entry) for entry in stages)
         await self._follow_policy()
         expires_at = self._ledger.now() + self.ttl
-        held_leases = await self._ledger.leases.held(task_holder)
+        held_leases = await self._ledger.leases.leases_of(task_holder)
         kept_leases = await self._trim(held_leases, limit) if request is None else held_leases
         leases = await self._begin_quarantined(await self._renew(kept_leases))
         if request is None or not leases:
@@ -147,7 +147,7 @@ class Dispenser:
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
         """Return those of the keys that the worker still holds: `finish` would accept them now."""
-        held_leases = await self._ledger.leases.held(holder_name(worker))
+        held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
@@ -157,7 +157,7 @@ class Dispenser:
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
         """Renew like `touch`; return the keys of the tasks that the worker still holds."""
         await self._follow_policy()
-        held_leases = await self._ledger.leases.held(holder_name(worker))
+        held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         wanted_keys = None if keys is None else frozenset(keys)
         chosen_leases = [
             lease for lease in held_leases if wanted_keys is None or lease.task.url in wanted_keys
@@ -273,7 +273,7 @@ class Dispenser:
             withdrawn_filter = TaskFilter(
                 statuses=(Status.IGNORED,),
                 reason=Reason.WITHDRAWN,
-                until=started_at,
+                changed_before=started_at,
                 ids=list(priority_by_id),
             )
             reopened += await ledger.admin.reopen(withdrawn_filter)
@@ -286,7 +286,7 @@ class Dispenser:
         )
 
     async def _withdraw_others(self, pool_ids: set[bytes], started_at: datetime) -> int:
-        waiting_filter = TaskFilter(statuses=WAITING, until=started_at)
+        waiting_filter = TaskFilter(statuses=WAITING, changed_before=started_at)
         records = self._ledger.queries.walk(waiting_filter)
         withdrawn_ids = [
             record.task.id async for record in records if record.task.id not in pool_ids

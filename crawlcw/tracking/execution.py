@@ -124,7 +124,7 @@ class Execution:
         if isinstance(exception, EscapedError):
             exception = exception.error
         message = describe_error(exception) if exception else str(error)
-        traceback = format_traceback(exception, own=_OUR_FRAMES) if exception else None
+        traceback = format_traceback(exception, own_prefixes=_OUR_FRAMES) if exception else None
         await self._end(Fail(error=message, may_retry=may_retry), traceback=traceback)
 
     async def ignore(self, message: str) -> None:

@@ -111,7 +111,7 @@ class Tasks:
             record_by_id |= {
                 row.task.id: row
                 for row in await self.ledger.queries.find(
-                    stage_filter, limit=limit + 1, after=position
+                    stage_filter, limit=limit + 1, cursor=position
                 )
             }
         newest = heapq.nlargest(limit + 1, record_by_id.values(), key=_cursor_key)
@@ -264,9 +264,9 @@ class Tasks:
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
         # A repeated call must not change tasks that change from now on.
-        changed_before = task_filter.until or self.ledger.now() + MILLISECOND
+        changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
-            replace(task_filter, until=changed_before), stage=stage, anew=anew
+            replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew
         )
         self.tasks_due.set()
         return count
@@ -287,8 +287,10 @@ def _task_filter(
     return TaskFilter(
         statuses=parse_statuses(status),
         reason=None if reason is None else _parse_reason(reason),
-        since=None if changed_since is None else _to_utc("changed_since", changed_since),
-        until=None if changed_before is None else _to_utc("changed_before", changed_before),
+        changed_since=None if changed_since is None else _to_utc("changed_since", changed_since),
+        changed_before=None
+        if changed_before is None
+        else _to_utc("changed_before", changed_before),
     )
 
 

@@ -295,7 +295,7 @@ class Tracker(Tasks):
         grace_start = self.session.retry.grace_since(now)
         processing = task.status is Status.PROCESSING
         if processing and (due_at > now or ended_since(task, grace_start)):
-            raise TaskLockedError(key, holder=views.holder_of(task) or "", until=due_at)
+            raise TaskLockedError(key, holder=views.holder_of(task) or "", expires=due_at)
         if due_at > now:
             raise TaskNotDueError(key, due=due_at)
 
@@ -303,7 +303,7 @@ class Tracker(Tasks):
         task_filter = TaskFilter(
             statuses=(record.task.status,),
             ids=(record.task.id,),
-            until=record.task.update_time + MILLISECOND,
+            changed_before=record.task.update_time + MILLISECOND,
         )
         new_stage = keys.stage(stage) if stage else None
         await self.ledger.admin.reopen(task_filter, stage=new_stage)

@@ -136,7 +136,7 @@ class Worker:
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
-        ledger = await self._session.raw_ledger.another()
+        ledger = await self._session.raw_ledger.reconnected()
         await self._session.abandon(ledger)
 
     def stuck_in(self) -> str:
@@ -214,7 +214,7 @@ class Worker:
         return True
 
     async def _horizon(self) -> datetime | None:
-        return await self._ledger.queries.horizon(enough=self._ledger.now())
+        return await self._ledger.queries.next_due(due_by=self._ledger.now())
 
     async def _wait_for_due(self, horizon: datetime | None) -> None:
         """Pause until other tasks may be due: tasks that are due now are not for this worker.

@@ -197,7 +197,7 @@ def test_an_error_of_a_node_that_is_taken_for_a_selector_says_what_to_write(writ
     with pytest.raises(Exception) as caught:  # AttributeError, or selectolax's own
         written(page("<h1>Tea</h1>").css("h1"))
 
-    said = Raised.by(caught.value, own=(__file__,), function=written).message
+    said = Raised.by(caught.value, own_prefixes=(__file__,), function=written).message
     assert "response.selector.css()" in said
     assert "`crawlcw check`" in said
 

@@ -239,10 +239,10 @@ def test_the_progress_says_until_when_its_hosts_rest_and_why(ledger_url: str, tm
     assert ends == [0, 0]
     for line in lines:
         resting = line["standstill"]
-        assert (resting["hosts_resting"], resting["why"]) == (1, "429, Retry-After"), line
-        left = datetime.fromisoformat(resting["until"]) - datetime.now(UTC)
+        assert (resting["hosts_resting"], resting["cause"]) == (1, "429, Retry-After"), line
+        left = datetime.fromisoformat(resting["ends_at"]) - datetime.now(UTC)
         assert timedelta(minutes=4) < left < timedelta(minutes=6)
-        local = datetime.fromisoformat(resting["until"]).astimezone()
+        local = datetime.fromisoformat(resting["ends_at"]).astimezone()
         said = f"1 host rests until {local:%H:%M}: 429, Retry-After"
         assert resting["sentence"] == said
         assert line["message"].endswith(said)

@@ -63,7 +63,7 @@ async def test_a_key_that_is_added_a_thousand_times_at_once_is_one_task(
     )
 
     assert sum(each.new for each in added) == 1
-    assert sum(each.known for each in added) == 999
+    assert sum(each.existing for each in added) == 999
     assert (await tracker.counts()).total == 1
 
 

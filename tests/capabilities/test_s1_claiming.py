@@ -159,7 +159,7 @@ async def test_nobody_is_given_what_they_did_not_ask_for(tracker: Tracker, other
     await tracker.add_many([f"order-{n}" for n in range(10)])
     await fail(tracker, "order-0")
 
-    assert await other.ledger.leases.held(other.session.worker) == []
+    assert await other.ledger.leases.leases_of(other.session.worker) == []
     assert len(other.session.held) == 0
     assert len(await due_keys(other)) == 10
 

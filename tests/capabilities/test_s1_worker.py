@@ -68,7 +68,7 @@ def counted(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for facet, name in (
         (ledger.tasks, "page"),
         (ledger.leases, "claim"),
-        (ledger.queries, "horizon"),
+        (ledger.queries, "next_due"),
     ):
         monkeypatch.setattr(facet, name, noted(facet, name))
     return asked
@@ -180,7 +180,7 @@ async def test_nothing_is_lost_where_the_notices_break_off(
         asked = counted(tracker, monkeypatch)
         door = Door(tracker)
         async with Running(Worker(tracker, concurrency=2)):
-            await until(lambda: asked.count("horizon") >= 2)
+            await until(lambda: asked.count("next_due") >= 2)
             network.cut()
             await other.add("order-1")
             network.mend()

@@ -116,7 +116,7 @@ async def test_a_stream_is_added_chunk_by_chunk_and_never_held_as_a_whole(
     added = await tracker.add_many(links())
 
     assert ahead == [(500, 500), (500, 1000), (300, 1300)]
-    assert (added.new, added.known) == (1000, 300)
+    assert (added.new, added.existing) == (1000, 300)
 
 
 @pytest.mark.seed("2.6")

@@ -84,7 +84,7 @@ async def test_what_was_given_up_is_kept_for_review_and_never_comes_by_itself(
     dead = await tracker.find(status=Status.IGNORED)
 
     assert polls == [[]] * 50
-    assert await tracker.ledger.queries.horizon() is None
+    assert await tracker.ledger.queries.next_due() is None
     assert [(task.key, task.reason) for task in dead.tasks] == [("order-1", Reason.TASK_ERROR)]
     with pytest.raises(TaskIgnoredError):
         await finish(other, "order-1")

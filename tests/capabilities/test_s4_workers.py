@@ -48,7 +48,7 @@ def test_any_script_adds_while_workers_run(commands: Commands, use_cases: UseCas
 @pytest.mark.seed("4.9")
 async def test_drained_means_that_everything_is_finished_or_ignored(tracker: Tracker):
     async def drained() -> bool:
-        return await tracker.ledger.queries.horizon() is None
+        return await tracker.ledger.queries.next_due() is None
 
     assert await drained()
     await tracker.add("order-1")

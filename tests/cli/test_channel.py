@@ -16,7 +16,7 @@ def test_a_state_arrives_as_it_was_sent():
     stats.failures["timeout-read"] += 2
     stats.dropped.note("refused-scope", "http://b.example/")
     stats.hosts_given_up["https://a.example"] = "connect"
-    resting = Standstill(hosts=2, until=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), why="429")
+    resting = Standstill(hosts=2, ends_at=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), cause="429")
     counters = stats.counted()
     state = WorkerState(
         counters=counters, standstill=resting, released=6, finish_reason=FinishReason.STOPPED

@@ -731,7 +731,7 @@ async def test_a_line_says_why_nothing_moves():
     progress = Progress(crawl, clock=lambda: crawl.time)
     assert progress.fields()["standstill"] is None
 
-    crawl.standstill = Standstill(others=True)
+    crawl.standstill = Standstill(others_have_tasks=True)
 
     assert progress.line().endswith("eta -; waiting for other workers")
     assert progress.fields()["standstill"] == {"sentence": "waiting for other workers"}

@@ -461,8 +461,8 @@ def test_programs_have_the_same_by_json():
         "file": "spiders/old.py",
         "line": 5,
         "message": "allowed_domains -> allowed_hosts (guide spiders)",
-        "what": "allowed_domains",
-        "instead": "allowed_hosts",
+        "code": "allowed_domains",
+        "replacement": "allowed_hosts",
         "guide": "spiders",
     }
 

@@ -96,8 +96,8 @@ def drawn(seen: Look, *, height: int = 40, terminal: bool = True) -> str:
 def span(began: float, ended: float, finished: int) -> Span:
     return Span(
         worker="w",
-        since=START + began * MINUTE,
-        until=START + ended * MINUTE,
+        start=START + began * MINUTE,
+        end=START + ended * MINUTE,
         vitals=Vitals(finished=finished),
     )
 

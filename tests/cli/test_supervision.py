@@ -433,7 +433,7 @@ def test_suspended_workers_are_stopped_with_their_children_until_they_are_resume
 
 
 def test_a_crawl_stands_still_when_its_workers_that_have_not_ended_do(crawl):
-    resting = Standstill(hosts=1, until=datetime(2026, 1, 1, tzinfo=UTC), why="429")
+    resting = Standstill(hosts=1, ends_at=datetime(2026, 1, 1, tzinfo=UTC), cause="429")
 
     async def rests(worker):
         worker.says(standstill=resting)

@@ -778,11 +778,13 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     assert coordinator.standstill() == Standstill(), "the ledger has not been asked yet"
     running = asyncio.create_task(harness.until_it_ends(seconds=50))
     await asyncio.sleep(10)
-    assert coordinator.standstill() == Standstill(until=START + timedelta(seconds=100))
-    harness.causes.rests.note("b.example", until=ledger.now() + timedelta(seconds=5), why="503")
+    assert coordinator.standstill() == Standstill(ends_at=START + timedelta(seconds=100))
+    harness.causes.rests.note(
+        "b.example", rest_end=ledger.now() + timedelta(seconds=5), cause="503"
+    )
     standstill = coordinator.standstill()
     assert standstill is not None
-    assert (standstill.hosts, standstill.why) == (1, "503")
+    assert (standstill.hosts, standstill.cause) == (1, "503")
     harness.causes.rests.proxies_away = lambda: (1.0, "refused")
     standstill = coordinator.standstill()
     assert standstill is not None

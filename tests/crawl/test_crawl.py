@@ -34,7 +34,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason, Report
 from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Record, Status, Task
-from crawlcw.model.transitions import Settlement, put_off
+from crawlcw.model.transitions import Settlement, deferred_lease
 from crawlcw.testing import Replay, ReplayDownloader
 from tests.blame.virtual import run, virtual
 from tests.support.ledgers import LEASE, PatchedLedger, claimed_one, make_task, success
@@ -1184,7 +1184,7 @@ async def test_a_quarantined_page_keeps_others_waiting_for_moments_alone(ledger:
         await asyncio.sleep(LEASE.total_seconds() + 1)
     later = ledger.now() + timedelta(seconds=20)
     await ledger.outcomes.release(
-        [put_off(each, until=later) for each in await claimed_all(ledger)]
+        [deferred_lease(each, due=later) for each in await claimed_all(ledger)]
     )
     chain = {url: links(after) for url, after in itertools.pairwise([*quick, HOME])}
     web = Slowly({slow: "", doubtful: "", HOME: ""} | chain, seconds=1, those={slow: 100})
@@ -1801,7 +1801,7 @@ async def test_a_crawl_whose_loop_stands_still_gives_its_pages_back_from_another
     _, crawl, running = await begun(ledger)
 
     async def abandon() -> Report:
-        another = await ledger.another()
+        another = await ledger.reconnected()
         try:
             return await crawl.abandon(another, at_once=True)
         finally:
@@ -1849,9 +1849,9 @@ async def test_leases_are_renewed_for_as_long_as_a_page_takes(ledger: SqliteLedg
     web = Web({HOME: ""}, held=[HOME])
     running = asyncio.create_task(crawl_of(Books(), web, ledger, lease="1s").run())
     await web.reached.wait()
-    first = await ledger.queries.horizon()
+    first = await ledger.queries.next_due()
 
-    while await ledger.queries.horizon() == first:
+    while await ledger.queries.next_due() == first:
         await asyncio.sleep(0)
     web.go.set()
     report = await running
@@ -1882,9 +1882,9 @@ class Away(PatchedLedger):
             self.calls -= 1
             raise LedgerUnavailableError(f"{operation} was not answered")
 
-    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+    async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         self._answer("page_each")
-        return await self.real.tasks.page_each(wanted)
+        return await self.real.tasks.page_each(limit_by_host)
 
     async def claim(self, *arguments: Any, **options: Any) -> Any:
         self._answer("claim")
@@ -1900,7 +1900,7 @@ class Away(PatchedLedger):
 
     async def horizon(self, **options: Any) -> datetime | None:
         self._answer("horizon")
-        return await self.real.queries.horizon(**options)
+        return await self.real.queries.next_due(**options)
 
     async def counts(self) -> Any:
         self._answer("counts")

@@ -322,10 +322,8 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
     rest = host.state.not_before
     assert rest is not None
     assert fault is not None
-    assert fault.until is not None
-    assert fault.until >= rest + timedelta(seconds=1), (
-        "after the rest, and after two turns of others"
-    )
+    assert fault.due is not None
+    assert fault.due >= rest + timedelta(seconds=1), "after the rest, and after two turns of others"
     assert host.state.origins["http"].failures == 1
 
 

@@ -283,7 +283,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 host.poll()
             elif loan.id in self.offered:
                 expires = max(loan.expires, self.expiry(row)) if may_lend else loan.expires
-                row.loan = replace(loan, expires=expires, ended=not may_lend)
+                row.loan = replace(loan, expires=expires, is_closing=not may_lend)
                 host.loans[loan.id] = row.loan
             elif may_lend and lent is None and host.queue.active <= host.queue.allowed:
                 # Its slots are not in use here any more.
@@ -303,7 +303,7 @@ class FrontierMachine(RuleBasedStateMachine):
     def borrow(self, process: Process, names: list[str]) -> None:
         for name in names:
             loan, frontier = self.lent(name), process.frontier
-            if loan is None or loan.ended or frontier.borrowed or name in frontier.leased:
+            if loan is None or loan.is_closing or frontier.borrowed or name in frontier.leased:
                 continue
             host = frontier.borrow(self.rows[name].state.copy(), loan)
             host.open(crawl_delay=CRAWL_DELAYS.get(name, 0.0))
@@ -317,7 +317,7 @@ class FrontierMachine(RuleBasedStateMachine):
         is_same = loan is not None and loan.id == host.borrowed.id
         if loan is not None and is_same and host.phase is Phase.SERVING:
             host.extend(loan)
-        is_over = loan is None or not is_same or loan.ended or not host.is_healthy
+        is_over = loan is None or not is_same or loan.is_closing or not host.is_healthy
         if is_over and host.phase is not Phase.LEAVING:
             host.enter(Phase.LEAVING)
         if host.phase is Phase.LEAVING and not host.queue.active:

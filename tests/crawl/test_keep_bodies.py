@@ -15,7 +15,7 @@ from crawlcw.archive.bodies import read_stored
 from crawlcw.archive.records import Answer
 from crawlcw.ledger.protocol import TaskFilter
 from crawlcw.ledger_opening import open_ledger
-from crawlcw.model.spider_state import seen
+from crawlcw.model.spider_state import visible_values
 from crawlcw.model.task import Record, Status
 from crawlcw.testing import Replay, ReplayDownloader
 
@@ -67,7 +67,7 @@ async def found(ledger_url: str, url: str = HOME) -> Record:
 async def state(ledger_url: str) -> dict[str, Any]:
     ledger = await open_ledger(ledger_url, "pages")
     try:
-        return seen(await ledger.spider_state.read())
+        return visible_values(await ledger.spider_state.read())
     finally:
         await ledger.close()
 
@@ -145,7 +145,7 @@ async def test_a_body_that_is_cut_says_so(ledger_url: str, folder: Path, setting
 async def visited_again(answers: dict[str, Any], ledger_url: str, settings: Settings) -> Report:
     ledger = await open_ledger(ledger_url, "pages")
     task = (await found(ledger_url)).task
-    assert await ledger.admin.revisit(TaskFilter(ids={task.id}, until=ledger.now())) == 1
+    assert await ledger.admin.revisit(TaskFilter(ids={task.id}, changed_before=ledger.now())) == 1
     await ledger.close()
     return await crawled(answers, ledger_url, settings)
 
@@ -198,7 +198,7 @@ async def test_a_page_without_a_body_is_asked_for_as_a_whole(
     await crawled(page, ledger_url, replace(settings, keep_bodies=False))
     web = Asked(page)
     ledger = await open_ledger(ledger_url, "pages")
-    await ledger.admin.revisit(TaskFilter(until=ledger.now()))
+    await ledger.admin.revisit(TaskFilter(changed_before=ledger.now()))
     await ledger.close()
 
     report = await run_spider(Pages(), ledger=ledger_url, settings=settings, downloader=web)

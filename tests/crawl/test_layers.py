@@ -224,7 +224,7 @@ async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path:
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
             self.asked += 1
             if self.asked < 2:
-                raise Defer("not yet", until=timedelta(seconds=1))
+                raise Defer("not yet", due=timedelta(seconds=1))
             return await call_next(attempt, request)  # type: ignore[no-any-return]
 
     layer, web = Later(), ReplayDownloader({HOME: "page"})
@@ -249,7 +249,7 @@ async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path
     async def late(attempt: Any, request: Any, call_next: Any) -> Response:
         times[request.url].append(time.monotonic())
         if len(times[request.url]) < 2:
-            raise Defer("not yet", until=pages[request.url])
+            raise Defer("not yet", due=pages[request.url])
         return await call_next(attempt, request)  # type: ignore[no-any-return]
 
     spider = crawler(late, start_urls=[*pages])
@@ -262,8 +262,8 @@ async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"until": "soon"}, "Defer(until='soon') is neither a duration nor a time with a zone"),
-        ({"until": 5}, "Defer(until=5) is neither a duration nor a time with a zone"),
+        ({"due": "soon"}, "Defer(due='soon') is neither a duration nor a time with a zone"),
+        ({"due": 5}, "Defer(due=5) is neither a duration nor a time with a zone"),
         ({"until": datetime(2030, 1, 1)}, "is neither a duration nor a time with a zone"),  # noqa: DTZ001
         ({"until": timedelta.max}, "is more than 100 years ahead"),
         ({"until": datetime.max.replace(tzinfo=BAKER_ISLAND)}, "is more than 100 years ahead"),

@@ -84,7 +84,7 @@ class Patient:
     async def examined(self, **options: Any) -> Report:
         looked = await self.look()
         try:
-            report = await doctor.examine(looked, second_look=timedelta(0), **options)
+            report = await doctor.examine(looked, recheck_delay=timedelta(0), **options)
         finally:
             await looked.close()
         assert report is not None
@@ -147,7 +147,9 @@ async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     if request.param == "sqlite":
         path = tmp_path / "ledger.db"
         ledger: Ledger = await SqliteLedger.open(path, "books", clock=clock)
-        opened = OnSqlite(clock, ledger, lambda: SqliteLedger.look(path, "books", clock=clock))
+        opened = OnSqlite(
+            clock, ledger, lambda: SqliteLedger.open_existing(path, "books", clock=clock)
+        )
         opened.path = path
         await opened.fill()
         yield opened
@@ -159,7 +161,7 @@ async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         opened = OnMongodb(
             clock,
             ledger,
-            lambda: MongoLedger.look(place, "books", driver=request.param, clock=clock),
+            lambda: MongoLedger.open_existing(place, "books", driver=request.param, clock=clock),
         )
         with pymongo.MongoClient(uri) as client:
             opened.database = client[name]
@@ -172,7 +174,7 @@ async def patient(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 async def embedded(tmp_path: Path) -> AsyncIterator[OnSqlite]:
     clock, path = FakeClock(), tmp_path / "ledger.db"
     ledger = await SqliteLedger.open(path, "books", clock=clock)
-    opened = OnSqlite(clock, ledger, lambda: SqliteLedger.look(path, "books", clock=clock))
+    opened = OnSqlite(clock, ledger, lambda: SqliteLedger.open_existing(path, "books", clock=clock))
     opened.path = path
     await opened.fill()
     yield opened
@@ -183,7 +185,9 @@ async def embedded(tmp_path: Path) -> AsyncIterator[OnSqlite]:
 async def served(mongodb_uri: str, database_name: str) -> AsyncIterator[OnMongodb]:
     clock, place = FakeClock(), with_database(mongodb_uri, database_name)
     ledger = await MongoLedger.open(place, "books", clock=clock)
-    opened = OnMongodb(clock, ledger, lambda: MongoLedger.look(place, "books", clock=clock))
+    opened = OnMongodb(
+        clock, ledger, lambda: MongoLedger.open_existing(place, "books", clock=clock)
+    )
     with pymongo.MongoClient(mongodb_uri) as client:
         opened.database = client[database_name]
         await opened.fill()
@@ -301,7 +305,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
         await patient.ledger.leases.claim([task], worker=patient.worker, lease=LEASE, max_lost=3)
 
     looked = await patient.look()
-    report = await doctor.examine(Changing(looked, claim), repair=True, second_look=timedelta(0))
+    report = await doctor.examine(Changing(looked, claim), repair=True, recheck_delay=timedelta(0))
     await looked.close()
 
     assert report is not None
@@ -336,7 +340,7 @@ async def test_what_is_gone_at_the_second_look_is_not_reported(patient: Patient)
     looked = await patient.look()
     passing = Passing(looked, mend=lambda: patient.write(TODO, lock=None, lock_time=None))
 
-    report = await doctor.examine(passing, second_look=timedelta(0))
+    report = await doctor.examine(passing, recheck_delay=timedelta(0))
     await looked.close()
 
     assert report is not None
@@ -386,7 +390,7 @@ async def test_nothing_is_wrong_while_a_crawl_goes_on(ledger_url: str):
         await asyncio.sleep(0.02)
         looked = await open_for_inspection(ledger_url, "books")
         try:
-            if report := await doctor.examine(looked, second_look=timedelta(seconds=0.2)):
+            if report := await doctor.examine(looked, recheck_delay=timedelta(seconds=0.2)):
                 reports.append(report)
         finally:
             await looked.close()
@@ -525,7 +529,7 @@ async def test_a_damaged_file_is_found(embedded: OnSqlite):
 async def test_a_look_makes_nothing(tmp_path: Path):
     (tmp_path / "empty.db").touch()
 
-    looked = await SqliteLedger.look(tmp_path / "empty.db", "books")
+    looked = await SqliteLedger.open_existing(tmp_path / "empty.db", "books")
 
     assert await doctor.examine(looked) is None
     await looked.close()

@@ -31,9 +31,9 @@ def clock() -> FakeClock:
 @pytest.fixture(params=["sqlite", "pymongo"])
 def look(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Look:
     if request.param == "sqlite":
-        return lambda: SqliteLedger.look(tmp_path / "ledger.db", "orders", clock=clock)
+        return lambda: SqliteLedger.open_existing(tmp_path / "ledger.db", "orders", clock=clock)
     place = on_server(request)
-    return lambda: MongoLedger.look(place, "orders", driver=request.param, clock=clock)
+    return lambda: MongoLedger.open_existing(place, "orders", driver=request.param, clock=clock)
 
 
 def on_server(request: pytest.FixtureRequest) -> str:
@@ -66,7 +66,7 @@ async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
     """
     ledger = await look()
     try:
-        report = await doctor.examine(ledger, second_look=timedelta(0), **options)
+        report = await doctor.examine(ledger, recheck_delay=timedelta(0), **options)
     finally:
         await ledger.close()
     assert report is not None

@@ -250,7 +250,7 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
 
     found = await ledger.rates.between(START, START + HOUR)
 
-    assert [((span.until - START).total_seconds(), span.vitals.finished) for span in found] == [
+    assert [((span.end - START).total_seconds(), span.vitals.finished) for span in found] == [
         (60, 12),
         (120, 12),
         (155, 6),

@@ -117,7 +117,7 @@ async def test_what_is_held_is_renewed(
 
     assert await renewed_once(ledger, held) == set()
 
-    assert await ledger.queries.horizon() == clock.time + SHORT
+    assert await ledger.queries.next_due() == clock.time + SHORT
     assert len(held) == 3
     assert caplog.messages == [], "no lease is lost"
 

@@ -221,7 +221,7 @@ async def test_others_wait_for_a_task_that_is_to_run_alone_no_longer_than_its_pa
     with pytest.raises(Defer) as caught:
         await run_alone.enter(one)
 
-    assert caught.value.until == timedelta(seconds=0.12)
+    assert caught.value.due == timedelta(seconds=0.12)
     assert await run_alone.enter(plain[1]), "it goes on beside the long one"
     for lease in plain:
         run_alone.leave(lease)

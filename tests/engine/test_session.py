@@ -142,7 +142,7 @@ async def test_a_process_whose_loop_is_blocked_gives_back_from_another_thread(
     session.held.add(await claimed(ledger, worker=session.worker))
 
     async def abandon() -> int:
-        other = await ledger.another()
+        other = await ledger.reconnected()
         return await session.abandon(other)
 
     assert await asyncio.to_thread(anyio.run, abandon) == 3
@@ -164,7 +164,7 @@ async def test_a_worker_without_hosts_renews_and_beats_over_a_connection_that_it
 
     await session._renew_beside()
 
-    assert await ledger.queries.horizon() == clock() + LEASE
+    assert await ledger.queries.next_due() == clock() + LEASE
     (worker,) = await ledger.workers.all()
     assert (worker.heartbeat, worker.idle) == (clock(), False)
     with pytest.raises((LedgerError, RuntimeError)):
@@ -173,13 +173,13 @@ async def test_a_worker_without_hosts_renews_and_beats_over_a_connection_that_it
 
 def noted_others(ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch) -> list[Ledger]:
     """Return a list that each other connection to the ledger will be in."""
-    opened, another = list[Ledger](), ledger.another
+    opened, another = list[Ledger](), ledger.reconnected
 
     async def noted() -> Ledger:
         opened.append(await another())
         return opened[-1]
 
-    monkeypatch.setattr(ledger, "another", noted)
+    monkeypatch.setattr(ledger, "reconnected", noted)
     return opened
 
 

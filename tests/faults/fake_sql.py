@@ -155,7 +155,7 @@ class SqlModelStore(SqlStore):
         connection: Any = SqlConnection(network, process)
         super().__init__(
             "books",
-            place="in the model",
+            location="in the model",
             tables=Tables("books"),
             clock=clock,
             writer=connection,

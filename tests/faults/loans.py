@@ -40,7 +40,7 @@ from crawlcw.model.counters import Counters
 from crawlcw.model.loans import Loan
 from crawlcw.model.rates import Worker as Listed
 from crawlcw.model.task import Lease, Status
-from crawlcw.model.transitions import Succeeded, put_off
+from crawlcw.model.transitions import Succeeded, deferred_lease
 from tests.faults.fake_server import (
     CALM,
     Command,
@@ -145,7 +145,9 @@ class Member(Process):
         self.ended_loans: set[str] = set()  #: loans that it has seen to be over
         clock = LedgerClock(monotonic=lambda: schedule.timeline.now)
         clock.set(
-            START + timedelta(seconds=schedule.timeline.now), asked=self.now, answered=self.now
+            START + timedelta(seconds=schedule.timeline.now),
+            asked_at=self.now,
+            answered_at=self.now,
         )
         ledger = MongoLedger(
             MongoStore(Database(schedule.network, self), "books", claims="batch", clock=clock.now)
@@ -184,7 +186,7 @@ class Member(Process):
         """Return its loan as the ledger has it; note if that is over."""
         loan, host = await self._loan(name), self.frontier.borrowed
         used = host.borrowed if host is not None else None
-        if used is not None and (loan is None or loan.ended or loan.id != used.id):
+        if used is not None and (loan is None or loan.is_closing or loan.id != used.id):
             self.ended_loans.add(used.id)
         return loan
 
@@ -315,7 +317,7 @@ class Member(Process):
             self.desk.causes.origin_failed(HOST, lease.task.url, error, sent=sent, refused=page)
             self.desk.fetched(lease)
             until = self.ledger.now() + timedelta(seconds=RETRY_AFTER)
-            self.frontier.pending.release([put_off(lease, until=until)])
+            self.frontier.pending.release([deferred_lease(lease, due=until)])
             self._dispatch()
             return
         self.desk.answered(HOST, sent=sent)
@@ -575,11 +577,11 @@ class Schedule:
         if was != now:
             self.trace(command.sender.name, "lends", now)
             new = was is None or was["id"] != now["id"]
-            self.happened["lent" if new else "ended" if now["ended"] else "renewed"] += 1
+            self.happened["lent" if new else "ended" if now["is_closing"] else "renewed"] += 1
             # A new owner goes on by the loans of the one before.
             lender = now["id"].partition(":")[0]
             self.happened["kept by a new owner"] += not new and lender != command.sender.name
-            if not now["ended"]:
+            if not now["is_closing"]:
                 self._check_slots()
         if before.get("report") != after.get("report"):
             report = after["report"]

@@ -601,7 +601,7 @@ class Worker(Process):
     def set_clock(self, error: float) -> None:
         """Set the error of the process's ledger clock to *error* seconds."""
         now = self.timeline.now
-        self.clock.set(START + timedelta(seconds=now + error), asked=now, answered=now)
+        self.clock.set(START + timedelta(seconds=now + error), asked_at=now, answered_at=now)
 
     def stop(self) -> None:
         """End soon, and release the tasks that have not begun."""
@@ -643,7 +643,7 @@ class Worker(Process):
             self._dispatch()
             if not self._held and not self._writing:
                 asked = self.timeline.now
-                if await self._insist(self.ledger.queries.horizon) is None and not self._held:
+                if await self._insist(self.ledger.queries.next_due) is None and not self._held:
                     self.drained_from = asked
                     break
             self.timeline.after(idle, self._changed.send)

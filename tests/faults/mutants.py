@@ -136,7 +136,9 @@ MUTANTS = [
         edits=(
             _without("placed", '"fence": fence, ', module=f"{_MONGO}.blobs"),
             _without(
-                "Items.whole", ', "fence": found["items_from"]["fence"]', module=f"{_MONGO}.blobs"
+                "Items.stored_items",
+                ', "fence": task["items_from"]["fence"]',
+                module=f"{_MONGO}.blobs",
             ),
         ),
         caught_by=(_OPERATIONS + "a_large_item_that_comes_too_late_is_not_seen[mongodb]",),
@@ -175,7 +177,7 @@ MUTANTS = [
     ),
     Mutant(
         name="who-lost-the-lease-begins",
-        edits=(Edit(f"{_LEDGER}.workers", "_held_write", _BY_KEY_ONLY),),
+        edits=(Edit(f"{_LEDGER}.workers", "_leased_write", _BY_KEY_ONLY),),
         caught_by=(_CONTRACT + "a_task_that_nobody_has_begun_with_alone_loses_no_lease[pymongo]",),
     ),
     Mutant(
@@ -216,7 +218,7 @@ SQL_MUTANTS = [
         name="sql-renewal-by-id-only",
         edits=(
             Edit(f"{_SQL}.statements", "Statements._of_leases", (_HELD_BY_LEASE, "id = :id")),
-            Edit(f"{_LEDGER}.workers", "_held_write", _BY_KEY_ONLY),
+            Edit(f"{_LEDGER}.workers", "_leased_write", _BY_KEY_ONLY),
         ),
         caught_by=(_TOO_LATE + "[postgres-renew]", _TOO_LATE + "[postgres-save]"),
     ),
@@ -268,7 +270,7 @@ SQL_MUTANTS = [
             Edit(
                 f"{_LEDGER}.hosts",
                 "_is_written",
-                ('found.get("released") == lease.epoch', "False"),
+                ('document.get("released") == lease.epoch', "False"),
             ),
         ),
         caught_by=(f"{_HOSTS}who_lost_a_host_writes_nothing_and_is_named[postgres-release]",),
@@ -300,7 +302,7 @@ SQL_MUTANTS = [
         edits=(
             _without(
                 "Leases._adopt",
-                "db.execute(self._store.sql.lock_task, (each.task.id,))",
+                "db.execute(self._store.sql.lock_task, (lease.task.id,))",
                 module=f"{_SQL}.leases",
             ),
             _without(

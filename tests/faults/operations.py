@@ -77,7 +77,7 @@ async def _lease_hosts(world: World) -> list[HostLease]:
 
 
 def _same_added(answer: Added, expected: Added) -> bool:
-    return answer.new + answer.known == expected.new + expected.known
+    return answer.new + answer.existing == expected.new + expected.existing
 
 
 def _simple(send: Callable[[World], Awaitable[Any]], **more: Any) -> Operation:
@@ -167,18 +167,20 @@ OPERATIONS = [
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.admin.withdraw(TaskFilter(until=NOW), reason=Reason.WITHDRAWN),
+        lambda w: w.near.admin.withdraw(TaskFilter(changed_before=NOW), reason=Reason.WITHDRAWN),
         name="withdraw",
         answers=_no_more,
     ),
     _simple(
-        lambda w: w.near.admin.reopen(TaskFilter(until=NOW), stage="again", anew=True),
+        lambda w: w.near.admin.reopen(
+            TaskFilter(changed_before=NOW), stage="again", deletes_results=True
+        ),
         name="reopen",
         answers=_no_more,
         wakes=True,
     ),
     _simple(
-        lambda w: w.near.admin.revisit(TaskFilter(until=NOW)),
+        lambda w: w.near.admin.revisit(TaskFilter(changed_before=NOW)),
         name="revisit",
         answers=_no_more,
         wakes=True,
@@ -191,7 +193,7 @@ OPERATIONS = [
     ),
     _simple(
         lambda w: w.near.admin.purge(
-            TaskFilter(statuses=[Status.FINISHED, Status.IGNORED], until=NOW)
+            TaskFilter(statuses=[Status.FINISHED, Status.IGNORED], changed_before=NOW)
         ),
         name="purge",
         answers=_no_more,
@@ -248,9 +250,9 @@ OPERATIONS = [
     _read("state", lambda w: w.near.notes.state()),
     _read("page", lambda w: w.near.tasks.page(limit=50, hosts=["p.com", "q.com"])),
     _read("page_each", lambda w: w.near.tasks.page_each({"p.com": 1, "q.com": 9})),
-    _read("find", lambda w: w.near.queries.find(TaskFilter(), limit=3, after=_place(w))),
-    _read("held", lambda w: w.near.leases.held("a")),
-    _read("horizon", lambda w: w.near.queries.horizon()),
+    _read("find", lambda w: w.near.queries.find(TaskFilter(), limit=3, cursor=_place(w))),
+    _read("leases_of", lambda w: w.near.leases.leases_of("a")),
+    _read("next_due", lambda w: w.near.queries.next_due()),
     _read("has", lambda w: w.near.queries.has([Status.FINISHED])),
     _read("counts", lambda w: w.near.queries.counts()),
     _read(
@@ -271,7 +273,7 @@ OPERATIONS = [
     _read("host_counts", lambda w: w.near.hosts.counts()),
     _read("get_hosts", lambda w: w.near.hosts.get(["p.com", "q.com", "none.com"])),
     _read("next_ready", lambda w: w.near.hosts.next_ready()),
-    _read("due_hosts", lambda w: w.near.hosts.due(after="", limit=5)),
+    _read("due_hosts", lambda w: w.near.hosts.due(last_host="", limit=5)),
     _read("earliest_due", lambda w: w.near.hosts.earliest_due("q.com")),
     _read("get", lambda w: w.near.tasks.get(w.setting.leases[0].task.id)),
 ]

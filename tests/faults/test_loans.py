@@ -69,7 +69,7 @@ WITHOUT = {
             "a-borrower-does-not-look-at-the-end",
             _LENDING,
             "Lending._borrow",
-            ("loan is None or loan.id != borrowed.id or loan.ended", "loan is None"),
+            ("loan is None or loan.id != borrowed.id or loan.is_closing", "loan is None"),
         ),
         (
             "a-borrower-goes-on-after-a-failure",

@@ -155,7 +155,7 @@ class World(ABC):
         for name in ("a", "dead"):
             await far.workers.join(worker(name, started=clock.time))
         tasks = [make_task(f"http://{host}.com/{n}") for host in "pq" for n in range(5)]
-        # Different priorities fix the order, and make `horizon` read more than once.
+        # Different priorities fix the order, and make `next_due` read more than once.
         tasks = [replace(task, priority=5 - n % 5, due=clock.time) for n, task in enumerate(tasks)]
         await far.tasks.add(tasks)
         await far.hosts.wake({f"{host}.com": clock.time for host in "pqrst"})
@@ -283,5 +283,5 @@ def quick() -> Iterator[None]:
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
         patch.setattr(blobs, "_LARGE", len(LARGE))
-        patch.setattr(hosts, "_AT_ONCE", 2)
+        patch.setattr(hosts, "_BATCH_SIZE", 2)
         yield

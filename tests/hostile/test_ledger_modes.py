@@ -78,7 +78,9 @@ async def test_an_older_file_is_taken_from_other_users_and_the_log_tells(
     ("again", "before"),
     [
         pytest.param(SqliteLedger.open, 0o640, id="a file that is shared with a group"),
-        pytest.param(SqliteLedger.look, 0o644, id="any file of which a command only reads"),
+        pytest.param(
+            SqliteLedger.open_existing, 0o644, id="any file of which a command only reads"
+        ),
     ],
 )
 async def test_a_mode_stays(

@@ -148,8 +148,8 @@ async def test_a_copy_and_the_copy_of_a_copy_are_the_same(opened: Opened, first:
     source, between, last = [await opened(store) for store in stores]
     ids = await filled(source)
 
-    copied = await copy(source, between, told=silent)
-    again = await copy(between, last, told=silent)
+    copied = await copy(source, between, on_progress=silent)
+    again = await copy(between, last, on_progress=silent)
 
     assert copied == again
     assert (copied[Part.TASKS].number, copied[Part.TASKS].items) == (7, 3)
@@ -177,8 +177,8 @@ async def test_what_a_use_case_has_as_blobs_is_copied_with_its_tasks(opened: Ope
     blob = await source.blobs.put(task.id, {"a.b": [1, b"\0"]})  # type: ignore[attr-defined]
     await source.notes.set_policy({"max_retry": 2})
 
-    await copy(source, between, told=silent)
-    await copy(between, last, told=silent)
+    await copy(source, between, on_progress=silent)
+    await copy(between, last, on_progress=silent)
 
     for ledger in (between, last):
         assert await ledger.blobs.read(blob) == {"a.b": [1, b"\0"]}  # type: ignore[attr-defined]
@@ -204,7 +204,7 @@ async def test_a_copy_that_is_not_whole_is_told_and_is_not_worked_on(opened: Ope
     target.copying = Losing(target, part)
 
     with pytest.raises(LedgerError, match=rf"\d {part} were written, and \d were read back"):
-        await copy(source, target, told=silent)
+        await copy(source, target, on_progress=silent)
 
     assert (await target.notes.state())[UNFINISHED]
     session: WorkerSession = WorkerSession(

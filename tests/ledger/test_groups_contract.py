@@ -171,7 +171,7 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db, db:
         answers = (sql.next_answer, sql.of_answer)
         values = {"above": 600, "code": 200}
-        for statement in (*sql.groups.values(), *answers, sql.done, sql.count_items):
+        for statement in (*sql.groups.values(), *answers, sql.count_done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
             # Each uses one index, without a sort.
             index = r"(books|sqlite_autoindex_books)\."

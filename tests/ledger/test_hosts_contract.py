@@ -457,14 +457,14 @@ async def test_a_claim_from_an_older_page_of_a_given_up_host_misses(ledger: Ledg
     answer = await ledger.leases.claim(page, worker="a", lease=LEASE, max_lost=3)
 
     assert (answer.leases, answer.missed) == ((), 3)
-    assert await ledger.queries.horizon() is None
+    assert await ledger.queries.next_due() is None
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
 async def test_hosts_with_due_tasks_are_walked_by_name_however_many_tasks_they_have(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, limit: int
 ):
-    monkeypatch.setattr("crawlcw.ledger.hosts._LOOKED_AT", 4)
+    monkeypatch.setattr("crawlcw.ledger.hosts._SCAN_LIMIT", 4)
     tasks = {f"h{n:02}.example": [1, 9, 4][n % 3] for n in range(20)}
     await ledger.tasks.add(
         [
@@ -476,7 +476,7 @@ async def test_hosts_with_due_tasks_are_walked_by_name_however_many_tasks_they_h
     await ledger.hosts.give_up("h07.example", reason=Reason.HOST_UNREACHABLE)
 
     names = [""]
-    while found := await ledger.hosts.due(after=names[-1], limit=limit):
+    while found := await ledger.hosts.due(last_host=names[-1], limit=limit):
         assert len(found) <= limit
         names += found
 
@@ -589,7 +589,7 @@ async def test_the_hosts_of_a_dead_workers_tasks_are_ready_though_it_never_held_
 
 
 async def test_hosts_come_by_name(ledger: Ledger, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.ledger.hosts._AT_ONCE", 7)
+    monkeypatch.setattr("crawlcw.ledger.hosts._BATCH_SIZE", 7)
     hosts = [f"h{n}.com" for n in range(30)] + ["xn--bcher-kva.ch:8080", "[::1]"]
     await ledger.hosts.wake(dict.fromkeys(hosts, START))
 

@@ -74,7 +74,7 @@ async def test_an_added_task_comes_back_as_it_was(ledger: Ledger):
 
     added = await ledger.tasks.add([task])
 
-    assert (added.new, added.known, added.rejected) == (1, 0, ())
+    assert (added.new, added.existing, added.rejected) == (1, 0, ())
     record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task == task
@@ -88,7 +88,7 @@ async def test_a_task_added_twice_is_new_once(ledger: Ledger):
 
     added = await ledger.tasks.add([one, two, two])
 
-    assert (added.new, added.known) == (1, 2)
+    assert (added.new, added.existing) == (1, 2)
     assert (await ledger.queries.counts()).total == 2
 
 
@@ -121,7 +121,7 @@ async def test_adding_a_known_task_changes_no_field_of_it(
 
     added = await ledger.tasks.add([again])
 
-    assert (added.new, added.known) == (0, 1)
+    assert (added.new, added.existing) == (0, 1)
     assert await ledger.tasks.get(task.id) == before
 
 
@@ -336,7 +336,7 @@ async def test_a_task_that_workers_crash_on_alone_comes_back_later_and_later(
         record = await ledger.tasks.get(task.id)
         assert record is not None
         assert record.task.due is not None
-        assert (answer.leases, answer.missed, answer.put_off) == ((), 0, 1)
+        assert (answer.leases, answer.missed, answer.deferred) == ((), 0, 1)
         assert (record.task.status, record.task.lost) == (Status.TODO, lost)
         assert (record.task.lock, record.task.lock_time) == (None, None)
         assert [error.kind for error in record.errors] == [Reason.CRASHED_WORKER] * lost
@@ -420,7 +420,7 @@ async def test_a_renewed_lease_goes_on(ledger: Ledger, clock: FakeClock):
     clock.advance(seconds=59)
 
     assert await ledger.tasks.page(limit=10) == []
-    assert await ledger.queries.horizon() == clock.time + timedelta(seconds=1)
+    assert await ledger.queries.next_due() == clock.time + timedelta(seconds=1)
     assert (await ledger.outcomes.commit([success(ledger, lease) for lease in leases])).lost == ()
 
 
@@ -563,7 +563,7 @@ async def test_links_are_added_before_the_page_they_are_on_is_committed(ledger: 
 
     # After a crash between the two, the page is repeated, and its links are known.
     assert (await ledger.tasks.add(links)).new == 2
-    assert (await ledger.tasks.add(links)).known == 2
+    assert (await ledger.tasks.add(links)).existing == 2
     assert (await ledger.outcomes.commit([success(ledger, lease)])).lost == ()
     assert (await ledger.queries.counts()).by_status == {Status.TODO: 2, Status.FINISHED: 1}
 
@@ -701,7 +701,7 @@ async def test_the_unwanted_are_not_failures_even_when_asked_for(ledger: Ledger,
     await given_up(ledger, make_task(), reason)
 
     assert await ledger.admin.retry_failed(TaskFilter(reason=reason)) == 0
-    assert await ledger.queries.horizon() is None
+    assert await ledger.queries.next_due() is None
 
 
 async def test_a_retried_task_has_all_its_attempts_again(ledger: Ledger, clock: FakeClock):
@@ -733,7 +733,7 @@ async def test_a_page_is_reopened_at_its_own_host_and_callback_whatever_the_stag
     assert await ledger.hosts.next_ready() is None
     clock.advance(seconds=1)
 
-    assert await ledger.admin.reopen(TaskFilter(), stage="elsewhere", anew=True) == 1
+    assert await ledger.admin.reopen(TaskFilter(), stage="elsewhere", deletes_results=True) == 1
 
     record = await ledger.tasks.get(page.id)
     assert record is not None
@@ -761,7 +761,7 @@ async def test_of_tasks_that_are_due_by_then_any_is_the_horizon(ledger: Ledger, 
     )
 
     async def horizon(seconds: float) -> datetime | None:
-        return await ledger.queries.horizon(enough=START + timedelta(seconds=seconds))
+        return await ledger.queries.next_due(due_by=START + timedelta(seconds=seconds))
 
     first, second = START + timedelta(seconds=20), START + timedelta(seconds=30)
     assert await horizon(19) == first
@@ -802,7 +802,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
     for constant in (
         "mongo.task_table._READ",
         "mongo.groups._KEYS",
-        "mongo.task_table.COUNTED_AT_ONCE",
+        "mongo.task_table.COUNT_BATCH_SIZE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)
     # Many tasks of one time, and some of others.
@@ -825,7 +825,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         Status.IGNORED: 3,
     }
     assert await ledger.queries.item_count() == 8
-    assert await ledger.queries.items_among(scan_limit=100) == Count(number=8, whole=True)
+    assert await ledger.queries.items_among(scan_limit=100) == Count(number=8, is_exact=True)
     assert await ledger.queries.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
     by_host = await ledger.hosts.counts()
     assert sum(of_host.total for of_host in by_host.values()) == 17
@@ -841,8 +841,8 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
     found = await ledger.queries.items_among(scan_limit=4)
 
     # SQLite has an index of the items, and counts all of them.
-    assert found in (Count(number=8, whole=False), Count(number=12, whole=True))
-    assert await ledger.queries.items_among(scan_limit=50) == Count(number=12, whole=True)
+    assert found in (Count(number=8, is_exact=False), Count(number=12, is_exact=True))
+    assert await ledger.queries.items_among(scan_limit=50) == Count(number=12, is_exact=True)
 
 
 async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):
@@ -894,7 +894,7 @@ async def test_items_of_chosen_tasks_come_the_last_changed_first(ledger: Ledger,
     half = clock.time - timedelta(seconds=59)
 
     all_of_them = [row.item["n"] async for row in ledger.queries.items(TaskFilter())]
-    later = TaskFilter(statuses=[Status.FINISHED], since=half)
+    later = TaskFilter(statuses=[Status.FINISHED], changed_since=half)
     rows = [row async for row in ledger.queries.items(later)]
     waiting = TaskFilter(statuses=[Status.TODO, Status.FAILED])
 
@@ -1067,7 +1067,7 @@ async def test_a_task_that_cannot_be_held_is_rejected_alone(ledger: Ledger):
 
     added = await ledger.tasks.add([surrogate, good, number, thing])
 
-    assert (added.new, added.known) == (1, 0)
+    assert (added.new, added.existing) == (1, 0)
     assert [task.id for task, _ in added.rejected] == ids([surrogate, number, thing])
     assert all(why for _, why in added.rejected)
     assert ids(await ledger.tasks.page(limit=10)) == [good.id]
@@ -1142,13 +1142,13 @@ async def test_a_link_that_lies_too_deep_is_kept_and_nothing_of_it_is_due(ledger
 
     added = await ledger.tasks.add([task])
 
-    assert (added.new, added.known) == (1, 0)
+    assert (added.new, added.existing) == (1, 0)
     record = await ledger.tasks.get(task.id)
     assert record is not None
     assert record.task == task
     assert (task.status, task.reason, task.due) == (Status.IGNORED, Reason.REFUSED_DEPTH, None)
     assert await ledger.tasks.page(limit=10) == []
-    assert await ledger.queries.horizon() is None
+    assert await ledger.queries.next_due() is None
     assert await ledger.queries.reasons() == {"refused-depth": 1}
     assert await ledger.admin.retry_failed(TaskFilter(reason=Reason.REFUSED_DEPTH)) == 0
 

@@ -157,15 +157,17 @@ async def test_finding_reads_what_it_returns_and_sorts_nothing(
     chosen = [
         TaskFilter(),
         TaskFilter(statuses=[Status.FAILED]),
-        TaskFilter(statuses=(Status.FAILED, Status.IGNORED), since=START + timedelta(seconds=1)),
-        TaskFilter(until=START + timedelta(seconds=2)),
+        TaskFilter(
+            statuses=(Status.FAILED, Status.IGNORED), changed_since=START + timedelta(seconds=1)
+        ),
+        TaskFilter(changed_before=START + timedelta(seconds=2)),
     ]
     behind = Cursor(update_time=START + timedelta(seconds=2), id=(2_700).to_bytes(16, "big"))
     with pymongo.MongoClient(mongodb_uri) as client:
         for each in chosen:
             for after in (None, behind):
                 command_log.commands.clear()
-                assert len(await ledger.queries.find(each, limit=100, after=after)) == 100
+                assert len(await ledger.queries.find(each, limit=100, cursor=after)) == 100
                 assert sum(check_plans(client[database_name], command_log, "find")) == 100
 
 
@@ -385,7 +387,7 @@ async def test_what_is_added_or_made_due_is_told(watched: MongoLedger):
     async with Told(watched) as told:
         await watched.admin.retry_failed(TaskFilter())
         await told.next()
-    assert third.task.id in {lease.task.id for lease in await watched.leases.held("w")}
+    assert third.task.id in {lease.task.id for lease in await watched.leases.leases_of("w")}
 
 
 async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedger):

@@ -189,14 +189,14 @@ async def test_the_horizon_is_one_look_for_each_priority(ledger, large_database,
         d["due"] for d in large_database["books"].find({"status": Status.TODO}, {"due": 1})
     )
 
-    assert await ledger.queries.horizon() == earliest
+    assert await ledger.queries.next_due() == earliest
     assert check_plans(large_database, command_log, "find") == [1, 1, 1, 0]
 
 
 async def test_counting_reads_no_document_and_only_so_many_keys_at_once(
     ledger, large_database, command_log, monkeypatch
 ):
-    monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNTED_AT_ONCE", TASKS // 5)
+    monkeypatch.setattr("crawlcw.ledger.mongo.task_table.COUNT_BATCH_SIZE", TASKS // 5)
     counts = await ledger.queries.counts()
 
     assert counts.total == TASKS
@@ -246,7 +246,7 @@ async def test_updates_find_their_tasks_by_id(ledger, large_database, command_lo
 async def test_items_are_counted_among_so_many_tasks_and_no_others(
     ledger, large_database, command_log
 ):
-    assert not (await ledger.queries.items_among(scan_limit=500)).whole
+    assert not (await ledger.queries.items_among(scan_limit=500)).is_exact
 
     read = 0
     for command in command_log.commands:
@@ -274,8 +274,8 @@ async def test_a_search_reads_the_tasks_that_it_looks_at_and_no_others(
     wanted = TaskFilter(callback="parse", containing="nowhere")
     place = None
     for _ in range(3):
-        found = await ledger.queries.page(wanted, limit=50, scan_limit=1_000, after=place)
-        place = found.after
+        found = await ledger.queries.page(wanted, limit=50, scan_limit=1_000, cursor=place)
+        place = found.cursor
 
     assert found.records == ()
     for command in command_log.commands:
@@ -319,10 +319,10 @@ async def test_what_no_index_narrows_down_is_read_by_its_statuses_up_to_a_bound(
     # The prefix covers many hosts, and no URL has it.
     chosen = TaskFilter(url_prefix="https://h", statuses=[Status.TODO])
 
-    assert await ledger.queries.count(chosen) == Count(number=0, whole=False)
+    assert await ledger.queries.count(chosen) == Count(number=0, is_exact=False)
     page = await ledger.queries.page(chosen, limit=50, scan_limit=500)
     assert page.records == ()
-    assert page.after is not None
+    assert page.cursor is not None
 
     for command in command_log.commands:
         explanation = explained(large_database, command)

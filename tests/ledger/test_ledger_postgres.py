@@ -87,7 +87,7 @@ async def opened(url: str, name: str = "books", **options: Any) -> AsyncIterator
 @asynccontextmanager
 async def several(ledger: PostgresLedger, number: int) -> AsyncIterator[list[PostgresLedger]]:
     """Open more ledgers, each with connections of its own, that are connected already."""
-    others = [await ledger.another() for _ in range(number)]
+    others = [await ledger.reconnected() for _ in range(number)]
     try:
         await asyncio.gather(*(other.tasks.page(limit=1) for other in others))
         yield others
@@ -187,7 +187,7 @@ async def test_urls_added_in_opposite_order_are_added_once(
         added = [first, await adding[0]]
 
     assert sum(each.new for each in added) == len(tasks)
-    assert [each.new + each.known for each in added] == [len(tasks)] * 2
+    assert [each.new + each.existing for each in added] == [len(tasks)] * 2
 
 
 async def test_a_wake_up_beside_a_release_is_not_lost(ledger: PostgresLedger):
@@ -744,8 +744,8 @@ class Store:
         return await SqliteLedger.open(url.partition("://")[2], name, kind=kind, create=create)
 
     @staticmethod
-    async def look(url, name):
-        return await SqliteLedger.look(url.partition("://")[2], name)
+    async def open_existing(url, name):
+        return await SqliteLedger.open_existing(url.partition("://")[2], name)
 
     @staticmethod
     async def recorded_names(url):
@@ -778,7 +778,7 @@ def strangers_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("scheme", "said"),
     [
         ("missing", "(strangers_store:Nothing) cannot be used: AttributeError: module"),
-        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `look`, "),
+        ("empty", "(strangers_store:Empty) cannot be used: it needs `open`, `open_existing`, "),
     ],
 )
 @pytest.mark.usefixtures("strangers_package")

@@ -75,19 +75,19 @@ async def test_a_file_that_is_gone_is_noticed_by_whatever_is_done_next(path: Pat
     away = path.rename(path.with_name("away.db"))
 
     for operation in (
-        ledger.queries.horizon,
+        ledger.queries.next_due,
         ledger.queries.counts,
         lambda: ledger.tasks.add(make_tasks(1)),
     ):
         with pytest.raises(LedgerGoneError, match="was moved or removed while it was in use"):
             await operation()
     path.write_bytes(away.read_bytes())
-    for operation in (ledger.queries.horizon, lambda: ledger.workers.leave("a")):
+    for operation in (ledger.queries.next_due, lambda: ledger.workers.leave("a")):
         with pytest.raises(LedgerGoneError, match="was replaced by another file"):
             await operation()
 
     away.replace(path)
-    assert await ledger.queries.horizon() is None, "the original file is back"
+    assert await ledger.queries.next_due() is None, "the original file is back"
     await ledger.close()
 
 
@@ -460,7 +460,7 @@ async def test_a_disk_that_cannot_be_synced_is_a_ledger_that_is_away(
         with pytest.raises(LedgerUnavailableError, match="cannot be synced to its disk: Input"):
             await ledger.tasks.add(make_tasks(2))
 
-    assert (await ledger.tasks.add(make_tasks(2))).known == 2
+    assert (await ledger.tasks.add(make_tasks(2))).existing == 2
     await ledger.close()
 
 
@@ -560,7 +560,7 @@ async def test_the_frontier_is_read_by_its_index_without_a_sort(
     ("operation", "plans"),
     [
         (
-            lambda ledger: ledger.queries.horizon(),
+            lambda ledger: ledger.queries.next_due(),
             ["SCAN books USING COVERING INDEX books.due"]
             + ["SEARCH books USING COVERING INDEX books.due (priority<?)"] * 2,
         ),
@@ -569,7 +569,7 @@ async def test_the_frontier_is_read_by_its_index_without_a_sort(
             ["SEARCH books USING COVERING INDEX books.host_due (host=? AND priority<?)"] * 3,
         ),
         (
-            lambda ledger: ledger.hosts.due(after="", limit=9),
+            lambda ledger: ledger.hosts.due(last_host="", limit=9),
             ["SEARCH books USING COVERING INDEX books.host_due (host>?)"] * 2,
         ),
         (
@@ -646,7 +646,7 @@ async def test_a_page_reads_no_deferred_task(path: Path):
     await ledger.store.reader.run(Database.set_progress_handler, count, 10)
     assert await ledger.tasks.page(limit=10) == [due]
     assert await ledger.tasks.page(limit=10, hosts=["example.com"]) == [due]
-    assert await ledger.queries.horizon() == START
+    assert await ledger.queries.next_due() == START
     # 4,000 tasks would take SQLite at least 20,000 instructions.
     assert steps * 10 < 2_000
     await ledger.close()
@@ -681,7 +681,7 @@ async def test_a_ledgers_time_goes_on_from_what_a_worker_has_shown(path: Path, l
     await before.workers.join(this_worker(now=before.now()))
     await before.close()
 
-    after = await (SqliteLedger.look if look else SqliteLedger.open)(path, "books")
+    after = await (SqliteLedger.open_existing if look else SqliteLedger.open)(path, "books")
 
     assert timedelta() <= after.now() - later.time < timedelta(minutes=1)
     assert len(await after.tasks.page(limit=2)) == 1
@@ -709,7 +709,7 @@ async def test_the_horizon_is_of_one_moment(path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(task_table.TaskTable, "scan", changed_behind_the_first)
 
-    assert await reading.queries.horizon() == START
+    assert await reading.queries.next_due() == START
 
     writing.close()
     await reading.close()

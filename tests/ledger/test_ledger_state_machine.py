@@ -77,8 +77,8 @@ class LedgerMachine(StoreMachine):
 
         added = self.run(self.clients[client].tasks.add(tasks))
 
-        assert added.known == len([record for record in known if record])
-        assert added.new == len(tasks) - added.known
+        assert added.existing == len([record for record in known if record])
+        assert added.new == len(tasks) - added.existing
         for task, before in zip(tasks, known, strict=True):
             if before is not None:
                 assert self.record(task.id) == before
@@ -121,7 +121,7 @@ class LedgerMachine(StoreMachine):
         answer = self.run(
             self.clients[client].leases.claim(page, worker=name, lease=LEASE, max_lost=MAX_LOST)
         )
-        told = len(answer.leases) + answer.missed + answer.abandoned + answer.put_off
+        told = len(answer.leases) + answer.missed + answer.abandoned + answer.deferred
         assert told == len(page)
         for lease in answer.leases:
             assert before[lease.task.id].due <= self.store.clock.time
@@ -130,7 +130,7 @@ class LedgerMachine(StoreMachine):
             assert key not in self.claimed_fences
             self.claimed_fences.add(key)
             self.leases.append((client, lease))
-        return len(answer.leases) + answer.abandoned + answer.put_off
+        return len(answer.leases) + answer.abandoned + answer.deferred
 
     @rule(data=st.data())
     def renew(self, data):
@@ -304,7 +304,7 @@ class LedgerMachine(StoreMachine):
         counts = self.run(ledger.queries.counts())
         assert {s: counts[s] for s in Status} == {s: statuses.count(s) for s in Status}
         dues = [record.task.due for record in records if record.task.due]
-        assert self.run(ledger.queries.horizon()) == min(dues, default=None)
+        assert self.run(ledger.queries.next_due()) == min(dues, default=None)
         now = self.store.clock.time
         due_now = {r.task.id for r in records if r.task.due and r.task.due <= now}
         assert {task.id for task in self.run(ledger.tasks.page(limit=10))} == due_now

@@ -123,13 +123,13 @@ async def test_the_role_of_the_guide_is_enough(server: GuardedServer, crawler: s
 async def change_everything(url: str) -> None:
     """Run the operations of all commands that change a ledger."""
     ledger = await open_ledger(url, "teas", create=False, kind=None)
-    every = TaskFilter(until=ledger.now() + timedelta(hours=1))
+    every = TaskFilter(changed_before=ledger.now() + timedelta(hours=1))
     assert await ledger.admin.retry_failed(every) == 1
     assert await ledger.admin.withdraw(every, reason=Reason.WITHDRAWN) == 1
-    assert await ledger.admin.reopen(every, anew=True) == 3
+    assert await ledger.admin.reopen(every, deletes_results=True) == 3
     await ledger.close()
     examined = await open_for_inspection(url, "teas")
-    report = await doctor.examine(examined, repair=True, second_look=timedelta(0))
+    report = await doctor.examine(examined, repair=True, recheck_delay=timedelta(0))
     assert report is not None
     assert report.clean
     assert Kind.MAY_NOT_WRITE not in report.findings

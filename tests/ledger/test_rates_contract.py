@@ -32,7 +32,7 @@ def point(time: datetime, finished: int, *, worker: str = "a", last: bool = Fals
 async def minutes_kept(ledger: Ledger, *, until: datetime) -> list[float]:
     """Return the ends of all recorded spans, in minutes since the start."""
     found = await ledger.rates.between(START, until)
-    return [(span.until - START) / MINUTE for span in found]
+    return [(span.end - START) / MINUTE for span in found]
 
 
 async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerFactory):
@@ -44,16 +44,16 @@ async def test_points_are_read_back_as_what_was_done_between_them(store: LedgerF
 
     first, second = await two.rates.between(START, START + DAY)
 
-    assert (first.since, first.until, first.vitals.finished) == (START, START + MINUTE, 9)
+    assert (first.start, first.end, first.vitals.finished) == (START, START + MINUTE, 9)
     assert (first.vitals.failed, first.vitals.ignored) == (2, 1)
     assert (first.vitals.processing, first.vitals.memory, first.vitals.lag) == (7, 1 << 33, 0.125)
-    assert (second.since, second.vitals.finished) == (START + MINUTE, 21)
+    assert (second.start, second.vitals.finished) == (START + MINUTE, 21)
 
 
 async def test_many_points_are_read_some_at_a_time(
     store: LedgerFactory, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(workers, "_READ", 3)
+    monkeypatch.setattr(workers, "_POINT_BATCH_SIZE", 3)
     ledger = await store.open()
     for minute in range(1, 5):
         for worker in ("a", "a b"):
@@ -72,7 +72,7 @@ async def test_a_worker_has_one_point_a_minute_the_latest(store: LedgerFactory):
 
     found = await ledger.rates.between(START, START + DAY)
 
-    assert [(span.worker, span.until, span.vitals.finished) for span in found] == [
+    assert [(span.worker, span.end, span.vitals.finished) for span in found] == [
         ("b", START + MINUTE, 5),
         ("a", late, 8),
     ]
@@ -98,7 +98,7 @@ async def test_points_of_the_last_day_are_kept_then_one_in_ten_minutes_and_none_
     await ledger.rates.record(point(START + 7 * DAY + 21 * MINUTE, 100, worker="b"))
     found = await ledger.rates.between(START + 11 * MINUTE, START + 60 * MINUTE)
     assert {span.worker for span in found} == {"a", "left"}
-    assert START + 20 * MINUTE not in {span.until for span in found}
+    assert START + 20 * MINUTE not in {span.end for span in found}
 
 
 async def test_a_coarse_chart_reads_one_point_in_ten_minutes_and_loses_no_count(

@@ -38,7 +38,7 @@ async def test_where_a_body_is_kept_stays_with_its_task(ledger: Ledger):
     (walked,) = await ledger.queries.find(TaskFilter(), limit=9)
     assert walked.task.stored == PLACE
 
-    await ledger.admin.revisit(TaskFilter(until=at(99)))
+    await ledger.admin.revisit(TaskFilter(changed_before=at(99)))
     await ended(ledger, Unchanged(visit=visit()))
 
     assert (await record(ledger, found.task)).task.stored == PLACE
@@ -81,7 +81,7 @@ async def test_a_page_whose_callback_had_raised_is_finished(ledger: Ledger, cloc
 async def test_what_comes_too_late_changes_nothing(ledger: Ledger):
     found = await done(ledger, Succeeded(stored=PLACE, visit=visit(), items=({"n": 1},)))
     late = again(found, {"n": 2})
-    await ledger.admin.revisit(TaskFilter(until=at(99)))
+    await ledger.admin.revisit(TaskFilter(changed_before=at(99)))
     assert await ledger.outcomes.replace([late]) == Committed(lost=(late.lease,))
 
     lease = await claimed_one(ledger)

@@ -68,7 +68,7 @@ async def test_a_page_is_due_for_its_next_visit_when_its_time_has_come(
     task = make_task()
     await ledger.tasks.add([task])
     await ended(ledger, page({"n": 1}))
-    assert await ledger.queries.horizon() is None
+    assert await ledger.queries.next_due() is None
 
     clock.time = at(9.999)
     early = await ledger.admin.revisit_due()
@@ -206,7 +206,7 @@ async def test_a_recrawl_takes_the_finished_pages_that_are_chosen(ledger: Ledger
     clock.time = at(100)
     await ledger.tasks.add([new])
     await ended(ledger, page({"n": 2}, revisit=None))
-    chosen = TaskFilter(statuses=(Status.FINISHED,), until=at(50))
+    chosen = TaskFilter(statuses=(Status.FINISHED,), changed_before=at(50))
 
     assert await ledger.admin.revisit(chosen) == 1
 
@@ -228,7 +228,7 @@ async def test_a_reset_forgets_the_last_visit_and_a_retry_does_not(
     await ledger.admin.revisit_due()
     await ended(ledger, Failed(reason=Reason.TLS))
 
-    await ledger.admin.reopen(TaskFilter(ids=[fresh.id]), anew=True)
+    await ledger.admin.reopen(TaskFilter(ids=[fresh.id]), deletes_results=True)
     await ledger.admin.retry_failed(TaskFilter(ids=[kept.id]))
 
     after = [(await record(ledger, task)).task for task in (fresh, kept)]

@@ -16,10 +16,10 @@ async def _all(ledger: Ledger, wanted: TaskFilter, *, limit: int, scan_limit: in
     urls: list[str] = []
     after: Cursor | None = None
     for _ in range(100):
-        found = await ledger.queries.page(wanted, limit=limit, scan_limit=scan_limit, after=after)
+        found = await ledger.queries.page(wanted, limit=limit, scan_limit=scan_limit, cursor=after)
         assert len(found.records) <= limit
         urls += [record.task.url for record in found.records]
-        after = found.after
+        after = found.cursor
         if after is None:
             return urls
     raise AssertionError("it has no end")
@@ -49,11 +49,11 @@ async def test_a_search_says_that_it_has_looked_at_so_many_and_found_nothing(
 
     nowhere = TaskFilter(containing="nowhere")
     found = await ledger.queries.page(nowhere, limit=2, scan_limit=3)
-    rest = await ledger.queries.page(nowhere, limit=2, scan_limit=3, after=found.after)
+    rest = await ledger.queries.page(nowhere, limit=2, scan_limit=3, cursor=found.cursor)
 
     assert (found.records, rest.records) == ((), ())
-    assert found.after is not None
-    assert rest.after is None
+    assert found.cursor is not None
+    assert rest.cursor is None
 
 
 async def test_tasks_are_found_by_status_reason_host_and_time(ledger: Ledger, clock: FakeClock):
@@ -75,8 +75,8 @@ async def test_tasks_are_found_by_status_reason_host_and_time(ledger: Ledger, cl
     assert await urls(url_prefix="http://a.com/") == {task.url for task in tasks[:2]}
     assert await urls(callback="other") == set()
     assert await urls(host="b.com") == {task.url for task in tasks[2:]}
-    assert await urls(until=clock.time) == set()
-    assert len(await urls(since=START + timedelta(seconds=5))) == 4
+    assert await urls(changed_before=clock.time) == set()
+    assert len(await urls(changed_since=START + timedelta(seconds=5))) == 4
     assert await urls(statuses=[]) == set()
 
 

@@ -47,8 +47,8 @@ async def test_tasks_are_found_and_counted_by_all_that_is_given(ledger: Ledger, 
         (TaskFilter(callback="page", host="b.example"), set()),
         (TaskFilter(url_prefix=SHOP, statuses=[Status.FINISHED]), {URLS[0]}),
         (TaskFilter(reason=Reason.TLS), {URLS[1]}),
-        (TaskFilter(since=START + timedelta(seconds=1), callback="page"), {URLS[1]}),
-        (TaskFilter(until=START + timedelta(seconds=1), callback="page"), {URLS[0]}),
+        (TaskFilter(changed_since=START + timedelta(seconds=1), callback="page"), {URLS[1]}),
+        (TaskFilter(changed_before=START + timedelta(seconds=1), callback="page"), {URLS[0]}),
         (TaskFilter(ids=[make_task(url).id for url in URLS[1:]], url_prefix=SHOP), {URLS[1]}),
         (TaskFilter(statuses=()), set()),
     ):
@@ -66,7 +66,7 @@ async def test_a_bulk_change_is_made_of_the_chosen_tasks_and_of_no_others(
     assert await chosen_urls(ledger, TaskFilter(reason=Reason.WITHDRAWN)) == {URLS[2]}
 
     clock.advance(seconds=1)
-    by_callback = TaskFilter(callback="page", until=ledger.now())
+    by_callback = TaskFilter(callback="page", changed_before=ledger.now())
     assert await ledger.admin.reopen(by_callback) == 2
     assert await chosen_urls(ledger, TaskFilter(statuses=[Status.TODO])) == {
         URLS[0],
@@ -106,12 +106,14 @@ async def test_every_status_of_a_choice_is_counted_as_it_is_found(
         TaskFilter(host="a.example", reason=Reason.TLS),
         TaskFilter(reason=Reason.TLS),
         TaskFilter(url_prefix=SHOP, callback="page"),
-        TaskFilter(reason=Reason.TLS, since=START + timedelta(seconds=1)),
-        TaskFilter(callback="page", since=START, until=START + timedelta(seconds=5)),
+        TaskFilter(reason=Reason.TLS, changed_since=START + timedelta(seconds=1)),
+        TaskFilter(
+            callback="page", changed_since=START, changed_before=START + timedelta(seconds=5)
+        ),
     ):
-        if ends == "later" and chosen.until is None:
+        if ends == "later" and chosen.changed_before is None:
             # With a time limit, as bulk changes have one.
-            chosen = replace(chosen, until=ledger.now() + timedelta(milliseconds=1))
+            chosen = replace(chosen, changed_before=ledger.now() + timedelta(milliseconds=1))
         for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
             which = chosen.among(some)
             found = await ledger.queries.find(which, limit=10)
@@ -151,7 +153,7 @@ async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused
     assert len(await ledger.queries.find(free, limit=9)) == 3
     one, other, third = (TaskFilter(ids=[each]) for each in ids)
     assert await ledger.admin.withdraw(one, reason=Reason.WITHDRAWN) == 1
-    assert await ledger.admin.reopen(other, anew=True) == 1
+    assert await ledger.admin.reopen(other, deletes_results=True) == 1
     assert await ledger.admin.purge(replace(third, due_by=clock.time)) == 1
 
     assert len((await ledger.outcomes.commit([success(ledger, each) for each in late])).lost) == 3

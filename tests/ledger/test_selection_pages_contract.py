@@ -62,7 +62,7 @@ async def pages(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[Recor
     """Return all results, page by page."""
     found: list[Record] = []
     after: Cursor | None = None
-    while some := await ledger.queries.find(chosen, limit=limit, after=after):
+    while some := await ledger.queries.find(chosen, limit=limit, cursor=after):
         found += some
         last = some[-1].task
         after = Cursor(update_time=last.update_time, id=last.id)
@@ -79,7 +79,7 @@ def matches(record: Record, chosen: TaskFilter) -> bool:
         and task.url.startswith(chosen.url_prefix or "")
         and chosen.callback in (None, task.callback)
         and chosen.reason in (None, task.reason)
-        and (chosen.since is None or task.update_time >= chosen.since)
+        and (chosen.changed_since is None or task.update_time >= chosen.changed_since)
     )
 
 
@@ -103,7 +103,7 @@ _choices = st.builds(
     ),
     callback=st.sampled_from([None, None, None, "page1"]),
     reason=st.sampled_from([None, None, None, Reason.TLS]),
-    since=st.sampled_from([None, None, None, START + timedelta(seconds=5)]),
+    changed_since=st.sampled_from([None, None, None, START + timedelta(seconds=5)]),
 )
 
 

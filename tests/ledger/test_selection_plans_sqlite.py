@@ -66,7 +66,7 @@ async def test_a_choice_is_answered_by_the_index_of_what_is_given(
             callback=chosen.callback,
             url_prefix=chosen.url_prefix,
             reason=chosen.reason,
-            since=START,
+            changed_since=START,
         )
     counting = await plans(ledger, ledger.queries.count(chosen))
     finding = await plans(ledger, ledger.queries.find(chosen, limit=5))
@@ -85,14 +85,16 @@ async def test_a_choice_is_answered_by_the_index_of_what_is_given(
 async def test_what_is_changed_or_looked_for_is_walked_through_by_its_statuses(
     ledger: SqliteLedger,
 ):
-    chosen = TaskFilter(url_prefix="https://h", since=START)
+    chosen = TaskFilter(url_prefix="https://h", changed_since=START)
     wanted = replace(chosen, containing="x")
     walked = [
         *await plans(ledger, ledger.queries.find(chosen, limit=2_000)),
         *await plans(ledger, ledger.queries.page(wanted, limit=5, scan_limit=5)),
         *await plans(ledger, ledger.admin.withdraw(chosen, reason=Reason.WITHDRAWN)),
         *await plans(ledger, ledger.admin.retry_failed(chosen)),
-        *await plans(ledger, ledger.queries.count(TaskFilter(statuses=[Status.TODO], since=START))),
+        *await plans(
+            ledger, ledger.queries.count(TaskFilter(statuses=[Status.TODO], changed_since=START))
+        ),
     ]
 
     for found in walked:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from crawlcw.ledger.protocol import Ledger, Worker
-from crawlcw.ledger.sessions import Left
+from crawlcw.ledger.sessions import SessionChanges
 from crawlcw.model import identities
 from crawlcw.model.identities import Cookie, Identity, IdentityState
 from tests.support.ledgers import LEASE, START, FakeClock, LedgerFactory, sessions_in
@@ -82,8 +82,10 @@ async def test_a_change_is_written_where_the_fence_is_as_it_was(ledger: Ledger):
 async def test_cookies_of_two_processes_are_kept_beside_each_other(ledger: Ledger):
     await ledger.sessions.change(None, ready(a=cookie("1"), b=cookie("1")))
 
-    assert await ledger.sessions.keep("ada", 1, Left(cookies={"a": cookie("2")}, score=2))
-    left = Left(cookies={"b": None, "c": cookie("3")}, score=1, login_probe="https://a.example/")
+    assert await ledger.sessions.keep("ada", 1, SessionChanges(cookies={"a": cookie("2")}, score=2))
+    left = SessionChanges(
+        cookies={"b": None, "c": cookie("3")}, score=1, login_probe="https://a.example/"
+    )
     assert await ledger.sessions.keep("ada", 1, left)
 
     known = await ledger.sessions.get("ada")
@@ -95,8 +97,8 @@ async def test_cookies_of_two_processes_are_kept_beside_each_other(ledger: Ledge
 async def test_cookies_of_an_earlier_login_are_not_kept(ledger: Ledger):
     await ledger.sessions.change(None, ready())
 
-    assert not await ledger.sessions.keep("ada", 0, Left(cookies={"a": cookie("old")}))
-    assert not await ledger.sessions.keep("nobody", 1, Left(cookies={"a": cookie("old")}))
+    assert not await ledger.sessions.keep("ada", 0, SessionChanges(cookies={"a": cookie("old")}))
+    assert not await ledger.sessions.keep("nobody", 1, SessionChanges(cookies={"a": cookie("old")}))
 
     known = await ledger.sessions.get("ada")
     assert known is not None
@@ -106,8 +108,8 @@ async def test_cookies_of_an_earlier_login_are_not_kept(ledger: Ledger):
 async def test_nothing_is_kept_of_a_session_that_is_not_ready(ledger: Ledger):
     await ledger.sessions.change(None, ADA)
 
-    assert not await ledger.sessions.keep("ada", 1, Left(cookies={"a": cookie("1")}))
-    assert not await ledger.sessions.keep("ada", 1, Left(cookies={}))
+    assert not await ledger.sessions.keep("ada", 1, SessionChanges(cookies={"a": cookie("1")}))
+    assert not await ledger.sessions.keep("ada", 1, SessionChanges(cookies={}))
 
 
 async def test_a_dead_workers_login_may_be_taken_over_at_once(
@@ -125,7 +127,7 @@ async def test_a_dead_workers_login_may_be_taken_over_at_once(
     known = await ledger.sessions.get("ada")
     assert known is not None
     assert known.expires == START + timedelta(seconds=1)
-    assert identities.login_from(known, now=ledger.now(), since=START) == ledger.now()
+    assert identities.earliest_login(known, now=ledger.now(), process_start=START) == ledger.now()
 
 
 async def test_sessions_are_forgotten_and_dropped(store: LedgerFactory):

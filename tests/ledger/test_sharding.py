@@ -192,7 +192,7 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
     ledger = await opened(kind=kind)
     await filled(ledger)
     every = TaskFilter()
-    await examine(ledger, second_look=timedelta(0))
+    await examine(ledger, recheck_delay=timedelta(0))
     for dimension in Dimension:
         await ledger.groups.by(dimension)
     await ledger.queries.counts()
@@ -200,7 +200,7 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
     await ledger.queries.item_count()
     await ledger.hosts.counts()
     await ledger.hosts.busiest(limit=9)
-    await ledger.hosts.due(after="", limit=9)
+    await ledger.hosts.due(last_host="", limit=9)
     await ledger.workers.leave("a")
     await ledger.queries.page(TaskFilter(containing="1"), limit=9, scan_limit=99)
     for chosen in (every, TaskFilter(host="example.com"), TaskFilter(reason=Reason.CONNECT)):

@@ -57,7 +57,7 @@ async def test_a_state_is_read_as_it_was_written(ledger: Ledger):
     assert await ledger.spider_state.change(StoredState(), whole)
 
     assert await ledger.spider_state.read() == whole
-    assert await ledger.spider_state.read(known=1) is None
+    assert await ledger.spider_state.read(known_revision=1) is None
 
 
 async def test_a_change_writes_what_is_other(ledger: Ledger):
@@ -70,7 +70,7 @@ async def test_a_change_writes_what_is_other(ledger: Ledger):
     second = StoredState(revision=2, values=values, pending={OTHER: PageSums(2, {"x": 4})})
     assert await ledger.spider_state.change(first, second)
 
-    assert await ledger.spider_state.read(known=1) == second
+    assert await ledger.spider_state.read(known_revision=1) == second
 
 
 async def test_of_two_changes_of_one_revision_one_is_written(store: LedgerFactory):
@@ -100,7 +100,7 @@ async def test_a_state_that_is_forgotten_is_not_taken_for_an_earlier_one(ledger:
 
     assert await ledger.spider_state.forget()
 
-    assert await ledger.spider_state.read(known=1) == StoredState(revision=2)
+    assert await ledger.spider_state.read(known_revision=1) == StoredState(revision=2)
     assert not await ledger.spider_state.change(state(1, a=1), state(2, a=9))
     assert not await ledger.spider_state.forget()
 

@@ -79,12 +79,12 @@ async def test_a_use_case_is_not_opened_as_a_spider_nor_the_reverse(
     request: pytest.FixtureRequest, tmp_path: Path, store: str
 ):
     opening: Any = partial(SqliteLedger.open, tmp_path / "ledger.db")
-    looking: Any = partial(SqliteLedger.look, tmp_path / "ledger.db")
+    looking: Any = partial(SqliteLedger.open_existing, tmp_path / "ledger.db")
     if store != "sqlite":
         uri = request.getfixturevalue("mongodb_uri")
         url = with_database(uri, request.getfixturevalue("database_name"))
         opening = partial(MongoLedger.open, url, driver=store)
-        looking = partial(MongoLedger.look, url, driver=store)
+        looking = partial(MongoLedger.open_existing, url, driver=store)
     kinds = {"orders": LedgerKind.USE_CASE, "books": LedgerKind.SPIDER}
     for name, kind in kinds.items():
         await (await opening(name, kind=kind)).close()
@@ -274,12 +274,12 @@ async def test_a_worker_holds_its_own_leases_the_longest_held_first(
         clock.advance(seconds=3)
         await ledger.leases.claim([tasks[n]], worker=worker, lease=lease, max_lost=3)
 
-    held = await ledger.leases.held("w1")
+    held = await ledger.leases.leases_of("w1")
 
     # The first lease has run out, and no worker has taken the task over.
     assert [each.task.url for each in held] == ["order-3", "order-0", "order-4"]
     assert [each.expires for each in held] == [START + timedelta(seconds=s) for s in (13, 16, 25)]
-    assert [each.task.url for each in await ledger.leases.held("w")] == []
+    assert [each.task.url for each in await ledger.leases.leases_of("w")] == []
     assert {each.fence for each in held} == {1}
 
 
@@ -290,7 +290,7 @@ async def test_what_is_held_can_be_worked_on_and_released(ledger: Ledger, clock:
     await claimed(ledger, worker="w")
     clock.advance(seconds=4)
 
-    held = {each.task.url: each for each in await ledger.leases.held("w")}
+    held = {each.task.url: each for each in await ledger.leases.leases_of("w")}
 
     assert await ledger.leases.save(held["order-3"], data={"n": 4}, duration=LEASE)
     await commit(ledger, held["order-3"], Succeeded(progress=progress()))
@@ -382,7 +382,7 @@ async def found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[bytes
     """Return the ids of the chosen tasks, read page by page."""
     ids: list[bytes] = []
     after: Cursor | None = None
-    while page := await ledger.queries.find(chosen, limit=limit, after=after):
+    while page := await ledger.queries.find(chosen, limit=limit, cursor=after):
         assert len(page) <= limit
         ids += [record.task.id for record in page]
         after = Cursor(update_time=page[-1].task.update_time, id=page[-1].task.id)
@@ -399,7 +399,10 @@ async def found(ledger: Ledger, chosen: TaskFilter, *, limit: int) -> list[bytes
             lambda task: task.status in (Status.TODO, Status.FINISHED) and task.host == "cut",
         ),
         (
-            TaskFilter(since=START + timedelta(seconds=2), until=START + timedelta(seconds=5)),
+            TaskFilter(
+                changed_since=START + timedelta(seconds=2),
+                changed_before=START + timedelta(seconds=5),
+            ),
             lambda task: 2 <= (task.update_time - START).total_seconds() < 5,
         ),
         (
@@ -490,7 +493,7 @@ async def test_what_is_withdrawn_is_ignored_where_nobody_works_on_it(
 async def test_what_is_reopened_is_due_now_and_as_if_never_tried(
     ledger: Ledger, various: list[Task], clock: FakeClock
 ):
-    chosen = TaskFilter(until=clock.time)
+    chosen = TaskFilter(changed_before=clock.time)
 
     assert await ledger.admin.reopen(chosen) == 4
     assert await ledger.admin.reopen(chosen) == 0
@@ -509,7 +512,7 @@ async def test_finished_tasks_are_reopened_in_another_stage_and_anew(
 ):
     finished = TaskFilter(statuses=[Status.FINISHED])
 
-    assert await ledger.admin.reopen(finished, stage="second", anew=True) == 1
+    assert await ledger.admin.reopen(finished, stage="second", deletes_results=True) == 1
 
     after = await changed(ledger, various)
     assert list(after) == [FINISHED]
@@ -547,7 +550,7 @@ async def test_what_is_purged_is_gone_with_all_that_belongs_to_it(
     ledger: Ledger, various: list[Task]
 ):
     blobs = {n: await ledger.blobs.put(various[n].id, n) for n in (HELD, FINISHED)}
-    (lease,) = await ledger.leases.held("w")
+    (lease,) = await ledger.leases.leases_of("w")
 
     assert await ledger.admin.purge(TaskFilter(statuses=[Status.FINISHED, Status.IGNORED])) == 2
 

@@ -131,7 +131,7 @@ def keys(records: list[Record]) -> list[str]:
 async def test_held_tasks_are_walked_through_by_their_index_without_a_sort(orders: SqliteLedger):
     statements: list[str] = []
     await orders.store.reader.run(lambda db: db.set_trace_callback(statements.append))
-    assert await orders.leases.held("a") == []
+    assert await orders.leases.leases_of("a") == []
 
     def explained(db: sqlite3.Connection) -> list[str]:
         db.set_trace_callback(None)

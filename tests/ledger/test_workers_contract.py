@@ -213,7 +213,7 @@ async def test_a_worker_has_the_loan_of_the_first_owner_until_that_one_changes_i
 ):
     one, two = await store.open(), await store.open()
     await one.workers.join(worker("a"))
-    renewed = replace(LOAN, expires=at(12), ended=True)
+    renewed = replace(LOAN, expires=at(12), is_closing=True)
 
     assert await one.workers.loan("a") is None
     assert await one.workers.lend(worker("a"), LOAN)
@@ -244,12 +244,12 @@ async def test_a_report_is_a_heartbeat_of_a_worker_that_is_not_idle(
         "a": worker("a", heartbeat=at(2), report=replace(report, faults=(clean,)))
     }
     returned = replace(report, returned=True)
-    await ledger.workers.report("a", returned, before=report)
+    await ledger.workers.report("a", returned, previous=report)
     # Both come late.
     await ledger.workers.report("a", report)
-    await ledger.workers.report("a", report, before=report)
+    await ledger.workers.report("a", report, previous=report)
     shown = (await at_work(ledger))["a"].report
     assert shown == replace(returned, faults=(clean,))
     await ledger.workers.leave("a")
-    await ledger.workers.report("a", report, before=returned)
+    await ledger.workers.report("a", report, previous=returned)
     assert await ledger.workers.all() == []

@@ -37,7 +37,7 @@ def test_before_any_measurement_it_is_the_machines_time():
 
 
 def test_it_runs_evenly_from_what_was_measured(clock: LedgerClock, machine: Monotonic):
-    clock.set(NOON + timedelta(days=365), asked=1000, answered=1000)
+    clock.set(NOON + timedelta(days=365), asked_at=1000, answered_at=1000)
 
     assert clock.now() == NOON + timedelta(days=365)
     machine.seconds += 90
@@ -50,17 +50,17 @@ def test_the_answer_is_taken_to_be_of_the_middle_of_the_question(
     machine.seconds = 1004
     ahead = NOON + timedelta(days=365)
 
-    clock.set(ahead, asked=1000, answered=1004)
+    clock.set(ahead, asked_at=1000, answered_at=1004)
 
     assert clock.now() == ahead + timedelta(seconds=2)
 
 
 def test_it_never_runs_backwards(clock: LedgerClock, machine: Monotonic):
     ahead = NOON + timedelta(days=365)
-    clock.set(ahead, asked=1000, answered=1000)
+    clock.set(ahead, asked_at=1000, answered_at=1000)
     assert clock.now() == ahead
 
-    clock.set(ahead - timedelta(seconds=10), asked=1000, answered=1000)
+    clock.set(ahead - timedelta(seconds=10), asked_at=1000, answered_at=1000)
     assert clock.now() == ahead, "it stands still"
     machine.seconds += 10
     assert clock.now() == ahead
@@ -69,7 +69,7 @@ def test_it_never_runs_backwards(clock: LedgerClock, machine: Monotonic):
 
 
 def test_it_shows_utc_in_whole_milliseconds(clock: LedgerClock, machine: Monotonic):
-    clock.set(datetime(2030, 1, 1, tzinfo=UTC), asked=1000, answered=1000)
+    clock.set(datetime(2030, 1, 1, tzinfo=UTC), asked_at=1000, answered_at=1000)
     machine.seconds += 0.0015
 
     assert clock.now() == datetime(2030, 1, 1, microsecond=1000, tzinfo=UTC)

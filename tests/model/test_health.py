@@ -30,12 +30,12 @@ def test_a_breaker_opens_at_a_fault_and_closes_at_a_good_answer():
     breaker.open(now=10, rest=10)
     breaker.open(now=20, rest=5)
 
-    assert (breaker.failures, breaker.failing_since, breaker.until) == (2, 10, 25)
+    assert (breaker.failures, breaker.failing_since, breaker.rest_end) == (2, 10, 25)
     breaker.open(now=24, rest=30)
     breaker.open(now=25, rest=1)
-    assert breaker.until == 54, "a shorter rest takes nothing from a longer one"
+    assert breaker.rest_end == 54, "a shorter rest takes nothing from a longer one"
     breaker.close()
-    assert (breaker.failures, breaker.failing_since, breaker.until) == (0, None, None)
+    assert (breaker.failures, breaker.failing_since, breaker.rest_end) == (0, None, None)
 
 
 # --- origins
@@ -147,7 +147,7 @@ def test_where_the_probe_fails_the_page_pays_nothing():
     asked.fault(Reason.HTTP_STATUS, retry_after=3)
 
     assert state(asked.origin) == "open"
-    assert asked.origin.until == asked.now + 40, "the longest rest that any answer asked for"
+    assert asked.origin.rest_end == asked.now + 40, "the longest rest that any answer asked for"
     asked.good()
     assert asked.throttled() is None
 
@@ -296,7 +296,7 @@ def fails(
     reason: Reason = Reason.CONNECT,
     page: bytes | None = None,
 ) -> Cause | None:
-    return uplink.failed(host, reason, began=sent, now=now, page=page)
+    return uplink.failed(host, reason, started_at=sent, now=now, page=page)
 
 
 def test_a_failure_while_no_host_answers_is_checked_and_all_wait_for_that():

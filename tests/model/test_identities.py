@@ -9,12 +9,12 @@ from crawlcw.model.identities import (
     Identity,
     IdentityState,
     LoginPolicy,
+    earliest_login,
     is_given_up,
     logged_in,
     login_begun,
+    login_deferred,
     login_failed,
-    login_from,
-    login_put_off,
     retired,
 )
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.quick
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-POLICY = LoginPolicy(most=3, base=SECOND, ceiling=60 * SECOND)
+POLICY = LoginPolicy(max_failures=3, base=SECOND, ceiling=60 * SECOND)
 NEW = Identity(name="ada")
 
 
@@ -31,9 +31,9 @@ def begun(identity: Identity = NEW) -> Identity:
 
 
 def test_a_login_waits_for_the_one_that_is_under_way():
-    assert login_from(NEW, now=NOW, since=NOW) == NOW
-    assert login_from(begun(), now=NOW, since=NOW) == NOW + 60 * SECOND
-    assert login_from(begun(), now=NOW + 61 * SECOND, since=NOW) == NOW + 61 * SECOND
+    assert earliest_login(NEW, now=NOW, process_start=NOW) == NOW
+    assert earliest_login(begun(), now=NOW, process_start=NOW) == NOW + 60 * SECOND
+    assert earliest_login(begun(), now=NOW + 61 * SECOND, process_start=NOW) == NOW + 61 * SECOND
 
 
 def test_a_ready_session_has_no_owner_and_another_fence():
@@ -53,15 +53,15 @@ def test_logins_that_fail_in_a_row_wait_longer_and_are_given_up():
     assert waits == [None, NOW + SECOND, NOW + 2 * SECOND]
     assert [each.given_up for each in (first, second, third)] == [None, None, NOW]
     assert third.reason == "HTTP 403"
-    assert is_given_up(third, since=NOW)
-    assert login_from(third, now=NOW, since=NOW) is None
+    assert is_given_up(third, process_start=NOW)
+    assert earliest_login(third, now=NOW, process_start=NOW) is None
 
 
 def test_a_later_run_tries_again_what_was_given_up():
     lost = login_failed(begun(replace(NEW, failures=2)), "no", now=NOW, policy=POLICY)
 
     later = NOW + SECOND
-    assert not is_given_up(lost, since=later)
+    assert not is_given_up(lost, process_start=later)
     again = login_begun(lost, owner="w", now=later, lease=SECOND)
     assert (again.failures, again.given_up) == (0, None)
 
@@ -86,7 +86,7 @@ def test_a_login_of_which_nothing_showed_that_it_was_of_use_has_failed():
 
 
 def test_a_login_that_nobody_is_to_blame_for_counts_nothing():
-    put_off = login_put_off(begun(), until=NOW + SECOND)
+    put_off = login_deferred(begun(), not_before=NOW + SECOND)
 
     assert (put_off.failures, put_off.owner, put_off.not_before) == (0, None, NOW + SECOND)
 

@@ -185,7 +185,7 @@ def test_an_assignment_is_in_the_place_of_all_that_was_added_before():
     one.settle((A, 1), recorded=0)
 
     assert view(one) == {"n": 2}
-    assert spider_state.seen(written(one)) == {"n": 2}
+    assert spider_state.visible_values(written(one)) == {"n": 2}
 
 
 def test_changes_of_no_page_are_kept_beside_what_others_have_written():

@@ -30,22 +30,22 @@ def test_a_loop_that_ticks_does_not_lag():
     stalls = Stalls(now=0.0)
 
     assert [round(stalls.ticked(0.1 * n), 3) for n in (1, 2, 3)] == [0, 0, 0]
-    assert stalls.since(0.0, now=0.3) == 0
+    assert stalls.seconds_since(0.0, now=0.3) == 0
 
 
 def test_a_stall_is_counted_as_far_as_it_lies_behind_the_beginning():
     stalls = with_stalls((10, 13))
 
-    assert stalls.since(0, now=13) == pytest.approx(3)
-    assert stalls.since(12, now=13) == pytest.approx(1)
-    assert stalls.since(13, now=13) == 0
+    assert stalls.seconds_since(0, now=13) == pytest.approx(3)
+    assert stalls.seconds_since(12, now=13) == pytest.approx(1)
+    assert stalls.seconds_since(13, now=13) == 0
 
 
 def test_a_stall_that_lasts_is_counted_as_well():
     stalls = Stalls(now=0.0)
 
     assert stalls.lag(5 + TICK) == pytest.approx(5)
-    assert stalls.since(0, now=5 + TICK) == pytest.approx(5)
+    assert stalls.seconds_since(0, now=5 + TICK) == pytest.approx(5)
 
 
 def test_a_timeout_that_would_not_have_come_without_the_stall_is_explained():
@@ -76,14 +76,14 @@ def test_other_failures_are_not_the_loops(reason: Reason):
 
 
 def test_silence_grows_until_something_is_heard():
-    silence = Silence(now=0, look_every=0.5)
+    silence = Silence(now=0, interval=0.5)
 
-    assert silence.look(0.5, heard=False) == 0.5
-    assert silence.look(1.0, heard=False) == 1.0
-    assert silence.look(1.5, heard=True) == 0
+    assert silence.record(0.5, has_sign=False) == 0.5
+    assert silence.record(1.0, has_sign=False) == 1.0
+    assert silence.record(1.5, has_sign=True) == 0
 
 
 def test_who_slept_has_heard_nobody_and_takes_that_for_no_silence():
-    silence = Silence(now=0, look_every=0.5)
+    silence = Silence(now=0, interval=0.5)
 
-    assert silence.look(3600, heard=False) == 1.0
+    assert silence.record(3600, has_sign=False) == 1.0

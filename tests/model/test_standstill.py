@@ -31,16 +31,16 @@ def at(minutes: float) -> datetime:
 
 def test_one_host_that_rests_is_named_by_its_end_and_its_reason():
     rests = Rests()
-    rests.note("a.example:80", until=at(10), why="429, Retry-After")
+    rests.note("a.example:80", rest_end=at(10), cause="429, Retry-After")
 
     assert rests.standstill(NOW).sentence() == "1 host rests until 22:40: 429, Retry-After"
 
 
 def test_of_several_hosts_the_first_to_be_asked_again_is_named():
     rests = Rests()
-    rests.note("a.example:80", until=at(30), why="connect")
-    rests.note("b.example:80", until=at(10), why="429, Retry-After")
-    rests.note("c.example:80", until=at(20), why="connect")
+    rests.note("a.example:80", rest_end=at(30), cause="connect")
+    rests.note("b.example:80", rest_end=at(10), cause="429, Retry-After")
+    rests.note("c.example:80", rest_end=at(20), cause="connect")
 
     assert rests.standstill(NOW).sentence() == (
         "3 hosts rest, the first until 22:40: 429, Retry-After"
@@ -63,13 +63,13 @@ def test_what_waits_for_others_or_for_its_time_says_so():
 
 
 def test_programs_get_the_times_in_utc():
-    resting = Standstill(hosts=12, until=at(10), why="429, Retry-After")
+    resting = Standstill(hosts=12, ends_at=at(10), cause="429, Retry-After")
 
     assert resting.fields() == {
         "sentence": "12 hosts rest, the first until 22:40: 429, Retry-After",
         "hosts_resting": 12,
-        "until": "2026-05-04T20:40:00Z",
-        "why": "429, Retry-After",
+        "ends_at": "2026-05-04T20:40:00Z",
+        "cause": "429, Retry-After",
     }
     assert Standstill(down_since=at(1)).fields() == {
         "sentence": "the network has been down since 22:31; trying again",
@@ -78,17 +78,20 @@ def test_programs_get_the_times_in_utc():
 
 
 def test_a_crawl_moves_while_one_of_its_workers_does():
-    assert merged([Standstill(others=True), None, Standstill(hosts=1, until=at(1))]) is None
+    assert (
+        merged([Standstill(others_have_tasks=True), None, Standstill(hosts=1, ends_at=at(1))])
+        is None
+    )
     assert merged([]) is None
 
 
 def test_workers_that_stand_still_together_say_what_most_of_it_is():
-    resting = Standstill(hosts=2, until=at(10), why="429")
-    later = Standstill(hosts=1, until=at(20), why="connect")
-    not_due = Standstill(until=at(5))
+    resting = Standstill(hosts=2, ends_at=at(10), cause="429")
+    later = Standstill(hosts=1, ends_at=at(20), cause="connect")
+    not_due = Standstill(ends_at=at(5))
 
-    assert merged([Standstill(others=True), later, resting, not_due]) == Standstill(
-        hosts=3, until=at(10), why="429", others=True
+    assert merged([Standstill(others_have_tasks=True), later, resting, not_due]) == Standstill(
+        hosts=3, ends_at=at(10), cause="429", others_have_tasks=True
     )
     assert merged([resting, Standstill(down_since=at(2))]) == Standstill(
         down_since=at(2), hosts=2, until=at(10), why="429"
@@ -109,7 +112,7 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
     ends: dict[str, int] = {}
     for step, host, minutes in steps:
         if step == "note":
-            rests.note(host, until=at(minutes), why=f"why {minutes}")
+            rests.note(host, rest_end=at(minutes), cause=f"why {minutes}")
             ends[host] = max(minutes, ends.get(host, 0))
         else:
             # Time may run backwards here; forgotten rests stay forgotten.
@@ -119,13 +122,13 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
             assert rests.standstill(at(minutes)) == (
                 Standstill()
                 if first is None
-                else Standstill(hosts=len(ends), until=at(first), why=f"why {first}")
+                else Standstill(hosts=len(ends), ends_at=at(first), cause=f"why {first}")
             )
 
 
 def test_proxies_that_all_rest_are_why_nothing_moves():
     rests = Rests()
-    rests.note("a.example", until=NOW + timedelta(minutes=1), why="429")
+    rests.note("a.example", rest_end=NOW + timedelta(minutes=1), cause="429")
     rests.proxies_away = lambda: (90.0, "the proxy http://gate:1 cannot be reached")
 
     found = rests.standstill(NOW)

@@ -87,7 +87,9 @@ def test_every_edge_can_be_reached():
         done = transitions.reparse(make_task(status=status), response=None, items=(), now=START)
         if done is not None:
             reached.add((status, done.change.event, done.change.status))
-    reached |= {(before, bulk.event, bulk.to) for bulk in PARTS for before in bulk.from_statuses}
+    reached |= {
+        (before, bulk.event, bulk.to_status) for bulk in PARTS for before in bulk.from_statuses
+    }
 
     assert reached == {
         (before, event, after) for (before, event), afters in TABLE.items() for after in afters
@@ -374,7 +376,7 @@ def test_what_each_bulk_change_does():
         BulkChange(
             event=Event.ADMIT,
             from_statuses=(Status.IGNORED,),
-            to=Status.TODO,
+            to_status=Status.TODO,
             from_reason=Reason.REFUSED_DEPTH,
             resets=anew,
             wakes_hosts=True,
@@ -382,23 +384,23 @@ def test_what_each_bulk_change_does():
         BulkChange(
             event=Event.CLAIM,
             from_statuses=waiting,
-            to=Status.PROCESSING,
+            to_status=Status.PROCESSING,
             raises_fence=True,
         ),
-        BulkChange(event=Event.GIVE_UP_HOST, from_statuses=waiting, to=Status.IGNORED),
+        BulkChange(event=Event.GIVE_UP_HOST, from_statuses=waiting, to_status=Status.IGNORED),
         BulkChange(
             event=Event.REOPEN,
             from_statuses=(*waiting, Status.FINISHED, Status.IGNORED),
-            to=Status.TODO,
+            to_status=Status.TODO,
             resets=anew,
             # The next request is unconditional: it ignores the last visit.
             forgets=("visit", "revisit"),
             raises_fence=True,
             wakes_hosts=True,
-            of_held=BulkChange(
+            for_leased=BulkChange(
                 event=Event.REOPEN,
                 from_statuses=(Status.PROCESSING,),
-                to=Status.TODO,
+                to_status=Status.TODO,
                 resets=anew,
                 forgets=("visit", "revisit", *LOCK),
                 raises_fence=True,
@@ -409,14 +411,14 @@ def test_what_each_bulk_change_does():
         BulkChange(
             event=Event.RETRY,
             from_statuses=(Status.FAILED, Status.IGNORED),
-            to=Status.TODO,
+            to_status=Status.TODO,
             resets=anew,
             wakes_hosts=True,
         ),
         BulkChange(
             event=Event.REVISIT,
             from_statuses=(Status.FINISHED, Status.IGNORED),
-            to=Status.TODO,
+            to_status=Status.TODO,
             resets=anew,
             raises_fence=True,
             wakes_hosts=True,
@@ -424,11 +426,11 @@ def test_what_each_bulk_change_does():
         BulkChange(
             event=Event.WITHDRAW,
             from_statuses=waiting,
-            to=Status.IGNORED,
-            of_held=BulkChange(
+            to_status=Status.IGNORED,
+            for_leased=BulkChange(
                 event=Event.WITHDRAW,
                 from_statuses=(Status.PROCESSING,),
-                to=Status.IGNORED,
+                to_status=Status.IGNORED,
                 forgets=LOCK,
                 raises_fence=True,
                 ends_leases=True,
@@ -436,7 +438,7 @@ def test_what_each_bulk_change_does():
         ),
     ]
     due = [Event.RETRY, Event.REOPEN, Event.REVISIT, Event.ADMIT]
-    assert [each.event for each in BULK if each.to in WAITING] == due
+    assert [each.event for each in BULK if each.to_status in WAITING] == due
 
 
 # --- no other module decides

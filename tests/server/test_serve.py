@@ -193,13 +193,13 @@ async def test_a_worker_that_waits_gets_a_task_as_soon_as_it_is_there(sqlite_url
 def noted(tracker: Tracker) -> asyncio.Event:
     """Return an event that is set when a client's tasks are looked for."""
     asked = asyncio.Event()
-    held = tracker.ledger.leases.held
+    held = tracker.ledger.leases.leases_of
 
     async def seen(worker: str):
         asked.set()
         return await held(worker)
 
-    tracker.ledger.leases.held = seen  # type: ignore[method-assign]
+    tracker.ledger.leases.leases_of = seen  # type: ignore[method-assign]
     return asked
 
 

@@ -10,7 +10,7 @@ from crawlcw.api.attempt import (
     Next,
     Purpose,
     Session,
-    asked_at,
+    redirected,
 )
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
@@ -30,7 +30,7 @@ class Layered:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         trying = Attempt(request=request, session=self._session)
-        return await ways(self.layers)[Purpose.PAGE](trying, asked_at(request, url))
+        return await ways(self.layers)[Purpose.PAGE](trying, redirected(request, url))
 
     async def close(self) -> None:
         await self._over.close()

@@ -58,7 +58,7 @@ class FakeCrawl:
 async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFixture):
     spider = Told()
     crawl = FakeCrawl(spider, stall_after="1m")
-    crawl.standstill = Standstill(hosts=2, until=START, why="429, Retry-After")
+    crawl.standstill = Standstill(hosts=2, ends_at=START, cause="429, Retry-After")
 
     for seconds in (0, 59, 1, 60):
         await crawl.after(seconds)

@@ -179,7 +179,7 @@ async def test_a_miss_says_why(tracker: Tracker, ledger_url: str):
             async with other.start("order-1"):
                 pass
         assert locked.value.holder == tracker.session.worker
-        assert locked.value.until > tracker.ledger.now()
+        assert locked.value.expires > tracker.ledger.now()
     with pytest.raises(TaskFinishedError):
         async with tracker.start("order-1"):
             pass

@@ -190,11 +190,11 @@ def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
 
 def _tell_added(result: Added, *, as_json: bool) -> None:
     if as_json:
-        numbers = {"new": result.new, "known": result.known, "refused": len(result.rejected)}
+        numbers = {"new": result.new, "known": result.existing, "refused": len(result.rejected)}
         click.echo(json.dumps(numbers))
         return
     rejected_note = f", {len(result.rejected):,} cannot be stored" if result.rejected else ""
-    click.echo(f"{result.new:,} added, {result.known:,} known already{rejected_note}")
+    click.echo(f"{result.new:,} added, {result.existing:,} known already{rejected_note}")
     for task, reason in result.rejected[:10]:
         click.echo(f"crawlcw: {printable(task.url)}: {printable(reason)}", err=True)
 
@@ -210,7 +210,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
             )
             total = Added(
                 new=total.new + result.new,
-                known=total.known + result.known,
+                existing=total.existing + result.existing,
                 rejected=total.rejected + result.rejected,
             )
     return total

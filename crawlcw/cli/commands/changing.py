@@ -85,7 +85,7 @@ class Choice:
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Tasks that change from now on are left alone.
-            task_filter = replace(self._filter(ledger), until=from_now(ledger))
+            task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _held_number(
                 ledger, task_filter
             )
@@ -152,7 +152,7 @@ async def _orphaned_number(ledger: Ledger, task_filter: TaskFilter) -> int:
     ids = {
         lease.task.id
         for worker in await dead_workers(ledger)
-        for lease in await ledger.leases.held(worker.name)
+        for lease in await ledger.leases.leases_of(worker.name)
         if lease.expires > now and (task_filter.ids is None or lease.task.id in task_filter.ids)
     }
     dead_count = (
@@ -232,7 +232,7 @@ async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | Non
                 raise UsageError(f"{name} is a spider: its tasks have no stages: leave out --stage")
 
     async def reopen(ledger: Ledger, task_filter: TaskFilter) -> int:
-        return await ledger.admin.reopen(task_filter, stage=stage, anew=True)
+        return await ledger.admin.reopen(task_filter, stage=stage, deletes_results=True)
 
     await choice.run(reopen, REOPEN.from_statuses, "todo again")
 

@@ -65,10 +65,10 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                         f"the target ledger already has tasks of {name}: "
                         f"{options.pasted('drop', name, ledger=target_url)} deletes them"
                     )
-                return await copy(source, target, told=_tell)
+                return await copy(source, target, on_progress=_tell)
             await target.admin.drop()
         async with closing(open_ledger(target_url, name, kind=kind)) as target:
-            return await copy(source, target, told=_tell)
+            return await copy(source, target, on_progress=_tell)
 
 
 def _tell(part: Part, number: int) -> None:

@@ -127,8 +127,8 @@ def _shown(finding: Finding) -> dict[str, str | int | None]:
         "file": finding.path,
         "line": finding.line or None,
         "message": finding.message,
-        "what": finding.what,
-        "instead": finding.instead or None,
+        "code": finding.code,
+        "replacement": finding.replacement or None,
         "guide": finding.guide or None,
     }
 
@@ -138,7 +138,7 @@ def _in_folder(folder: Path) -> Iterator[Finding]:
         try:
             yield from reading.check(path)
         except UNREADABLE as error:
-            yield Finding(path=str(path), line=0, what=str(error))
+            yield Finding(path=str(path), line=0, code=str(error))
 
 
 def _in_spider(
@@ -167,9 +167,9 @@ def _in_spider(
         loaded_layers(options.settings_of(loaded_spider, assignments).layers)
         if _has_no_parse(loaded_spider):
             message = f"{kind.__name__} has no parse(), the callback of its start URLs"
-            findings.append(Finding(path=location, line=0, what=message))
+            findings.append(Finding(path=location, line=0, code=message))
     except (SettingsError, SpiderError) as error:
-        findings.append(Finding(path=location, line=0, what=str(error)))
+        findings.append(Finding(path=location, line=0, code=str(error)))
     return kind.name, location, findings
 
 

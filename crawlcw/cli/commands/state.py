@@ -17,7 +17,7 @@ async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) ->
     It includes changes by pages that a crash interrupted, which will run again.
     """
     async with subject.opened() as ledger:
-        state_values = spider_state.seen(await ledger.spider_state.read())
+        state_values = spider_state.visible_values(await ledger.spider_state.read())
     selected_values = {
         name: state_values[name] for name in sorted(state_values) if not names or name in names
     }

@@ -154,7 +154,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
         items=items,
         reasons=await queries.reasons(),
         workers=sorted(workers, key=lambda worker: (worker.started, worker.name)),
-        next_due=await queries.horizon(),
+        next_due=await queries.next_due(),
         control=Control.of(await ledger.notes.control()),
         now=ledger.now(),
     )
@@ -171,9 +171,9 @@ def _json(numbers: _Numbers) -> str:
             numbers.kind.value: numbers.name,
             "counts": numbers.counts.by_name(),
             "redirects": numbers.counts.redirects,
-            "total": numbers.counts.known,
+            "total": numbers.counts.without_redirects,
             "items": numbers.items.number,
-            "items_all_counted": numbers.items.whole,
+            "items_all_counted": numbers.items.is_exact,
             "items_by_callback": _largest_first(counters.items_by_callback),
             "items_dropped": _largest_first(counters.items_dropped),
             "reasons": numbers.reasons,
@@ -201,10 +201,10 @@ def _json(numbers: _Numbers) -> str:
 
 def _print(numbers: _Numbers) -> None:
     rows = {name: f"{number:,}" for name, number in numbers.counts.by_name().items()}
-    rows["total"] = f"{numbers.counts.known:,}"
+    rows["total"] = f"{numbers.counts.without_redirects:,}"
     if numbers.counts.redirects:
         rows["redirects"] = f"{numbers.counts.redirects:,}"
-    hint = "" if numbers.items.whole else " (--all-items counts all)"
+    hint = "" if numbers.items.is_exact else " (--all-items counts all)"
     rows["items"] = f"{numbers.items}{hint}"
     rows |= {"next due": _when(numbers), "workers at work": f"{len(numbers.workers):,}"}
     if numbers.control.paused is not None:

@@ -17,7 +17,7 @@ from crawlcw.cli.terminal.tables import cells, padded
 from crawlcw.dashboard.stories import pages_above, pages_ahead
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
-from crawlcw.ledger.documents import error_document, known, trace_document
+from crawlcw.ledger.documents import error_document, part_document, trace_document
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
 from crawlcw.model.sanitize import printable, printable_block
@@ -312,7 +312,7 @@ def _fields(record: Record) -> dict[str, Any]:
         "parent": None if task.parent is None else task.parent.hex(),
     }
     if record.response:
-        fields["response"] = known(record.response)
+        fields["response"] = part_document(record.response)
     if task.stored is not None:
         fields["stored"] = asdict(task.stored)
     return fields

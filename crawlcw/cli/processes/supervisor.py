@@ -239,7 +239,7 @@ class Supervisor:
             self._retry.shorten(_NOT_AT_ALL)
         try:
             queries = retrying(self.ledger, self._retry).queries
-            horizon = await queries.horizon()
+            horizon = await queries.next_due()
             counts = await self._retry.in_time(queries.counts)
             reasons = await self._retry.in_time(queries.reasons)
         except (LedgerUnavailableError, LedgerGoneError):
@@ -397,7 +397,7 @@ class Supervisor:
         was_quarantined = False
         try:
             for worker in await dead_workers(self.ledger):
-                leases = await self.ledger.leases.held(worker.name)
+                leases = await self.ledger.leases.leases_of(worker.name)
                 was_quarantined = was_quarantined or any(is_alone(lease) for lease in leases)
             await reap_dead_workers(self.ledger)
         except LedgerError as error:

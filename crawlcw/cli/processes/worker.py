@@ -181,7 +181,7 @@ async def crawl(
             return code_of(report.finish_reason)
 
         async def abandon() -> int:
-            ledger = await current_crawl.ledger.another()
+            ledger = await current_crawl.ledger.reconnected()
             return end(await current_crawl.abandon(ledger, at_once=deadline.is_at_once))
 
         deadline.finish = lambda: supervision.last_word(partial(anyio.run, abandon))

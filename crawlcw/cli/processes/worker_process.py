@@ -137,10 +137,10 @@ class WorkerProcess:
         """Return the seconds without a state; must be called every `LOOK_EVERY`."""
         now, is_heard = time.monotonic(), self._is_heard
         if self._silence is None:
-            self._silence = Silence(now=now, look_every=LOOK_EVERY) if is_heard else None
+            self._silence = Silence(now=now, interval=LOOK_EVERY) if is_heard else None
             return 0.0
         self._is_heard = False
-        return self._silence.look(now, heard=is_heard)
+        return self._silence.record(now, has_sign=is_heard)
 
     def _hear(self, line: bytes) -> None:
         # A killed worker may have sent half a state.

@@ -60,6 +60,6 @@ def frame(progress: Progress) -> Group:
     )
     title_row = Table.grid(padding=(0, 2))
     title_row.add_row(title, bar, f"{progress.done / total:.0%} of the known pages")
-    tasks = counts_text(progress.counts.for_people())
+    tasks = counts_text(progress.counts.for_display())
     reason = progress.standstill
     return Group(title_row, tasks, rate_text, *([Text(reason, style="yellow")] if reason else []))

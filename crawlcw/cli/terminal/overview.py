@@ -54,7 +54,7 @@ def picture(look: Look, *, height: int) -> RenderableType:
 
 def line(look: Look) -> str:
     """Return a summary in one line."""
-    counts = (f"{name} {number:,}" for name, number in look.counts.for_people().items())
+    counts = (f"{name} {number:,}" for name, number in look.counts.for_display().items())
     task_count = sum(
         worker.vitals.processing for worker in look.workers if worker.vitals is not None
     )
@@ -80,7 +80,7 @@ def fields(look: Look) -> dict[str, Any]:
         "counted": look.counted and iso_time(look.counted),
         "counts": look.counts.by_name(),
         "redirects": look.counts.redirects,
-        "total": look.counts.known,
+        "total": look.counts.without_redirects,
         "backlog": look.backlog,
         "rate": round(look.rate, 3),
         "average_rate": None if look.average is None else round(look.average, 3),
@@ -134,8 +134,8 @@ def _title(state: Look) -> Text:
 
 
 def _tasks(state: Look) -> Text:
-    text = counts_text(state.counts.for_people())
-    return text.append(f"  total {state.counts.known:,}", style="dim")
+    text = counts_text(state.counts.for_display())
+    return text.append(f"  total {state.counts.without_redirects:,}", style="dim")
 
 
 def counts_text(numbers: Mapping[str, int]) -> Text:

@@ -134,7 +134,7 @@ class Progress:
 
     def line(self) -> str:
         """Return a summary in one line."""
-        parts = [f"{name} {number:,}" for name, number in self.counts.for_people().items()]
+        parts = [f"{name} {number:,}" for name, number in self.counts.for_display().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
         return f"{line}; {reason}" if (reason := self.standstill) else line
@@ -218,9 +218,9 @@ def summary_fields(report: Report) -> dict[str, object]:
 def _counted(report: Report) -> dict[str, str]:
     if report.counts is None:
         return {"not counted in time": f"{pasted('stats', report.spider)} counts"}
-    numbers = report.counts.for_people()
+    numbers = report.counts.for_display()
     redirects = {"redirects": numbers.pop("redirects")} if report.counts.redirects else {}
-    return _numbers(numbers | {"total": report.counts.known} | redirects)
+    return _numbers(numbers | {"total": report.counts.without_redirects} | redirects)
 
 
 def _named(report: Report) -> dict[str, str]:

@@ -77,16 +77,16 @@ class Items:
     def __init__(self, store: MongoStore) -> None:
         self._store = store
 
-    async def rows(self, found: Mapping[str, Any]) -> list[ItemRow]:
+    async def rows(self, task: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of a task's document."""
-        return _rows(found, found.get("items_from") or {}, await self.whole(found))
+        return _rows(task, task.get("items_from") or {}, await self.stored_items(task))
 
-    async def versions(self, found: Mapping[str, Any]) -> list[ItemRow]:
+    async def versions(self, task: Mapping[str, Any]) -> list[ItemRow]:
         """Return the items of all kept visits of a task, the earliest visit first."""
         return [
             row
-            for source in found["versions"]
-            for row in _rows(found, source, await self.of_version(found["_id"], source["fence"]))
+            for source in task["versions"]
+            for row in _rows(task, source, await self.of_version(task["_id"], source["fence"]))
         ]
 
     async def of_version(self, task_id: bytes, fence: int) -> list[Document]:
@@ -95,13 +95,13 @@ class Items:
         blobs = await self._store.items.find(query).hint("_id_").to_list(None)
         return [row["item"] for row in sorted(blobs, key=lambda row: row["_id"]["n"])]
 
-    async def whole(self, found: Mapping[str, Any]) -> list[Document]:
+    async def stored_items(self, task: Mapping[str, Any]) -> list[Document]:
         """Return the items of a task's document, as they are stored."""
-        items = list(found.get("items") or ())
+        items = list(task.get("items") or ())
         outside = [number for number, item in enumerate(items) if item is None]
         for start in range(0, len(outside), _BATCH):
             numbers = outside[start : start + _BATCH]
-            source = {"task": found["_id"], "fence": found["items_from"]["fence"]}
+            source = {"task": task["_id"], "fence": task["items_from"]["fence"]}
             query = {"_id": {"$in": [{**source, "n": number} for number in numbers]}}
             cursor = self._store.items.find(query).hint("_id_")
             for document in await all_of(cursor, len(numbers)):

@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure
 
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.mongo.connection import mapped, sentence
-from crawlcw.ledger.mongo.drivers import Shielded, unseen
+from crawlcw.ledger.mongo.drivers import Shielded, read_error
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
@@ -67,7 +67,7 @@ class Changes:
             async with stream:
                 yield
                 while True:
-                    if await _is_told(stream):
+                    if await _has_change(stream):
                         yield
 
 
@@ -82,7 +82,7 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
             try:
                 await asyncio.wait([future], timeout=_OPEN_WITHIN)
             finally:
-                future.add_done_callback(unseen)
+                future.add_done_callback(read_error)
                 if not future.done():
                     future.cancel()
                 elif not future.cancelled() and future.exception() is None:
@@ -90,7 +90,7 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise
 
 
-async def _is_told(stream: Any) -> bool:
+async def _has_change(stream: Any) -> bool:
     """Wait some seconds for a change; return whether there was one."""
     try:
         with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):

@@ -11,7 +11,7 @@ from crawlcw.ledger.copying import Part
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs, Items, OutsideItem, placed
 from crawlcw.ledger.mongo.connection import mapped
-from crawlcw.ledger.mongo.store import MongoStore, some
+from crawlcw.ledger.mongo.store import MongoStore, read_batch
 from crawlcw.ledger.port import Unit
 from crawlcw.model.task import BlobRef
 
@@ -43,7 +43,7 @@ class Contents:
         """Return the next documents, and the id of the last one; None: there are no more."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
         collection, load = of_tasks if part is Part.TASKS else of_blobs
-        batch, next_cursor = await some(collection, None, after=cursor)
+        batch, next_cursor = await read_batch(collection, None, last_id=cursor)
         documents: list[Document] = []
         size = 0
         for document in batch:
@@ -57,7 +57,7 @@ class Contents:
     async def _task(self, document: Document) -> Document:
         task = {name: value for name, value in document.items() if name not in _OWN}
         if "items" in task:
-            task["items"] = await self._items.whole(document)
+            task["items"] = await self._items.stored_items(document)
             # Other stores do not need to know where large items are.
             source = document["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}

@@ -16,7 +16,7 @@ import pymongo
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 #: Seconds for one test of a server.
-_LOOK = 2.0
+_PROBE_TIMEOUT = 2.0
 #: It has the reason unless the driver uses pyOpenSSL, whose errors have none.
 _DISTRUST = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
@@ -92,7 +92,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname = False
     unverified.verify_mode = ssl.CERT_NONE
-    with anyio.move_on_after(_LOOK), suppress(OSError):
+    with anyio.move_on_after(_PROBE_TIMEOUT), suppress(OSError):
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
@@ -103,11 +103,14 @@ async def _speaks_tls(host: str, port: int) -> bool:
 
 
 async def _speaks_plainly(host: str, port: int) -> bool:
-    options: dict[str, Any] = {"directConnection": True, "serverSelectionTimeoutMS": 1000 * _LOOK}
+    options: dict[str, Any] = {
+        "directConnection": True,
+        "serverSelectionTimeoutMS": 1000 * _PROBE_TIMEOUT,
+    }
     # Without the user, because no secret must be sent without TLS.
     client: Any = pymongo.AsyncMongoClient(host, port, **options)
     try:
-        with pymongo.timeout(_LOOK):
+        with pymongo.timeout(_PROBE_TIMEOUT):
             await client.admin.command("hello")
     except PyMongoError:
         return False

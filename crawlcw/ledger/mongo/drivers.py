@@ -40,9 +40,13 @@ class Shielded:
             return await anext(self.inner)
 
 
-def shielded(found: Any) -> Any:
+def shielded(driver_object: Any) -> Any:
     """Return an object of PyMongo's client with shielded operations, anything else unchanged."""
-    return Shielded(found) if type(found).__module__.startswith(_ASYNCHRONOUS) else found
+    return (
+        Shielded(driver_object)
+        if type(driver_object).__module__.startswith(_ASYNCHRONOUS)
+        else driver_object
+    )
 
 
 def _call(method: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -55,14 +59,14 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
     try:
         return shielded(await asyncio.shield(future))
     except asyncio.CancelledError:
-        future.add_done_callback(unseen)
+        future.add_done_callback(read_error)
         raise
 
 
-def unseen(ended: "asyncio.Future[Any]") -> None:
+def read_error(future: "asyncio.Future[Any]") -> None:
     """Read the error of a task whose result is not awaited, because Python would log it."""
-    if not ended.cancelled():
-        ended.exception()
+    if not future.cancelled():
+        future.exception()
 
 
 def client_class(driver: str) -> Any:

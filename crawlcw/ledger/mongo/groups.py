@@ -80,21 +80,22 @@ class Groups:
                 {"$match": {"status": int(Status.PROCESSING)}},
                 {"$group": {"_id": "$host", "n": {"$sum": 1}}},
             ],
-            most=_KEYS,
+            limit=_KEYS,
         )
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
         # A task that ends in between is in both counts, or in neither.
         opened, done_counts = await asyncio.gather(
-            self._numbers("host", _IS_OPEN, BY_HOST), self._done("host", DONE_BY_HOST)
+            self._numbers("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
         )
         return _groups(opened, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
         """Return the groups of tasks with a callback; the tasks that are not done are open."""
         total, done_counts = await asyncio.gather(
-            self._numbers(field, where, BY_CALLBACK), self._done(field, DONE_BY_CALLBACK, where)
+            self._numbers(field, where, BY_CALLBACK),
+            self._done_counts(field, DONE_BY_CALLBACK, where),
         )
         # The open ones are a difference, so a task that ended in between is not counted twice.
         return _groups(total - done_counts[0] - done_counts[1], *done_counts)
@@ -107,14 +108,14 @@ class Groups:
         return list(sums.values())
 
     async def _by_status_code(self) -> list[Group]:
-        finished, ignored = await self._done("response.status", BY_ANSWER)
+        finished, ignored = await self._done_counts("response.status", BY_ANSWER)
         totals = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
         no_value_group = Group(
             value=None, finished=totals[0] - finished.total(), ignored=totals[1] - ignored.total()
         )
         return [*_groups(Counter(), finished, ignored), no_value_group]
 
-    async def _done(
+    async def _done_counts(
         self, field: str, index: str, where: Mapping[str, Any] = _NO_TESTS
     ) -> tuple[Counter[Any], Counter[Any]]:
         """Return how many tasks of each value are finished, and how many are ignored."""
@@ -137,7 +138,7 @@ class Groups:
                 {"$limit": _KEYS},
                 {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
             ]
-            groups = await self._store.aggregate(pipeline, hint=index, most=_KEYS + 1)
+            groups = await self._store.aggregate(pipeline, hint=index, limit=_KEYS + 1)
             counts = {group["_id"]: group["n"] for group in groups}
             numbers.update(counts)
             if sum(counts.values()) < _KEYS:

@@ -44,9 +44,9 @@ class Schema:
     def __init__(self, store: MongoStore) -> None:
         self._store = store
         #: Whether the kind of the ledger is not decided yet.
-        self._only_looks = False
+        self._is_undecided = False
 
-    async def look(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
+    async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if there is one.
 
         If *kind* is None, the ledger has the noted kind, or a spider's. Raises if the collections
@@ -58,7 +58,7 @@ class Schema:
             )
         if kind is None:
             self._store.kind = LedgerKind.of((marker or {}).get("tracked"))
-            self._only_looks = marker is None
+            self._is_undecided = marker is None
         if marker is not None:
             self._check(marker)
         return marker
@@ -153,7 +153,7 @@ class Schema:
     async def _check_schema(self) -> None:
         """Note the kind and the format, unless a note exists."""
         new: dict[str, Any] = {"version": FORMAT}
-        if not self._only_looks:
+        if not self._is_undecided:
             new["tracked"] = self._store.kind.tracked
         marker = await self._store.schema.find_one_and_update(
             {"_id": self._store.name}, {"$setOnInsert": new}, upsert=True, return_document=True

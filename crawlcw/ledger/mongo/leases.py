@@ -16,18 +16,18 @@ from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.updates import locked, update_of
 from crawlcw.ledger.protocol import Claimed
-from crawlcw.ledger.workers import HeldTasks
+from crawlcw.ledger.workers import LeasedTasks
 from crawlcw.model import transitions
 from crawlcw.model.task import WAITING, Lease, Status, Task
 from crawlcw.model.transitions import Change
 
 _CLOCK_CHECK = 60.0
 _CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
-_HELD = dict.fromkeys(("due", "lock", "fence"), 1)
+_LEASE_FIELDS = dict.fromkeys(("due", "lock", "fence"), 1)
 _CARRIED = dict.fromkeys(documents.CARRIED_FIELDS, 1)
 
 
-class Leases(HeldTasks):
+class Leases(LeasedTasks):
     """Claims tasks, and renews their leases."""
 
     _store: MongoStore
@@ -38,8 +38,8 @@ class Leases(HeldTasks):
         self._unsure: dict[bytes, dict[str, Task]] = {}
 
     @property
-    def at_once(self) -> int:
-        """See `protocol.Leases.at_once`: a batch takes two commands, whatever its size."""
+    def batch_size(self) -> int:
+        """See `protocol.Leases.batch_size`: a batch takes two commands, whatever its size."""
         return 200 if self._store.batches else 32
 
     async def claim(
@@ -79,7 +79,7 @@ class Leases(HeldTasks):
             leases=leases,
             missed=sum(result is None for result in results),
             abandoned=sum(result is Status.IGNORED for result in results),
-            put_off=sum(result in WAITING for result in results),
+            deferred=sum(result in WAITING for result in results),
         )
 
     async def _claim_one(
@@ -150,7 +150,7 @@ class Leases(HeldTasks):
             ],
         }
         lease_fields = {
-            "status": int(transitions.CLAIM.to),
+            "status": int(transitions.CLAIM.to_status),
             "due": now + lease,
             "update_time": now,
             "lock": token,
@@ -200,7 +200,7 @@ class Leases(HeldTasks):
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
         """Return the leases that the ledger has for the claims (id -> token -> task before)."""
         query = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
-        cursor = self._store.tasks.find(query, self._read(_HELD)).hint("_id_")
+        cursor = self._store.tasks.find(query, self._read(_LEASE_FIELDS)).hint("_id_")
         leases = []
         for document in await all_of(cursor, len(claims)):
             token = document["lock"]

@@ -108,13 +108,13 @@ class MongoLedger:
         async with ledger._closed_on_error():
             marker = None
             if kind is None or not create:
-                marker = await ledger._schema.look(kind)
+                marker = await ledger._schema.read_marker(kind)
             if create or not await ledger._schema.is_complete(marker):
                 await ledger._schema.prepare()
         return ledger
 
-    async def another(self) -> "MongoLedger":
-        """See `Ledger.another`; a ledger that was made for a database object keeps that object."""
+    async def reconnected(self) -> "MongoLedger":
+        """See `Ledger.reconnected`; a ledger made for a database object keeps that object."""
         store = self.store
         claims = "batch" if store.batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
@@ -123,7 +123,7 @@ class MongoLedger:
         return MongoLedger(_connected(store.url, store.name, driver=store.driver, **options))
 
     @classmethod
-    async def look(
+    async def open_existing(
         cls,
         url: str,
         spider: str,
@@ -139,7 +139,7 @@ class MongoLedger:
         """
         ledger = cls(_connected(url, spider, driver=driver, clock=clock, kind=kind))
         async with ledger._closed_on_error():
-            await ledger._schema.look(kind)
+            await ledger._schema.read_marker(kind)
         return ledger
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import closed, mapped
 from crawlcw.ledger.mongo.drivers import awaited, bucket, shielded
 from crawlcw.ledger.mongo.table import Table
-from crawlcw.ledger.port import MOST, RATE_KEY, P, T, Unit, Work
+from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, P, T, Unit, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
@@ -158,7 +158,7 @@ class MongoStore:
         answered_at = self.clock.monotonic()
         # `command` always returns naive times.
         local = hello["localTime"].replace(tzinfo=UTC)
-        self.clock.set(local, asked=asked_at, answered=answered_at)
+        self.clock.set(local, asked_at=asked_at, answered_at=answered_at)
         self.clock_checked = answered_at
 
     def token(self, worker: str) -> str:
@@ -166,7 +166,7 @@ class MongoStore:
         self._tokens += 1
         return f"{worker}:{self._tokens}"
 
-    def woken(self, now: datetime) -> documents.Document:
+    def wake_field(self, now: datetime) -> documents.Document:
         """Return the further fields of a write, other than an outcome, that makes tasks due."""
         # For `changes` they distinguish it from a renewal. Only tracked tasks are watched.
         return {"woken": now} if self.kind.tracked else {}
@@ -176,22 +176,22 @@ class MongoStore:
         pipeline: list[dict[str, Any]],
         *,
         hint: str | Mapping[str, int] = BY_STATUS,
-        most: int = 1000,
+        limit: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Return the results of a pipeline over the tasks, fewer than *most*."""
+        """Return the results of a pipeline over the tasks, fewer than *limit*."""
         with mapped():
-            cursor = await awaited(self.tasks.aggregate(pipeline, hint=hint, batchSize=most))
+            cursor = await awaited(self.tasks.aggregate(pipeline, hint=hint, batchSize=limit))
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
-    async def count(self, where: dict[str, Any], *, hint: str, most: int = MOST) -> int:
-        """Return how many tasks match, at most *most*."""
-        command = {"count": self.name, "query": where, "hint": hint, "limit": most}
+    async def count(self, where: dict[str, Any], *, hint: str, limit: int = MAX_LIMIT) -> int:
+        """Return how many tasks match, at most *limit*."""
+        command = {"count": self.name, "query": where, "hint": hint, "limit": limit}
         with mapped():
             try:
                 reply = await self.database.command(command)
             except OperationFailure as error:
-                if error.code != _NO_SUCH_INDEX or most != 1:
+                if error.code != _NO_SUCH_INDEX or limit != 1:
                     raise
                 # Another process is creating the collection, and then its indexes. A ledger with
                 # tasks has them when it is opened.
@@ -236,19 +236,19 @@ class MongoStore:
             await closed(self.client)
 
 
-async def all_of(cursor: Any, most: int) -> list[dict[str, Any]]:
-    """Return everything a cursor has, at most *most* documents, in one reply."""
+async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
+    """Return everything a cursor has, at most *limit* documents, in one reply."""
     # By default the server's first reply has 101 documents, and a reply that is exactly full does
     # not say whether there are more.
-    reply: list[dict[str, Any]] = await cursor.batch_size(most + 1).to_list(None)
+    reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 
 
-async def some(
+async def read_batch(
     collection: Any,
     fields: Mapping[str, Any] | None,
     *,
-    after: Any = None,
+    last_id: Any = None,
     only: Collection[Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
     """Return the documents of one server reply, 16 MiB at most, and the last one's id.
@@ -257,15 +257,15 @@ async def some(
     documents of those ids are returned.
     """
     chosen: dict[str, Any] = {} if only is None else {"_id": {"$in": list(only)}}
-    if after is not None:
-        chosen = {"_id": {"$ne": after}}
+    if last_id is not None:
+        chosen = {"_id": {"$ne": last_id}}
     cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
     if only is None:
         # A negative limit: the server closes the cursor after its first reply.
         cursor = cursor.limit(-_IN_REPLY)
-    if after is not None:
+    if last_id is not None:
         # Unlike `$gt`, it continues with ids of other types.
-        cursor = cursor.min([("_id", after)])
+        cursor = cursor.min([("_id", last_id)])
     with mapped():
         batch = await all_of(cursor, _IN_REPLY)
     return batch, batch[-1]["_id"] if batch and only is None else None

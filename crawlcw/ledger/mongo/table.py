@@ -17,13 +17,13 @@ from crawlcw.ledger.port import (
     OR,
     After,
     Among,
-    AsFound,
     AtMost,
     Containing,
     Edit,
     Key,
     Not,
     Path,
+    Unchanged,
     Where,
     Within,
     Write,
@@ -133,7 +133,7 @@ class Table:
         """See `port.Documents.read`."""
         projection = dict.fromkeys(fields, 1) or self._hidden
         chosen = self.filter({"_id": Among(keys), **(where or {})})
-        documents = await self._found(chosen, projection, _BY_KEY, limit=len(keys)) if keys else []
+        documents = await self._find(chosen, projection, _BY_KEY, limit=len(keys)) if keys else []
         return {document["_id"]: document for document in documents}
 
     async def scan(
@@ -146,13 +146,13 @@ class Table:
             projection["_id"] = 0
         index = self._indexes[by]
         chosen = self._stretch(index, where)
-        return await self._found(chosen, projection, index, limit=limit)
+        return await self._find(chosen, projection, index, limit=limit)
 
     def _stretch(self, index: Index, where: Where) -> Document:
         """Return the filter of documents in an index that pass all tests."""
         return index.condition | self.filter(where)
 
-    async def _found(
+    async def _find(
         self, chosen: Document, projection: Document, index: Index, *, limit: int
     ) -> list[Document]:
         with mapped():
@@ -209,7 +209,7 @@ class Table:
                     query[name] = {_OPERATORS[type(test)]: value}
                 case Among(values):
                     query[name] = {"$in": list(values)}
-                case AsFound(value):
+                case Unchanged(value):
                     # No value becomes an operator; null equals an absent field.
                     query[name] = {"$eq": value}
                 case Containing(text, within):

@@ -30,11 +30,11 @@ from crawlcw.ledger.mongo.store import (
     IS_REDIRECT,
     MongoStore,
     all_of,
-    some,
+    read_batch,
 )
 from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.mongo.updates import of_host, of_hosts
-from crawlcw.ledger.port import MOST, Among, Edit, Key, Listed, Part, Path, Where
+from crawlcw.ledger.port import MAX_LIMIT, Among, Edit, Key, Listed, Part, Path, Where
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model import values
 from crawlcw.model.task import DONE, Status
@@ -61,7 +61,7 @@ _OF_TASKS = {
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
 #: Tasks of one status in one command, which takes a second on a slow server.
-COUNTED_AT_ONCE = 2_000_000
+COUNT_BATCH_SIZE = 2_000_000
 #: Tasks in one read for counting items, and for reading items; and bytes of items that end a
 #: batch, offloaded items included.
 _READ = 5_000
@@ -121,7 +121,7 @@ class TaskTable(Table):
         return chosen
 
     async def listed(
-        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+        self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
         """See `port.Tasks.listed`."""
         index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
@@ -129,7 +129,7 @@ class TaskTable(Table):
         cursors: list[Cursor] = []
         # Tasks with the cursor's time, and then earlier ones. Each filter is one index range for
         # every status, which one filter for both would not be.
-        for range_filter, order in behind(index_range, after):
+        for range_filter, order in after_cursor(index_range, cursor):
             missing = limit - len(cursors)
             size = scan_limit if rest else min(scan_limit, missing)
             pipeline: list[Any] = [
@@ -139,12 +139,12 @@ class TaskTable(Table):
                 *([{"$match": rest}, {"$limit": missing}] if rest else []),
                 {"$project": _CURSOR},
             ]
-            page = _cursors(await self._store.aggregate(pipeline, most=min(size, missing) + 1))
+            page = _cursors(await self._store.aggregate(pipeline, limit=min(size, missing) + 1))
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
             # Without further tests, all examined tasks pass.
-            if rest and size < MOST and (last := await self._nth(range_filter, order, size)):
+            if rest and size < MAX_LIMIT and (last := await self._nth(range_filter, order, size)):
                 return Listed(cursors, last)
         return Listed(cursors, None)
 
@@ -158,13 +158,13 @@ class TaskTable(Table):
         return _cursors(tasks)[0] if tasks else None
 
     async def by_index(
-        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+        self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
         """See `port.Tasks.by_index`."""
         parts = [self.filter(where)]
-        if after is not None:
-            earlier = {"update_time": {"$lt": after.update_time}}
-            equal = {"update_time": after.update_time, "_id": {"$lt": after.id}}
+        if cursor is not None:
+            earlier = {"update_time": {"$lt": cursor.update_time}}
+            equal = {"update_time": cursor.update_time, "_id": {"$lt": cursor.id}}
             parts.append({"$or": [earlier, equal]})
         pipeline: list[Any] = [
             {"$match": {"$and": parts}},
@@ -172,11 +172,11 @@ class TaskTable(Table):
             {"$sort": dict(ORDER)},
             {"$limit": limit},
         ]
-        return _cursors(await self._store.aggregate(pipeline, hint=_INDEX[by], most=limit + 1))
+        return _cursors(await self._store.aggregate(pipeline, hint=_INDEX[by], limit=limit + 1))
 
-    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
+    async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """See `port.Tasks.count`."""
-        return await self._store.count(self.filter(where), hint=_INDEX[by], most=limit)
+        return await self._store.count(self.filter(where), hint=_INDEX[by], limit=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
         """See `port.Tasks.count_by_index`: each case is one index range."""
@@ -202,9 +202,9 @@ class TaskTable(Table):
         """
         total, cursor = 0, None
         while True:
-            limit = COUNTED_AT_ONCE
-            for range_filter, order in behind(where, cursor):
-                number = await self._store.count(range_filter, hint=BY_STATUS, most=limit)
+            limit = COUNT_BATCH_SIZE
+            for range_filter, order in after_cursor(where, cursor):
+                number = await self._store.count(range_filter, hint=BY_STATUS, limit=limit)
                 total += number
                 limit -= number
                 if not limit:
@@ -225,7 +225,7 @@ class TaskTable(Table):
         """Return the update of a change; it notifies the watchers if it makes a task due."""
         update = super().operators(edit, new)
         if edit.set.get("due") is not None:
-            update["$set"] |= self._store.woken(self._store.now())
+            update["$set"] |= self._store.wake_field(self._store.now())
         return update
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
@@ -274,14 +274,14 @@ class Results:
 
     async def count(self, *, scan_limit: int | None = None) -> Count:
         """See `port.Results.count`."""
-        number, remaining = 0, MOST if scan_limit is None else scan_limit
+        number, remaining = 0, MAX_LIMIT if scan_limit is None else scan_limit
         for status in _ITEMS_FIRST:
             where = {"status": Among([int(status)])}
             next_cursor: Cursor | None = None
             while True:
                 limit = min(remaining, _READ)
                 cursors, next_cursor = await self._tasks.listed(
-                    where, limit=limit, scan_limit=limit, after=next_cursor
+                    where, limit=limit, scan_limit=limit, cursor=next_cursor
                 )
                 ids = [entry.id for entry in cursors]
                 sums = await self._store.aggregate(
@@ -294,7 +294,7 @@ class Results:
                 number += sum(int(entry["items"]) for entry in sums)
                 remaining -= len(ids)
                 if not remaining:
-                    return Count(number=number, whole=False)
+                    return Count(number=number, is_exact=False)
                 if next_cursor is None:
                     break
         return Count(number=number)
@@ -302,7 +302,7 @@ class Results:
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
         """See `port.Results.of`."""
         while True:
-            tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, most=len(keys))
+            tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, limit=len(keys))
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
             # The reply was full, and has the first tasks by id, not by the order of the keys. A
@@ -311,31 +311,31 @@ class Results:
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])
 
-    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.items`."""
-        return await self._results("items", _ITEM_FIELDS, self._items.rows, after)
+        return await self._results("items", _ITEM_FIELDS, self._items.rows, last_key)
 
-    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.versions`."""
-        return await self._results("versions", ("url", "versions"), self._items.versions, after)
+        return await self._results("versions", ("url", "versions"), self._items.versions, last_key)
 
     async def _results(
         self, field: str, fields: Sequence[str], read: _Reading, last_id: Key
     ) -> tuple[list[ItemRow], Key | None]:
         query = {"_id": {"$gt": last_id}, field: {"$exists": True}}
-        tasks = await self._reply(query, fields, most=_WITH_ITEMS)
+        tasks = await self._reply(query, fields, limit=_WITH_ITEMS)
         rows, number = await self._first(read, tasks)
         return rows, tasks[number - 1]["_id"] if tasks else None
 
     async def _reply(
-        self, chosen: Document, fields: Sequence[str], *, most: int
+        self, chosen: Document, fields: Sequence[str], *, limit: int
     ) -> Sequence[Document]:
         """Return the first tasks by id that fit into one server reply of 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
             # A negative limit: the server closes the cursor after its first reply, which has 101
             # documents by default.
-            cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-most).batch_size(most)
+            cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-limit).batch_size(limit)
             tasks: list[Document] = await cursor.to_list(None)
         return tasks
 
@@ -355,22 +355,22 @@ class Results:
         return rows, len(tasks)
 
 
-def behind(
-    where: Mapping[str, Any], after: Cursor | None
+def after_cursor(
+    where: Mapping[str, Any], cursor: Cursor | None
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
     """Return the filters of the tasks after a cursor, each with its order.
 
     Tasks of the same time come first, and then earlier ones.
     """
-    if after is None:
+    if cursor is None:
         return [(dict(where), ORDER)]
     times = where.get("update_time", {})
-    time = after.update_time
+    time = cursor.update_time
     earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
     if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
         # No task has that time, and with it the server would sort the result.
         return [(earlier, ORDER)]
-    equal = {**where, "update_time": time, "_id": {"$lt": after.id}}
+    equal = {**where, "update_time": time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
 
 
@@ -385,18 +385,20 @@ class Raw:
         self._store = store
 
     async def read(
-        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
         """See `port.Raw.read`."""
         match part:
             case Part.TASKS:
-                tasks, cursor = await some(self._store.tasks, _TASK, after=after, only=only)
-                return [await self._with_lost_items(task) for task in tasks], cursor
+                tasks, last_id = await read_batch(
+                    self._store.tasks, _TASK, last_id=cursor, only=only
+                )
+                return [await self._with_lost_items(task) for task in tasks], last_id
             case Part.HOSTS:
-                return await some(self._store.hosts, {"robots": 0}, after=after, only=only)
+                return await read_batch(self._store.hosts, {"robots": 0}, last_id=cursor, only=only)
             case Part.BLOBS:
                 fields = {"task_id": "$metadata.task", "create_time": "$uploadDate"}
-                return await some(self._store.blob_files, fields, after=after, only=only)
+                return await read_batch(self._store.blob_files, fields, last_id=cursor, only=only)
 
     async def _with_lost_items(self, task: Document) -> Document:
         """Return a task with the number of its items, and the numbers of the missing ones."""

@@ -14,7 +14,7 @@ from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
 
 #: Tasks in one bulk, which a slow server must complete within the time of any operation.
-_ADDED_AT_ONCE = 1_000
+_ADD_BATCH_SIZE = 1_000
 #: Pipelines in one union, because small clusters at Atlas accept only 50 stages.
 _UNITED = 40
 #: Fields that grow with a task's results; `page` leaves them out.
@@ -34,8 +34,8 @@ class Tasks(Reopening):
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add tasks by unordered upserts that only insert, some of them in each bulk."""
         added = Added()
-        for start in range(0, len(tasks), _ADDED_AT_ONCE):
-            added += await self._add_some(tasks[start : start + _ADDED_AT_ONCE])
+        for start in range(0, len(tasks), _ADD_BATCH_SIZE):
+            added += await self._add_some(tasks[start : start + _ADD_BATCH_SIZE])
         return added
 
     async def _add_some(self, tasks: Sequence[Task]) -> Added:
@@ -43,7 +43,7 @@ class Tasks(Reopening):
             sent = await send(self._store.durable, [_insertion(task) for task in tasks])
         return Added(
             new=sent.inserted,
-            known=len(tasks) - sent.inserted - len(sent.refused),
+            existing=len(tasks) - sent.inserted - len(sent.refused),
             rejected=tuple((tasks[index], why) for index, why in sent.refused.items()),
         )
 
@@ -61,7 +61,7 @@ class Tasks(Reopening):
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(document) for document in await all_of(cursor, limit)]
 
-    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+    async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """Ask for all hosts by one command, with one index seek for each host.
 
         Each host has its own pipeline: finds would take three times the CPU, and `$lookup` would
@@ -75,7 +75,7 @@ class Tasks(Reopening):
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
                 {"$limit": limit},
             ]
-            for host, limit in wanted.items()
+            for host, limit in limit_by_host.items()
             if limit > 0
         ]
         if not pages:
@@ -84,8 +84,8 @@ class Tasks(Reopening):
         parts = range(0, len(pages), _UNITED)
         pipeline = united(name, [united(name, pages[n : n + _UNITED]) for n in parts])
         pipeline.append({"$project": self._left_out()})
-        limit = sum(wanted.values()) + 1
-        tasks = await self._store.aggregate(pipeline, hint=BY_HOST, most=limit)
+        limit = sum(limit_by_host.values()) + 1
+        tasks = await self._store.aggregate(pipeline, hint=BY_HOST, limit=limit)
         return [documents.task(task) for task in tasks]
 
     def _due(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class Tasks(Reopening):
             document = await self._store.tasks.find_one({"_id": task_id})
             if document is None:
                 return None
-            document["items"] = await self._items.whole(document)
+            document["items"] = await self._items.stored_items(document)
         return documents.record(document)
 
 

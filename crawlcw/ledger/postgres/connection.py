@@ -244,8 +244,8 @@ class Database:
         if not self.in_transaction:
             self._db.execute("BEGIN")
 
-    def begin_anew(self) -> None:
-        """See `sql.database.Database.begin_anew`."""
+    def restart(self) -> None:
+        """See `sql.database.Database.restart`."""
         self._db.execute("ROLLBACK; BEGIN")
 
     @contextmanager
@@ -314,7 +314,7 @@ class Connection(database.Connection):
                         db.set_up()
                     if self._begun is not None:
                         self._begun(db)
-                    return _done(db, work, *args, **kwargs)
+                    return _run_work(db, work, *args, **kwargs)
                 except psycopg.Error as error:
                     if isinstance(error, errors.ReadOnlySqlTransaction) and self._db.refusal():
                         # A standby is different: it accepts writes after a failover.
@@ -371,7 +371,7 @@ class Connection(database.Connection):
         return db
 
 
-def _done(
+def _run_work(
     db: Database, work: Callable[Concatenate[Database, _P], _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
     for _ in range(_TRIES):

@@ -33,22 +33,22 @@ class PostgresDialect(Dialect):
     position = "id"
     locks_rows = True
     for_update = " FOR UPDATE"
-    skipping_held = " FOR UPDATE SKIP LOCKED"
+    skipping_locked = " FOR UPDATE SKIP LOCKED"
 
     def cast(self, column: str) -> str:
         """See `Dialect.cast`."""
         return _CASTS[COLUMNS[column].split()[1]]
 
     def update_many(
-        self, table: str, changes: str, rows: str, wanted: str, *, key: str, waits: bool
+        self, table: str, changes: str, rows: str, condition: str, *, key: str, waits: bool
     ) -> str:
         """See `Dialect.update_many`: all transactions lock rows in the order of their ids."""
         # Otherwise two transactions could each wait for a row of the other.
-        lock = self.for_update if waits else self.skipping_held
+        lock = self.for_update if waits else self.skipping_locked
         return (
             f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "
             f"(SELECT id FROM {table} WHERE id IN (SELECT {key} FROM v) ORDER BY id{lock}) "
-            f"UPDATE {table} SET {changes} FROM v WHERE {wanted} AND id IN (SELECT id FROM mine)"
+            f"UPDATE {table} SET {changes} FROM v WHERE {condition} AND id IN (SELECT id FROM mine)"
         )
 
 

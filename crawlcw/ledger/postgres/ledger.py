@@ -52,7 +52,7 @@ class PostgresLedger(Facets):
         return ledger
 
     @classmethod
-    async def look(
+    async def open_existing(
         cls,
         url: str,
         name: str,
@@ -85,8 +85,8 @@ class PostgresLedger(Facets):
         finally:
             await store.close()
 
-    async def another(self) -> "PostgresLedger":
-        """See `Ledger.another`."""
+    async def reconnected(self) -> "PostgresLedger":
+        """See `Ledger.reconnected`."""
         store = PostgresStore(self.store.url, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return PostgresLedger(store)

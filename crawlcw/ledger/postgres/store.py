@@ -27,7 +27,7 @@ class PostgresStore(SqlStore):
         self._clock_checked = float("-inf")
         super().__init__(
             name,
-            place="on PostgreSQL",
+            location="on PostgreSQL",
             tables=Tables(name),
             clock=clock or self.clock.now,
             writer=Connection(url, begun=self._check_clock),
@@ -44,7 +44,7 @@ class PostgresStore(SqlStore):
         asked_at = self.clock.monotonic()
         (time,) = db.execute("SELECT clock_timestamp()").fetchone()
         answered_at = self.clock.monotonic()
-        self.clock.set(time, asked=asked_at, answered=answered_at)
+        self.clock.set(time, asked_at=asked_at, answered_at=answered_at)
         self._clock_checked = answered_at
 
     async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:

@@ -31,12 +31,12 @@ class Contents:
         """See `copying.Contents.read`."""
         last = None
         while True:
-            last, documents = await self._store.reader.run(self._some, part, last)
+            last, documents = await self._store.reader.run(self._read_batch, part, last)
             if not documents:
                 return
             yield documents
 
-    def _some(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
+    def _read_batch(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
         """Return the position of the last row, and the next documents."""
         table, position = self._tables[part], self._store.tables.dialect.position
         condition, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])

@@ -71,7 +71,7 @@ class Database(Protocol):
     def begin(self) -> None:
         """Begin a transaction that writes, unless one has begun already."""
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Undo everything in the transaction, and continue in a new one."""
 
     def snapshot(self) -> AbstractContextManager[None]:

@@ -18,17 +18,17 @@ from crawlcw.ledger.sql.database import Database
 from crawlcw.ledger.sql.outcomes import apply_each, changed, mine, portions, written
 from crawlcw.ledger.sql.rows import document_of, milliseconds
 from crawlcw.ledger.sql.store import SqlStore
-from crawlcw.ledger.workers import HeldTasks
+from crawlcw.ledger.workers import LeasedTasks
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease, Payload, Task
 from crawlcw.model.transitions import Change, Event
 
 
-class Leases(HeldTasks):
+class Leases(LeasedTasks):
     """Claims tasks, and renews their leases."""
 
     _store: SqlStore
-    at_once = 200  #: some 5 ms, during which other writers wait
+    batch_size = 200  #: some 5 ms, during which other writers wait
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -67,7 +67,7 @@ class Leases(HeldTasks):
             leases=(*adopted, *leases),
             missed=len(tasks) - len(leases) - counts.total(),
             abandoned=counts[Event.ABANDON],
-            put_off=counts[Event.LOSE],
+            deferred=counts[Event.LOSE],
         )
 
     def _claim(
@@ -122,12 +122,12 @@ class Leases(HeldTasks):
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:
         adopted: list[Lease] = []
         with db.transaction():
-            for each in sorted(leases, key=lambda lease: lease.task.id):
+            for lease in sorted(leases, key=lambda lease: lease.task.id):
                 # Wait for a claim that is still being committed.
-                db.execute(self._store.sql.lock_task, (each.task.id,))
-                renewed = {**mine(each), "due": milliseconds(each.expires)}
+                db.execute(self._store.sql.lock_task, (lease.task.id,))
+                renewed = {**mine(lease), "due": milliseconds(lease.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:
-                    adopted.append(each)
+                    adopted.append(lease)
             return self._with_payloads(db, adopted) if self._store.kind.tracked else adopted
 
     def _with_payloads(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:

@@ -241,7 +241,7 @@ def apply_each(
     number = 0 if one_by_one else changed(db, sql, bulk)
     if 0 < number < len(bulk):
         # This is rare: find out one by one which tasks do not match.
-        db.begin_anew()
+        db.restart()
         one_by_one = True
     applied: list[bool | Exception] = []
     items: list[dict[str, Any]] = []
@@ -307,11 +307,13 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
     return values
 
 
-def portions(values: Sequence[_T], most: int = _MOST_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
+def portions(
+    values: Sequence[_T], max_rows: int = _MOST_ROWS
+) -> Iterator[tuple[int, Sequence[_T]]]:
     """Yield the values in portions, with their sizes; only a few sizes occur."""
     start = 0
     while remaining := len(values) - start:
-        size = 1 << min(remaining, most).bit_length() - 1
+        size = 1 << min(remaining, max_rows).bit_length() - 1
         yield size, values[start : start + size]
         start += size
 
@@ -320,7 +322,7 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
     """Set values of the rows that match their guards; return how many match."""
     total = 0
     tables = sql.tables
-    for shape, number, parameters in _lots(changes, most=_MOST_ROWS if _IS_NEW else 1):
+    for shape, number, parameters in _row_batches(changes, max_rows=_MOST_ROWS if _IS_NEW else 1):
         statement = _update(tables.dialect, tables.tasks, shape, number)
         total += db.execute(statement, parameters).rowcount
     return total
@@ -336,13 +338,13 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
             if len(row.get(name) or "") > _LARGE:
                 # Write a large row alone, because a cached statement keeps its last parameters.
                 max_rows = 1
-    for (_, names), number, parameters in _lots(pairs, most=max_rows):
+    for (_, names), number, parameters in _row_batches(pairs, max_rows=max_rows):
         total += db.execute(_insertion(table, names, number), parameters).rowcount
     return total
 
 
-def _lots(
-    rows: Iterable[tuple[Values, Values]], *, most: int
+def _row_batches(
+    rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
     """Yield rows of one shape, up to *most* together: their shape, number and parameters.
 
@@ -353,14 +355,14 @@ def _lots(
         shape = (tuple(guard), tuple(values))
         parameters_by_shape.setdefault(shape, []).append([*values.values(), *guard.values()])
     for shape, parameters in parameters_by_shape.items():
-        max_rows = min(most, _PARAMETERS // len(parameters[0]))
-        for size, portion in portions(parameters, max_rows):
+        row_limit = min(max_rows, _PARAMETERS // len(parameters[0]))
+        for size, portion in portions(parameters, row_limit):
             yield shape, size, list(chain.from_iterable(portion))
 
 
 @cache
 def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
-    placeholders = _places(len(names), number)
+    placeholders = _placeholders(len(names), number)
     return f"INSERT INTO {table} ({', '.join(names)}) VALUES {placeholders} ON CONFLICT DO NOTHING"
 
 
@@ -387,12 +389,12 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     if is_plain:
         return f"UPDATE {table} SET {changes} WHERE {condition}"
     first = ", ".join(f"?{dialect.cast(name)}" for name in columns)
-    rows = ", ".join((f"({first})", *[_places(len(columns), 1)] * (number - 1)))
+    rows = ", ".join((f"({first})", *[_placeholders(len(columns), 1)] * (number - 1)))
     return dialect.update_many(
         table, changes, rows, condition, key=placeholder_of["id"], waits=waits
     )
 
 
 @cache
-def _places(width: int, number: int) -> str:
+def _placeholders(width: int, number: int) -> str:
     return ", ".join([f"({', '.join('?' * width)})"] * number)

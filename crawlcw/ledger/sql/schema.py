@@ -85,7 +85,7 @@ class Dialect:
     locks_rows = False
     #: End of a SELECT of rows that its transaction will write.
     for_update = ""
-    skipping_held = ""
+    skipping_locked = ""
 
     def cast(self, column: str) -> str:  # noqa: ARG002  # a value has its own type
         """Return the cast of a parameter to the type of a task's column."""
@@ -96,7 +96,7 @@ class Dialect:
         table: str,
         changes: str,
         rows: str,
-        wanted: str,
+        condition: str,
         *,
         key: str,  # noqa: ARG002  # there is one writer at a time
         waits: bool,  # noqa: ARG002
@@ -105,7 +105,7 @@ class Dialect:
 
         If another transaction writes a row, the UPDATE waits for it, or skips the row.
         """
-        return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {wanted}"  # noqa: S608  # all parts are the statements' own
+        return f"UPDATE {table} SET {changes} FROM (VALUES {rows}) AS v WHERE {condition}"  # noqa: S608  # all parts are the statements' own
 
 
 SQLITE = Dialect()
@@ -138,7 +138,7 @@ class Tables:
             for part in ("host_status", "callback_depth_status", "reason_status", "response_status")
         )
         self.revisit = index("revisit")
-        self.left = index("workers_left")
+        self.left_at = index("workers_left")
         self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Indexes are dropped with their tables.
@@ -203,7 +203,7 @@ class Tables:
                 heartbeat INTEGER NOT NULL, "left" INTEGER,
                 idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT,
                 loan TEXT, report TEXT)""",
-            f'CREATE INDEX IF NOT EXISTS {self.left} ON {self.workers} ("left", id)',
+            f'CREATE INDEX IF NOT EXISTS {self.left_at} ON {self.workers} ("left", id)',
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,
                 started INTEGER NOT NULL, time INTEGER NOT NULL, vitals TEXT NOT NULL,

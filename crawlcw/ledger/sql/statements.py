@@ -122,7 +122,7 @@ class Statements:
             f"SELECT * FROM {hosts} INDEXED BY {ready_index} WHERE ready_at <= :now "
             "ORDER BY ready_at LIMIT :limit"
         )
-        self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_held}"
+        self.take_ready_hosts = f"{self.ready_hosts}{tables.dialect.skipping_locked}"
         self.lease_host = (
             f"UPDATE {hosts} SET owner = :owner, epoch = epoch + 1, ready_at = :end WHERE id = :id"
         )
@@ -152,7 +152,9 @@ class Statements:
         source = f"FROM {tasks} INDEXED BY {tables.by_answer} WHERE {HAS_ANSWER} AND {ANSWERED}"
         self.next_answer = f"SELECT {ANSWERED} {source} < :above ORDER BY {ANSWERED} DESC LIMIT 1"
         self.of_answer = f"SELECT status, count(*) {source} = :code GROUP BY status"
-        self.done = f"SELECT NULL, status, {count} {index} WHERE {among(DONE)} GROUP BY status"
+        self.count_done = (
+            f"SELECT NULL, status, {count} {index} WHERE {among(DONE)} GROUP BY status"
+        )
         self.count_redirects = (
             f"SELECT {count} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
             f"AND status = {Status.FINISHED:d}"

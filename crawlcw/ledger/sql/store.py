@@ -23,18 +23,18 @@ class SqlStore(ABC):
         self,
         name: str,
         *,
-        place: str,
+        location: str,
         tables: Tables,
         clock: Callable[[], datetime],
         writer: Connection,
         reader: Connection,
     ) -> None:
-        """Use *clock* as the ledger's time; *place* is for messages.
+        """Use *clock* as the ledger's time; *location* is for messages.
 
         The *reader* is a separate connection, so that `items` and `counts` do not delay claims.
         """
         self.name = name
-        self.place = place
+        self.location = location
         self.tables = tables
         self.sql = Statements(tables)
         self.now = clock

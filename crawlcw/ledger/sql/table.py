@@ -15,13 +15,13 @@ from crawlcw.ledger.port import (
     OR,
     After,
     Among,
-    AsFound,
     AtMost,
     Containing,
     Edit,
     Key,
     Not,
     Path,
+    Unchanged,
     Where,
     Within,
     Write,
@@ -239,7 +239,7 @@ class Table:
                     if bound is not None
                 ]
                 return " AND ".join(texts) or "TRUE"
-            case None | AsFound(None):
+            case None | Unchanged(None):
                 return f"{self._column(name)} IS NULL"
             case Not(None):
                 return f"{self._column(name)} IS NOT NULL"
@@ -256,7 +256,7 @@ class Table:
                 # index.
                 marks = (f"{member:d}" if isinstance(member, int) else "?" for member in members)
                 return f"{self._column(name)} IN ({', '.join(marks)})"
-            case AsFound(value):
+            case Unchanged(value):
                 values.append(milliseconds(value) if isinstance(value, datetime) else value)
                 return f"{self._column(name)} = ?"
             case Containing(text, within):

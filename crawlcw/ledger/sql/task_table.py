@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crawlcw.ledger import documents
-from crawlcw.ledger.port import MOST, Edit, Key, Listed, Path, Where, Within
+from crawlcw.ledger.port import MAX_LIMIT, Edit, Key, Listed, Path, Where, Within
 from crawlcw.ledger.sql.database import Database, Row, number_of
 from crawlcw.ledger.sql.rows import from_json, milliseconds, moment
 from crawlcw.ledger.sql.statements import Statements
@@ -40,10 +40,10 @@ class TaskTable(Table):
         self._sql = sql
 
     async def listed(
-        self, where: Where, *, limit: int, scan_limit: int, after: Cursor | None = None
+        self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
         """See `port.Tasks.listed`: each status is read only up to the last examined task."""
-        time_condition, bounds = self._stretch(where, after)
+        time_condition, bounds = self._stretch(where, cursor)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         condition, operands = self._tests(rest)
         statement = (
@@ -64,18 +64,18 @@ class TaskTable(Table):
         return Listed(cursors, None)
 
     async def by_index(
-        self, where: Where, *, by: Path, limit: int, after: Cursor | None = None
+        self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
         """See `port.Tasks.by_index`."""
-        chosen, values = self._chosen(where, by, after)
+        chosen, values = self._chosen(where, by, cursor)
         order = "ORDER BY update_time DESC, id DESC LIMIT ?"
         rows = self._db.execute(f"SELECT update_time, id {chosen} {order}", [*values, limit])
         return list(map(_cursor, rows))
 
-    async def count(self, where: Where, *, by: Path, limit: int = MOST) -> int:
+    async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """See `port.Tasks.count`."""
         chosen, values = self._chosen(where, by)
-        if limit == MOST:
+        if limit == MAX_LIMIT:
             return number_of(self._db, f"SELECT count(*) {chosen}", values)
         subquery = f"(SELECT 1 {chosen} LIMIT {limit}) AS chosen"
         return number_of(self._db, f"SELECT count(*) FROM {subquery}", values)
@@ -170,13 +170,13 @@ class Results:
                 return rows, number
         return rows, len(keys)
 
-    async def items(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.items`."""
-        return self._results(self._sql.items, after)
+        return self._results(self._sql.items, last_key)
 
-    async def versions(self, after: Key) -> tuple[list[ItemRow], Key | None]:
+    async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
         """See `port.Results.versions`."""
-        return self._results(self._sql.versions, after)
+        return self._results(self._sql.versions, last_key)
 
     def _results(self, statement: str, last_id: Key) -> tuple[list[ItemRow], Key | None]:
         """Return the items of the next tasks; each task has all its items, from one commit."""

@@ -50,7 +50,7 @@ class Tasks(Reopening):
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):
             new = insert(db, self._store.tables.tasks, rows)
-        return Added(new=new, known=len(rows) - new, rejected=tuple(rejected))
+        return Added(new=new, existing=len(rows) - new, rejected=tuple(rejected))
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """See `protocol.Tasks.page`."""
@@ -70,10 +70,10 @@ class Tasks(Reopening):
             due = heapq.merge(*lines, key=lambda row: (-row["priority"], row["due"]))
         return [*map(documents.task, documents_of(READ, islice(due, limit)))]
 
-    async def page_each(self, wanted: Mapping[str, int]) -> list[Task]:
+    async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """See `protocol.Tasks.page_each`."""
         return await self._store.reader.run(
-            self._page_each, wanted, milliseconds(self._store.now())
+            self._page_each, limit_by_host, milliseconds(self._store.now())
         )
 
     def _page_each(self, db: Database, limit_by_host: Mapping[str, int], now: int) -> list[Task]:

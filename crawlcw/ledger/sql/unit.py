@@ -34,7 +34,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         Path.LAST_READY: Index(ready_index, "ready_at DESC", is_ready),
         Path.OWNER: Index(owner_index, "owner", is_owned),
     }
-    left_index = Index(f"INDEXED BY {tables.left}", '"left", id')
+    left_index = Index(f"INDEXED BY {tables.left_at}", '"left", id')
     columns = ("_id", "fence", "owner", "expires")
     return Unit(
         marker=Table(db, tables.marker, dialect, key=("spider",)),
@@ -69,7 +69,7 @@ class Groups:
             for (code,) in descending(self._db, self._sql.next_answer, {})
             for status, number in self._db.execute(self._sql.of_answer, {"code": code})
         )
-        (total_group,) = _added_up(self._db.execute(self._sql.done)) or [Group(value=None)]
+        (total_group,) = _added_up(self._db.execute(self._sql.count_done)) or [Group(value=None)]
         # Done tasks without a response: all except those with a response.
         no_value_group = Group(
             value=None,
@@ -112,7 +112,7 @@ class Raw:
         self._sql = sql
 
     async def read(
-        self, part: Part, *, after: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
         """See `port.Raw.read`; by positions, because rows whose ids are not bytes have one too."""
         columns, position = self._sql.raw[part]
@@ -121,7 +121,7 @@ class Raw:
             marks = ", ".join("?" * len(only))
             rows = self._db.execute(f"{select} WHERE id IN ({marks}) {order}", [*only])
             return [*map(_document, rows)], None
-        condition, values = ("", []) if after is None else (f"WHERE {position} > ?", [after])
+        condition, values = ("", []) if cursor is None else (f"WHERE {position} > ?", [cursor])
         documents: list[Document] = []
         size = 0
         for row in self._db.stream(f"{select} {condition} {order}", values):

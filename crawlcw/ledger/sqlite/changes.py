@@ -8,7 +8,7 @@ from crawlcw.ledger.sql.database import number_of
 from crawlcw.ledger.sqlite.store import SqliteStore
 
 _VERSION = "PRAGMA data_version"
-_LOOK_EVERY = 0.25
+_POLL_EVERY = 0.25
 
 
 class Changes:
@@ -30,4 +30,4 @@ class Changes:
             if current_version != version:
                 version = current_version
                 yield
-            await anyio.sleep(_LOOK_EVERY)
+            await anyio.sleep(_POLL_EVERY)

@@ -89,8 +89,8 @@ class Database(sqlite3.Connection):
         if not self.in_transaction:
             self.execute("BEGIN IMMEDIATE")
 
-    def begin_anew(self) -> None:
-        """See `sql.database.Database.begin_anew`."""
+    def restart(self) -> None:
+        """See `sql.database.Database.restart`."""
         self.execute("ROLLBACK")
         self.execute("BEGIN IMMEDIATE")
 
@@ -135,7 +135,7 @@ class Connection(database.Connection):
                     # SQLite continues with a file that has no name any more, and everything that
                     # is written there ends with the process.
                     if _identity(self._file) != self._identity:
-                        raise self._gone()
+                        raise self._gone_error()
                     result = work(db, *args, **kwargs)
                     if not db.unsynced:
                         return result, 0
@@ -198,7 +198,7 @@ class Connection(database.Connection):
         self._identity = _identity(self._file)
         return db
 
-    def _gone(self) -> LedgerGoneError:
+    def _gone_error(self) -> LedgerGoneError:
         if _identity(self._file) is None:
             return LedgerGoneError(
                 f"The ledger {self._path} was moved or removed while it was in use. If it was "

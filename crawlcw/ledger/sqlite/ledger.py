@@ -67,7 +67,7 @@ class SqliteLedger(Facets):
         return ledger
 
     @classmethod
-    async def look(
+    async def open_existing(
         cls,
         path: str | Path,
         name: str,
@@ -102,7 +102,7 @@ class SqliteLedger(Facets):
             latest = await store.reader.run(_latest, store.tables, name)
             reading = machine.monotonic()
             if latest > machine.now():
-                machine.set(latest, asked=reading, answered=reading)
+                machine.set(latest, asked_at=reading, answered_at=reading)
         except BaseException:
             await ledger.close()
             raise
@@ -116,8 +116,8 @@ class SqliteLedger(Facets):
         finally:
             await store.close()
 
-    async def another(self) -> "SqliteLedger":
-        """See `Ledger.another`."""
+    async def reconnected(self) -> "SqliteLedger":
+        """See `Ledger.reconnected`."""
         store = SqliteStore(self.store.path, self.store.name, clock=self.store.now)
         store.kind = self.store.kind
         return SqliteLedger(store)

@@ -28,7 +28,7 @@ class SqliteStore(SqlStore):
         self.path = path
         super().__init__(
             name,
-            place=str(path),
+            location=str(path),
             tables=Tables(name),
             clock=clock,
             writer=Connection(path),
