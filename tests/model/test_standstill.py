@@ -49,16 +49,16 @@ def test_of_several_hosts_the_first_to_be_asked_again_is_named():
 
 def test_a_network_that_is_away_explains_everything_else():
     rests = Rests()
-    rests.note("a.example:80", until=at(10), why="connect")
+    rests.note("a.example:80", rest_end=at(10), cause="connect")
     rests.network_down_since = at(1)
 
     assert rests.standstill(NOW).sentence() == "the network has been down since 22:31; trying again"
 
 
 def test_what_waits_for_others_or_for_its_time_says_so():
-    assert Standstill(others=True).sentence() == "waiting for other workers"
+    assert Standstill(others_have_tasks=True).sentence() == "waiting for other workers"
     assert Standstill(start=True).sentence() == "waiting for the next request of start()"
-    assert Standstill(until=at(10)).sentence() == "nothing is due before 22:40"
+    assert Standstill(ends_at=at(10)).sentence() == "nothing is due before 22:40"
     assert Standstill().sentence() == ""
 
 
@@ -94,7 +94,7 @@ def test_workers_that_stand_still_together_say_what_most_of_it_is():
         hosts=3, ends_at=at(10), cause="429", others_have_tasks=True
     )
     assert merged([resting, Standstill(down_since=at(2))]) == Standstill(
-        down_since=at(2), hosts=2, until=at(10), why="429"
+        down_since=at(2), hosts=2, ends_at=at(10), cause="429"
     )
 
 
@@ -133,7 +133,7 @@ def test_proxies_that_all_rest_are_why_nothing_moves():
 
     found = rests.standstill(NOW)
 
-    assert found.until == NOW + timedelta(seconds=90)
+    assert found.ends_at == NOW + timedelta(seconds=90)
     assert found.sentence().startswith("no proxy is usable until ")
     assert found.sentence().endswith(": the proxy http://gate:1 cannot be reached")
     assert found.fields()["proxies"] == "the proxy http://gate:1 cannot be reached"
