@@ -47,8 +47,8 @@ def block(text: str, language: str, containing: str) -> str:
 
 
 def modules(text: str) -> dict[str, str]:
-    """Return the blocks of Python whose first line is a comment with the name of a module."""
-    found = {re.match(r"# (\w+)\.py\n", block): block for block in blocks(text, "python")}
+    """Return the blocks of Python whose first line is a comment with the file of a module."""
+    found = {re.match(r"# ([\w/]+)\.py\n", block): block for block in blocks(text, "python")}
     return {match[1]: block for match, block in found.items() if match}
 
 
