@@ -119,7 +119,7 @@ class _Parts(Parts):
         self.now = self.raw_ledger.now
         self.session = WorkerSession(
             self.raw_ledger,
-            lease=lambda: settings.lease,
+            lease_length=lambda: settings.lease,
             give_up=settings.ledger_give_up,
             limit=settings.callback_timeout,
             deadlines=settings.deadlines,
@@ -165,7 +165,7 @@ class _Parts(Parts):
         self.frontier = Frontier(
             self.spider,
             settings,
-            held=session.held,
+            held=session.leases,
             page_limit=PageLimit(most=settings.max_pages_per_host, full=self.scope.full),
             clock=time.monotonic,
             ledger_now=self.now,

@@ -110,7 +110,7 @@ class Trial:
             self._sessions = Sessions(
                 spider,
                 settings,
-                WorkerSession(ledger, lease=lambda: settings.lease, give_up=settings.lease),
+                WorkerSession(ledger, lease_length=lambda: settings.lease, give_up=settings.lease),
                 self._ways,
                 admission=admission,
                 proxies=proxies,

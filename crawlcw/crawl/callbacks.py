@@ -285,7 +285,7 @@ class CallbackRun:
     async def _sliced(self, called: Called, result: Any) -> bool:
         """Sort the next slice of a callback's *result*; return whether it was the last."""
         watch, waits = self._runner.watch, _may_wait(result)
-        limited = time_limit(called, watch.limit, stalled=watch.stalled)
+        limited = time_limit(called, watch.limit, stalled=watch.stall_since)
         async with limited if waits or self._runner.hook_waits else nullcontext():
             if self._found is None:
                 if waits and inspect.isawaitable(result):
@@ -327,7 +327,7 @@ class CallbackRun:
 
     async def _rest(self) -> None:
         await self._runner.turns.take()
-        self._runner.watch.begun = self._called
+        self._runner.watch.last_user_call = self._called
         self._over = time.monotonic() + _STEP
 
     async def _flush(self) -> None:

@@ -26,7 +26,7 @@ from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done, End
 from crawlcw.engine.batching import write_in_groups
 from crawlcw.engine.session import WorkerSession
-from crawlcw.engine.stats import UNSEEN, Stats
+from crawlcw.engine.stats import NO_STEP, Stats
 from crawlcw.errors import FetchError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
@@ -166,9 +166,9 @@ class Committer:
                 leases.append(settlement.lease)
                 if settlement.change.due is not None:
                     retry_hosts.add(settlement.lease.task.host)
-        held_leases, instruments = self.session.held, self.session.instruments
-        with UNSEEN if instruments is None else instruments.commit(leases):
-            held_leases.settling(leases)
+        held_leases, instruments = self.session.leases, self.session.instruments
+        with NO_STEP if instruments is None else instruments.commit(leases):
+            held_leases.mark_settling(leases)
             if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
                 # No outcome is recorded, so the tasks return to their state before.
                 for lease in leases:
@@ -179,7 +179,7 @@ class Committer:
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats
-        stats.waiting(settlements, written=True)
+        stats.count_unwritten(settlements, written=True)
         held_leases.end(leases)
         for result in group:
             if result.produced.dropped.counts:

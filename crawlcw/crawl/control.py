@@ -161,7 +161,7 @@ class Steering:
             logger.info("paused: current requests finish, and no new ones start", extra=log_fields)
         elif old_control.paused and not control.paused:
             logger.info("resumed", extra={"event": "resumed"})
-        if control.stops(self.session.began):
+        if control.stops(self.session.started_at):
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:

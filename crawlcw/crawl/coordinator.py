@@ -82,7 +82,7 @@ class Coordinator:
         self.pool = Pool(settings.concurrency)
         self._state = state
         self._ledger = session.ledger
-        self._held = session.held
+        self._held = session.leases
         self._stats = session.stats
         self._session = session
         self._settings = settings
@@ -209,7 +209,7 @@ class Coordinator:
     def done(self, lease: Lease) -> None:
         """Note that the work on a dispatched lease has ended."""
         self.free_slot(lease)
-        self.pool.done()
+        self.pool.task_done()
         now = self._moved_at = time.monotonic()
         self.dispatch()
         # Other new work, such as links, sets `Frontier.poll_wanted` itself.
@@ -326,7 +326,7 @@ class Coordinator:
 
     async def give_back_undispatched(self) -> int:
         """Release the tasks that no fetcher has started; return their number."""
-        leases = self.pool.take_back()
+        leases = self.pool.take_queued()
         for lease in leases:
             self.free_slot(lease)
         leases += [*self._queues.withdraw(), *self.frontier.pending.take_returned()]
@@ -408,7 +408,7 @@ class Coordinator:
         # Check the time now, because the page may have waited for the ledger. After a short outage
         # no lease has expired, so claims need not wait.
         now = self._ledger.now()
-        outage_start = self._session.retry.grace_since(now)
+        outage_start = self._session.retry.grace_start(now)
         if outage_start is not None and now - outage_start >= self._settings.lease / 2:
             self.frontier.poll(*(task.host for task in tasks))
             await anyio.sleep(_GRACE_PAUSE)
@@ -452,13 +452,13 @@ class Coordinator:
         # Background work on a host counts as work until it ends.
         has_work = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
         # If only long pages are in progress, the free fetchers have no host to ask.
-        under_way, leased = self._held.of_host.keys(), self.frontier.leased.keys()
+        under_way, leased = self._held.count_by_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting
         if has_work:
             self._waits_for = None
             if self._idle >= _SWEEP_FROM:
                 # A retry, or a task of another worker, must not wait for the end of a long page.
-                self.frontier.poll(*self._held.of_host)
+                self.frontier.poll(*self._held.count_by_host)
             if self._idle < _SWEEP_FROM or not lacks_hosts:
                 self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
                 return False

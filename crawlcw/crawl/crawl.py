@@ -182,7 +182,7 @@ class Crawl:
     @property
     def held(self) -> int:
         """The number of tasks that are leased to this process now."""
-        return len(self._session.held)
+        return len(self._session.leases)
 
     @property
     def standstill(self) -> Standstill | None:
@@ -232,7 +232,7 @@ class Crawl:
 
     def stuck_in(self) -> str:
         """Return the spider's code that blocks the event loop now, if any."""
-        return self._session.watchdog.stuck_in()
+        return self._session.watchdog.blocking_code()
 
     async def run(self) -> Report:
         """Crawl until no work remains, or until `stop`.
@@ -256,7 +256,7 @@ class Crawl:
                     self._reason = await self._crawl()
         finally:
             await self._leave()
-        queries, in_time = self._session.ledger.queries, self._session.retry.in_time
+        queries, in_time = self._session.ledger.queries, self._session.retry.read_for_report
         report = self._report(await in_time(queries.counts), await in_time(queries.reasons))
         # Otherwise `closed` may lack values that `opened` sets.
         if not opening.cancelled_caught:
@@ -271,7 +271,7 @@ class Crawl:
     def _report(self, counts: Counts | None, reasons: Mapping[str, int] | None) -> Report:
         finish = self._ending.why(self._reason)
         return Report.of(
-            self.stats.counted(),
+            self.stats.snapshot(),
             spider=self.spider.name,
             finish_reason=finish.reason,
             elapsed=self.stats.elapsed,
@@ -308,7 +308,7 @@ class Crawl:
         # and until then the renewer must renew their leases.
         async with anyio.create_task_group() as background:
             renew_leases = partial(
-                self._session.keep_up, on_lost=coordinator.lost, announce=coordinator.announce
+                self._session.keep_alive, on_lost=coordinator.lost, announce=coordinator.announce
             )
             background.start_soon(renew_leases)
             background.start_soon(parts.committer.run, results, pool.has_idle_workers)
@@ -318,8 +318,8 @@ class Crawl:
             reason = await pool.run(
                 partial(parts.fetcher.run, results),
                 coordinator.run,
-                give_back=self._give_back,
-                grace=self._ending.grace,
+                release_queued=self._give_back,
+                grace_scope=self._ending.grace,
             )
             # Write the fetchers' results before the end.
             await results.join()
@@ -341,7 +341,7 @@ class Crawl:
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
-                leases = self._session.held.all()
+                leases = self._session.leases.all()
                 self._released += await self._session.release_all()
                 # Wake the hosts of other processes, which would otherwise wait until the leases
                 # expire.

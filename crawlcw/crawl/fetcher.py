@@ -22,9 +22,9 @@ from crawlcw.crawl.coordinator import Coordinator
 from crawlcw.crawl.moved import MovedPages
 from crawlcw.crawl.outcomes import NOT_MODIFIED, Done, Outcomes
 from crawlcw.crawl.robots import Robots
-from crawlcw.engine.pool import RunAlone
+from crawlcw.engine.pool import Quarantine
 from crawlcw.engine.session import WorkerSession
-from crawlcw.engine.stats import UNSEEN
+from crawlcw.engine.stats import NO_STEP
 from crawlcw.errors import Defer, FetchError, LedgerError, Reason, StopCrawl, UsageError
 from crawlcw.fetch.pipeline import RENDERED
 from crawlcw.fetch.redirects import REDIRECTS, is_page
@@ -56,19 +56,19 @@ class Fetcher:
     moved: MovedPages
 
     def __post_init__(self) -> None:
-        held_leases = self.session.held
-        self._run_alone = RunAlone(self.session.ledger, held_leases, patience=_PATIENCE)
+        held_leases = self.session.leases
+        self._quarantine = Quarantine(self.session.ledger, held_leases, max_wait_s=_PATIENCE)
         self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, done: asyncio.Queue[Done]) -> None:
         """Work on one task after another until cancelled."""
-        held_leases, run_alone = self.session.held, self._run_alone
+        held_leases, quarantine = self.session.leases, self._quarantine
         while True:
             # One scope serves many pages, until a lease is lost.
             with anyio.CancelScope() as lease_scope:
                 while not lease_scope.cancel_called:
                     lease = await self.coordinator.pool.get()
-                    held_leases.scopes[lease.task.id] = lease_scope
+                    held_leases.cancel_scopes[lease.task.id] = lease_scope
                     result = None
                     try:
                         try:
@@ -77,24 +77,24 @@ class Fetcher:
                                 # Wait for room before `done`: otherwise the fetcher would
                                 # take a page it cannot finish.
                                 await done.put(result)
-                                self.session.stats.waiting(result.settlements)
+                                self.session.stats.count_unwritten(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [entry.lease for entry in settlements]
                             # Without this the lease of this page would be renewed for ever.
-                            held_leases.orphans += filter(held_leases.holds, leases)
+                            held_leases.orphans += filter(held_leases.is_current, leases)
                             for entry in (lease, *leases):
                                 self.outcomes.state.undo(entry)
                             raise
                         finally:
-                            held_leases.scopes.pop(lease.task.id, None)
+                            held_leases.cancel_scopes.pop(lease.task.id, None)
                             self.coordinator.done(lease)
                         # The committer owns the outcome and the state changes from here on.
-                        if run_alone.alone is lease:
+                        if quarantine.quarantined_lease is lease:
                             # Until the commit a crash would count against this page.
-                            await held_leases.ended(lease)
+                            await held_leases.wait_for_end(lease)
                     finally:
-                        run_alone.leave(lease)
+                        quarantine.leave(lease)
             self.session.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
@@ -116,7 +116,7 @@ class Fetcher:
                     self.coordinator.free_slot(lease)
 
                 session = await sessions.admit(task, free=free)
-            if not await self._run_alone.enter(lease):
+            if not await self._quarantine.enter(lease):
                 raise Defer("another page ran alone")
             attempt = PageAttempt(
                 lease=lease,
@@ -156,7 +156,7 @@ class Fetcher:
             extra={"event": "deferred", "url": lease.task.url, "reason": deferred.cause},
         )
         self.outcomes.state.undo(lease)
-        retry_at, to_ledger = deferred.due, self._run_alone.alone is lease
+        retry_at, to_ledger = deferred.due, self._quarantine.quarantined_lease is lease
         if isinstance(retry_at, timedelta):
             retry_at = self.outcomes.now() + retry_at
         if retry_at is not None:
@@ -168,7 +168,7 @@ class Fetcher:
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
         # Measure before parsing, because a stall during it does not belong to the host.
-        stalled_s = outcomes.watchdog.stalled(attempt.began)
+        stalled_s = outcomes.watchdog.stall_since(attempt.began)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s
         outcomes.causes.answered()
@@ -223,13 +223,15 @@ class Fetcher:
         frontier.sent(task.host, at=attempt.began)
         instruments = self.outcomes.instruments
         try:
-            with UNSEEN if instruments is None else instruments.fetch(attempt.lease) as observation:
+            with (
+                NO_STEP if instruments is None else instruments.fetch(attempt.lease) as observation
+            ):
                 try:
                     response = await ask(attempt, request)
                 except LoggedOutError as login_error:
                     response, attempt.denied = login_error.response, Reason.LOGGED_OUT
                 if observation is not None:
-                    observation.answered(status=response.status, size=response.size)
+                    observation.record_response(status=response.status, size=response.size)
         except FetchError:
             # The time of the last request is unknown, so the delay counts from now.
             frontier.sent(task.host, at=time.monotonic())

@@ -154,7 +154,7 @@ class HostLeaser:
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
         # An idle coordinator does this more often.
-        self._frontier.poll(*self._session.held.of_host)
+        self._frontier.poll(*self._session.leases.count_by_host)
         # Hosts whose lease was almost over may be asked again.
         self._frontier.poll_wanted.set()
 
@@ -262,7 +262,7 @@ class HostLeaser:
             return
         workers, idle = await self._session.neighbours()
         if share := len(owned_hosts) * idle // max(workers, 1):
-            settled.sort(key=lambda host: self._session.held.of_host[host.name])
+            settled.sort(key=lambda host: self._session.leases.count_by_host[host.name])
             self._hand_on(settled[:share], at=now)
             # Otherwise we would lease them again before the others have seen them.
             self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
@@ -278,7 +278,7 @@ class HostLeaser:
 
     def _take_back(self) -> None:
         """If pages of a host take long, serve a left host again and give a new host more slots."""
-        now, leases_by_host = time.monotonic(), self._session.held.of_host
+        now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
             host.widen()
             is_resting = host.queue.next_start - now > AHEAD or host.state.given_up is not None

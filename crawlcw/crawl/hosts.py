@@ -27,7 +27,7 @@ from crawlcw.api.host_limits import HostLimit, Limits, limit_of
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.host_queues import AHEAD, HostQueue, HostQueues
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.session import TaskLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Origin, Uplink
@@ -302,7 +302,7 @@ class Frontier:
         spider: Spider,
         settings: Settings,
         *,
-        held: HeldLeases,
+        held: TaskLeases,
         page_limit: PageLimit,
         clock: Callable[[], float],
         ledger_now: Callable[[], datetime],
@@ -555,5 +555,5 @@ class Frontier:
         return [
             host
             for host in self._ended
-            if host not in self.pending.losing and not self._held.of_host[host.name]
+            if host not in self.pending.losing and not self._held.count_by_host[host.name]
         ]

@@ -122,7 +122,7 @@ class Lending:
         host.quota = None
         if host.loans or host.borrowed is not None:
             max_leases = max(4 * host.queue.allowed or _FEW, int(self._pages_a_second))
-            host.quota = max(0, max_leases - self._session.held.of_host[host.name])
+            host.quota = max(0, max_leases - self._session.leases.count_by_host[host.name])
         # The other process may have added tasks.
         host.poll()
         self._frontier.poll_wanted.set()
@@ -141,7 +141,7 @@ class Lending:
         # Each process has a slot for a host without a limit.
         gains = not allowed or self._is_busy or not self._has_free_fetchers()
         has_slots = not allowed or (allowed > 1 and host.state.finished >= FIRST_PAGES)
-        has_tasks = self._session.held.of_host[host.name] > min(allowed, _FEW)
+        has_tasks = self._session.leases.count_by_host[host.name] > min(allowed, _FEW)
         return gains and has_slots and has_tasks and self._frontier.may_lend(host)
 
     async def _lend(self, hosts: list[HeldHost]) -> None:
@@ -276,7 +276,7 @@ class Lending:
         if loan is not None and loan.id == borrowed.id and host.phase is Phase.SERVING:
             host.extend(loan)
         now = self._clock()
-        if self._session.held.of_host[host.name] or host.queue.waiting or host.is_busy:
+        if self._session.leases.count_by_host[host.name] or host.queue.waiting or host.is_busy:
             self._used_at = now
         is_over = (
             loan is None or loan.id != borrowed.id or loan.is_closing or loan.expires <= self._now()

@@ -100,7 +100,7 @@ class Login:
         called = Called(name="login", subject=session.name)
         try:
             limit_s = self.settings.login_timeout.total_seconds()
-            async with time_limit(called, limit_s, stalled=self.process.watchdog.stalled):
+            async with time_limit(called, limit_s, stalled=self.process.watchdog.stall_since):
                 await self.spider.login(session)
             await cancellation.strike()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))

@@ -127,7 +127,7 @@ class MovedPages:
         except BaseException:
             # Release this lease too: only the lease of the task that led here is known to be lost.
             self.outcomes.state.undo(home)
-            self.session.held.orphans.append(home)
+            self.session.leases.orphans.append(home)
             raise
         alias_result = self._moved(lease, response)
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
@@ -151,7 +151,7 @@ class MovedPages:
                 lease=settings.lease,
                 max_lost=settings.max_lost,
             )
-            self.session.held.add(claimed.leases)
+            self.session.leases.add(claimed.leases)
         return next(iter(claimed.leases), None)
 
     async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:

@@ -179,7 +179,7 @@ class Opening:
         causes.proxies.got(url, response.proxy)
         causes.answered()
         origin.probes[url] = origin.probes.get(url, 0) + 1
-        latency = response.elapsed.total_seconds() - self.watchdog.stalled(started_at)
+        latency = response.elapsed.total_seconds() - self.watchdog.stall_since(started_at)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 
     async def _ask_robots(self, host: HeldHost, url: str) -> None:

@@ -28,7 +28,7 @@ from crawlcw.crawl.callbacks import Produced, Runner
 from crawlcw.crawl.causes import Causes, PageAttempt
 from crawlcw.crawl.sessions import Sessions
 from crawlcw.engine.session import WorkerSession
-from crawlcw.engine.stats import UNSEEN
+from crawlcw.engine.stats import NO_STEP
 from crawlcw.errors import (
     FAILURE_REASONS,
     Defer,
@@ -140,10 +140,10 @@ class Outcomes:
         # Store the page before the callback, because the callback may fail.
         stored = await self.keep(attempt) if attempt.exchanges else None
         instruments = self.instruments
-        with UNSEEN if instruments is None else instruments.parse(lease, callback) as observation:
+        with NO_STEP if instruments is None else instruments.parse(lease, callback) as observation:
             produced = await self.runner.run(callback, response, task=task)
             if observation is not None and isinstance(produced, Failed):
-                observation.failed(produced.reason)
+                observation.record_failure(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):

@@ -21,7 +21,7 @@ from crawlcw.api.user_code import spider_code
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.coordinator import Coordinator
-from crawlcw.engine.batching import Gathering
+from crawlcw.engine.batching import GroupWriter
 from crawlcw.errors import FetchError, SpiderError
 from crawlcw.fetch.addresses import (
     MOST_START_ADDRESSES,
@@ -176,7 +176,7 @@ class Seeder:
 
     async def _seed(self) -> None:
         """Add the spider's start requests, each soon after `start` yields it."""
-        gathering = Gathering(self._add_seeds, first=_FIRST_BATCH, largest=_BATCH)
+        gathering = GroupWriter(self._add_seeds, first_size=_FIRST_BATCH, max_size=_BATCH)
         try:
             await gathering.run(self._read())
         finally:
@@ -186,11 +186,11 @@ class Seeder:
                     await gathering.finish()
                     await self._note_seeded()
             finally:
-                if gathering.left:
+                if gathering.unwritten_count:
                     logger.warning(
                         "could not write %d start requests: the next run calls start() again",
-                        gathering.left,
-                        extra={"event": "not_seeded", "requests": gathering.left},
+                        gathering.unwritten_count,
+                        extra={"event": "not_seeded", "requests": gathering.unwritten_count},
                     )
 
     async def _read(self) -> AsyncIterator[Task]:

@@ -390,7 +390,7 @@ class Sessions:
                 if entry.ready and entry.used_at > entry.read_at < now - _READ_EVERY:
                     await self._read(entry)
                 # Keep the session for a long page too, whose response may still set cookies.
-                entry.users = {task_id for task_id in entry.users if task_id in self.process.held}
+                entry.users = {task_id for task_id in entry.users if task_id in self.process.leases}
                 is_used = bool(entry.users) or entry.waiting.locked()
                 if entry.used_at < now - _KEPT_UNUSED and not is_used:
                     self._held.pop(entry.identity.name, None)

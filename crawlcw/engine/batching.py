@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: Maximum number of things in one group.
-LARGEST_GROUP = 200
-_GROUPS_AT_ONCE = 3
+MAX_GROUP_SIZE = 200
+_MAX_PARALLEL_WRITES = 3
 #: Seconds. Groups that follow sooner are small, and each costs one or two commands.
-_APART = 0.05
+_GROUP_INTERVAL_S = 0.05
 #: Seconds until the wait of a worker is noticed.
-_LOOK = 0.01
+_POLL_INTERVAL_S = 0.01
 #: Seconds that a batch waits for more: a source with many things yields them at once.
-_A_WHILE = 0.1
+_MAX_GATHER_S = 0.1
 #: Seconds that a source may take to close its resources if it is not read to its end.
-_TO_CLOSE = 5.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 async def write_in_groups(
@@ -43,9 +43,9 @@ async def write_in_groups(
     While *workers_wait* for a write, or for room in the queue, a group is written as soon as the
     last one was. Raises what *write* raises.
     """
-    permits = anyio.Semaphore(_GROUPS_AT_ONCE)
+    permits = anyio.Semaphore(_MAX_PARALLEL_WRITES)
 
-    async def write_out(group: list[T], group_written: anyio.Event) -> None:
+    async def write_group(group: list[T], group_written: anyio.Event) -> None:
         await write(group)
         for _ in group:
             queue.task_done()
@@ -59,42 +59,42 @@ async def write_in_groups(
         while True:
             # First wait for room and then take the group, which grows in the meantime.
             await permits.acquire()
-            with anyio.move_on_after(_APART):
+            with anyio.move_on_after(_GROUP_INTERVAL_S):
                 await last_written.wait()
             group = [await queue.get()]
             while (  # noqa: ASYNC110  # no event tells that a worker waits
                 not queue.full()
-                and queue.qsize() < LARGEST_GROUP
-                and time.monotonic() < started_at + _APART
+                and queue.qsize() < MAX_GROUP_SIZE
+                and time.monotonic() < started_at + _GROUP_INTERVAL_S
                 and not workers_wait()
             ):
-                await anyio.sleep(_LOOK)
+                await anyio.sleep(_POLL_INTERVAL_S)
             started_at = time.monotonic()
-            while len(group) < LARGEST_GROUP and not queue.empty():
+            while len(group) < MAX_GROUP_SIZE and not queue.empty():
                 group.append(queue.get_nowait())
             last_written = anyio.Event()
-            writers.start_soon(write_out, group, last_written)
+            writers.start_soon(write_group, group, last_written)
 
 
-class Gathering(Generic[T]):
+class GroupWriter(Generic[T]):
     """Things on their way from one source to `write`."""
 
     def __init__(
-        self, write: Callable[[list[T]], Awaitable[None]], *, first: int, largest: int
+        self, write: Callable[[list[T]], Awaitable[None]], *, first_size: int, max_size: int
     ) -> None:
-        """*write* gets up to *first* things, and then up to *largest* at a time."""
+        """*write* gets up to *first_size* things, and then up to *max_size* at a time."""
         self._write = write
-        self._room = first
-        self._largest = largest
-        self._coming: list[T] = []  #: things that were read but are not being written
-        self._taken: list[T] = []  #: things that are being written
-        self._is_over = False
+        self._group_size = first_size
+        self._max_size = max_size
+        self._next_group: list[T] = []  #: things that were read but are not being written
+        self._current_group: list[T] = []  #: things that are being written
+        self._source_ended = False
         self._changed = anyio.Event()
 
     @property
-    def left(self) -> int:
+    def unwritten_count(self) -> int:
         """How many things were read and are possibly not written."""
-        return len(self._taken) + len(self._coming)
+        return len(self._current_group) + len(self._next_group)
 
     async def run(self, source: AsyncIterable[T]) -> None:
         """Write all that *source* yields; a generator is closed in any case.
@@ -104,69 +104,71 @@ class Gathering(Generic[T]):
         # In a separate task: AnyIO cancels repeatedly, even while a source closes.
         read_task = asyncio.create_task(self._read(source))
         try:
-            await self._write_lots()
+            await self._write_groups()
             await read_task
         finally:
             if not read_task.done():
-                await _ended(read_task)
+                await _end_read(read_task)
 
     async def finish(self) -> None:
         """Write the things that `run` has read and possibly not written."""
-        if self.left:
-            await self._write([*self._taken, *self._coming])
-        self._taken, self._coming = [], []
+        if self.unwritten_count:
+            await self._write([*self._current_group, *self._next_group])
+        self._current_group, self._next_group = [], []
 
     async def _read(self, source: AsyncIterable[T]) -> None:
         first_read_at = anyio.current_time()
         try:
             async for element in source:
-                self._coming.append(element)
-                if len(self._coming) >= self._room:
-                    self._tell()
-                    await self._until(lambda: len(self._coming) < self._room)
-                elif len(self._coming) == 1:
+                self._next_group.append(element)
+                if len(self._next_group) >= self._group_size:
+                    self._notify()
+                    await self._wait_until(lambda: len(self._next_group) < self._group_size)
+                elif len(self._next_group) == 1:
                     first_read_at = anyio.current_time()
-                    self._tell()
-                elif anyio.current_time() - first_read_at > _A_WHILE:
+                    self._notify()
+                elif anyio.current_time() - first_read_at > _MAX_GATHER_S:
                     # else a source that blocks the loop would prevent all writes
                     await checkpoint()
         finally:
             if isinstance(source, AsyncGenerator):
                 await source.aclose()
-            self._is_over = True
-            self._tell()
+            self._source_ended = True
+            self._notify()
 
-    async def _write_lots(self) -> None:
+    async def _write_groups(self) -> None:
         while True:
-            await self._until(lambda: bool(self._coming) or self._is_over)
-            with anyio.move_on_after(_A_WHILE):
-                await self._until(lambda: len(self._coming) >= self._room or self._is_over)
-            if not self._coming:
+            await self._wait_until(lambda: bool(self._next_group) or self._source_ended)
+            with anyio.move_on_after(_MAX_GATHER_S):
+                await self._wait_until(
+                    lambda: len(self._next_group) >= self._group_size or self._source_ended
+                )
+            if not self._next_group:
                 return
-            self._taken, self._coming = self._coming, []
-            self._room = self._largest
-            self._tell()
-            await self._write(self._taken)
-            self._taken = []
+            self._current_group, self._next_group = self._next_group, []
+            self._group_size = self._max_size
+            self._notify()
+            await self._write(self._current_group)
+            self._current_group = []
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             await self._changed.wait()
 
 
-async def _ended(read_task: "asyncio.Task[None]") -> None:
+async def _end_read(read_task: "asyncio.Task[None]") -> None:
     """End a source that is read no further; its exceptions from now on are only logged."""
     read_task.cancel()
-    with anyio.move_on_after(_TO_CLOSE, shield=True):
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
         await asyncio.wait({read_task})
     log_fields = {"event": "not_closed"}
     if not read_task.done():
         message = "an abandoned read did not end within %g s after its cancellation"
-        logger.warning(message, _TO_CLOSE, extra=log_fields)
+        logger.warning(message, _CLOSE_TIMEOUT_S, extra=log_fields)
     elif not read_task.cancelled() and (error := read_task.exception()) is not None:
         error_text = printable(describe_error(error))
         logger.warning("closing an abandoned read raised %s", error_text, extra=log_fields)

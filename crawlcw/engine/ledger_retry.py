@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_FIRST_WAIT = 0.1
-_LONGEST_WAIT = 5.0
+_FIRST_DELAY_S = 0.1
+_MAX_DELAY_S = 5.0
 #: Seconds for one figure of a report; a report may lack it.
-_LAST_LOOK = 10.0
+_REPORT_TIMEOUT_S = 10.0
 #: Seconds after an outage within which every process that waited comes back.
-_COMING_BACK = 2 * _LONGEST_WAIT
+_RETURN_WINDOW_S = 2 * _MAX_DELAY_S
 
 
 class LedgerRetry:
@@ -40,24 +40,24 @@ class LedgerRetry:
     def __init__(self, give_up: timedelta) -> None:
         """Give up if the ledger has not answered for *give_up*."""
         #: Operations, including repetitions, by a name such as `tasks.add`.
-        self.asked: Counter[str] = Counter()
+        self.calls_by_operation: Counter[str] = Counter()
         self._give_up = give_up
-        self._answered = time.monotonic()  #: when the last successful operation started
-        self._waiting = 0
-        self._began = self._ended = float("-inf")  #: of the last outage
+        self._last_success_start = time.monotonic()  #: when the last successful operation started
+        self._waiting_count = 0
+        self._outage_start = self._outage_end = float("-inf")  #: of the last outage
 
     def shorten(self, give_up: timedelta) -> None:
         """Give up earlier, because the crawl must stop."""
         self._give_up = min(self._give_up, give_up)
 
-    def grace_since(self, now: datetime) -> datetime | None:
+    def grace_start(self, now: datetime) -> datetime | None:
         """Return the start of the outage whose expired leases have a renewal grace, or None."""
         monotonic = time.monotonic()
-        if not self._waiting and monotonic > self._ended + _COMING_BACK:
+        if not self._waiting_count and monotonic > self._outage_end + _RETURN_WINDOW_S:
             return None
-        return now - timedelta(seconds=monotonic - self._began)
+        return now - timedelta(seconds=monotonic - self._outage_start)
 
-    async def ask(
+    async def call(
         self, name: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Return the result of *operation*, repeated while the ledger is unavailable.
@@ -66,22 +66,22 @@ class LedgerRetry:
         """
         # This runs several times a page: without an outage, it makes no further Python call.
         started_at = time.monotonic()
-        self.asked[name] += 1
+        self.calls_by_operation[name] += 1
         try:
             result = await operation(*args, **kwargs)
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
-        if (now := time.monotonic()) - started_at > _LONGEST_WAIT:
+        if (now := time.monotonic()) - started_at > _MAX_DELAY_S:
             # No operation failed: the ledger was frozen, and continued afterwards.
             self._note_outage(started_at)
-            self._ended = now
-        if started_at > self._answered:
-            self._answered = started_at
+            self._outage_end = now
+        if started_at > self._last_success_start:
+            self._last_success_start = started_at
         return result
 
-    async def in_time(self, operation: Callable[[], Awaitable[T]]) -> T | None:
+    async def read_for_report(self, operation: Callable[[], Awaitable[T]]) -> T | None:
         """Return a figure for a report; None if *operation* fails or takes longer than 10 s."""
-        with anyio.move_on_after(_LAST_LOOK):
+        with anyio.move_on_after(_REPORT_TIMEOUT_S):
             try:
                 return await operation()
             except LedgerGoneError:
@@ -99,8 +99,8 @@ class LedgerRetry:
         started_at: float,
     ) -> T:
         self._note_outage(started_at)
-        self._waiting += 1
-        delay_s, waiting_since = _FIRST_WAIT, time.monotonic()
+        self._waiting_count += 1
+        delay_s, waiting_since = _FIRST_DELAY_S, time.monotonic()
         try:
             while True:
                 if time.monotonic() - waiting_since + delay_s > self._give_up.total_seconds():
@@ -113,8 +113,8 @@ class LedgerRetry:
                     extra={"event": "ledger_unavailable"},
                 )
                 await anyio.sleep(delay_s)
-                delay_s = min(delay_s * 2, _LONGEST_WAIT)
-                self.asked[name] += 1
+                delay_s = min(delay_s * 2, _MAX_DELAY_S)
+                self.calls_by_operation[name] += 1
                 try:
                     result = await operation()
                 except LedgerUnavailableError as next_error:
@@ -122,20 +122,20 @@ class LedgerRetry:
                 else:
                     break
         finally:
-            self._waiting -= 1
-            self._ended = time.monotonic()
+            self._waiting_count -= 1
+            self._outage_end = time.monotonic()
         logger.warning("the ledger answers again", extra={"event": "ledger_back"})
         return result
 
     def _note_outage(self, failed_at: float) -> None:
         # It answered the last operation, but it may have been away at any time since.
-        outage_start = min(failed_at, self._answered)
-        if outage_start > self._ended and not self._waiting:
-            self._began = outage_start
+        outage_start = min(failed_at, self._last_success_start)
+        if outage_start > self._outage_end and not self._waiting_count:
+            self._outage_start = outage_start
 
 
 def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
-    """Return *ledger* with each operation of its facets repeated, see `LedgerRetry.ask`."""
+    """Return *ledger* with each operation of its facets repeated, see `LedgerRetry.call`."""
     return cast("Ledger", _Retrying(ledger, retry))
 
 
@@ -154,7 +154,7 @@ class _Retrying:
                 member = _Retrying(member, self._retry, name=name)
         # Walks are no coroutines: those of the real ledger are used.
         elif iscoroutinefunction(member):
-            member = partial(self._retry.ask, f"{self._name}.{name}", member)
+            member = partial(self._retry.call, f"{self._name}.{name}", member)
         # Store it: the next access finds it in the instance.
         setattr(self, name, member)
         return member

@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from anyio.lowlevel import checkpoint
 
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.session import TaskLeases
 from crawlcw.errors import Defer, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason
@@ -30,14 +30,14 @@ class Pool:
         self.size = size
         self.dispatched = 0  #: leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Waits for a lease; the caller calls `done` at the end of the work.
+        #: Waits for a lease; the caller calls `task_done` at the end of the work.
         self.get = self._queue.get
-        self._begin_one: Callable[[], object] | None = None  #: set while the pool runs
-        self._begun = 0  #: workers; some have nothing to do after the size has shrunk
-        self._one_is_done = asyncio.Event()
+        self._start_worker: Callable[[], object] | None = None  #: set while the pool runs
+        self._started_workers = 0  #: workers; some have nothing to do after the size has shrunk
+        self._work_done = asyncio.Event()
 
     @property
-    def waiting(self) -> int:
+    def queued_count(self) -> int:
         """The number of leases that no worker has started."""
         return self._queue.qsize()
 
@@ -48,21 +48,21 @@ class Pool:
     def resize(self, size: int) -> None:
         """Let *size* workers work from now on; surplus workers finish their work."""
         self.size = size
-        while self._begin_one is not None and self._begun < size:
-            self._begin_one()
-            self._begun += 1
+        while self._start_worker is not None and self._started_workers < size:
+            self._start_worker()
+            self._started_workers += 1
 
     def put(self, lease: Lease) -> None:
         """Let the next free worker start on a lease."""
         self.dispatched += 1
         self._queue.put_nowait(lease)
 
-    def done(self) -> None:
+    def task_done(self) -> None:
         """Note that the work on a lease has ended, with or without success."""
         self.dispatched -= 1
-        self._one_is_done.set()
+        self._work_done.set()
 
-    def take_back(self) -> list[Lease]:
+    def take_queued(self) -> list[Lease]:
         """Take back and return the leases that no worker has started."""
         leases = []
         while not self._queue.empty():
@@ -75,16 +75,16 @@ class Pool:
         work: Callable[[], Coroutine[Any, Any, None]],
         source: Callable[[], Awaitable[FinishReason]],
         *,
-        give_back: Callable[[], Awaitable[None]],
-        grace: Callable[[], AbstractContextManager[object]],
+        release_queued: Callable[[], Awaitable[None]],
+        grace_scope: Callable[[], AbstractContextManager[object]],
     ) -> FinishReason:
         """Let every worker *work* on the leases of *source* until that returns; return its reason.
 
-        If *source* is not drained, *give_back* is awaited, and then the rest of the work, within
-        the scope that *grace* returns. Raises `UsageError` if other code cancels a worker's task.
+        If *source* is not drained, *release_queued* is awaited, and then the rest of the work,
+        within *grace_scope*. Raises `UsageError` if other code cancels a worker's task.
         """
         async with anyio.create_task_group() as workers:
-            self._begin_one = partial(workers.start_soon, _unless_others_cancel, work)
+            self._start_worker = partial(workers.start_soon, _unless_others_cancel, work)
             self.resize(self.size)
             reason = FinishReason.STOPPED
 
@@ -93,12 +93,12 @@ class Pool:
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
                     # Now, because in the next tick a worker could start one more lease.
-                    await give_back()
-                    with grace():
+                    await release_queued()
+                    with grace_scope():
                         while self.dispatched:
-                            self._one_is_done.clear()
-                            await self._one_is_done.wait()
-                self._begin_one = None
+                            self._work_done.clear()
+                            await self._work_done.wait()
+                self._start_worker = None
                 workers.cancel_scope.cancel()
 
             # In a separate task, because each wake-up passes all coroutines that await it.
@@ -119,22 +119,23 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: If a task found no time to run alone, it waits this multiple of the patience for the next try.
-_PAUSES = 12
+#: If a task found no time to run alone, its next try comes after this multiple of `max_wait_s`.
+_DEFER_FACTOR = 12
 
 
-class RunAlone:
+class Quarantine:
     """The tasks in progress in one process, and the one that runs alone, if any."""
 
-    def __init__(self, ledger: Ledger, held: HeldLeases, *, patience: float = math.inf) -> None:
-        """*patience* is how many seconds all tasks may wait for the end of those in progress."""
+    def __init__(self, ledger: Ledger, leases: TaskLeases, *, max_wait_s: float = math.inf) -> None:
+        """*max_wait_s* is how many seconds all tasks may wait for the end of those in progress."""
         self._ledger = ledger
-        self._held = held
-        self._patience = patience
-        self._under_way: set[tuple[bytes, int]] = set()  #: ids and fences
-        self._left = anyio.Event()  #: set when nothing is in progress any more
-        self.alone: Lease | None = None  #: of the task that has started alone and has not left
-        self._free = anyio.Event()
+        self._leases = leases
+        self._max_wait_s = max_wait_s
+        self._in_progress: set[tuple[bytes, int]] = set()  #: ids and fences
+        self._none_in_progress = anyio.Event()  #: set when nothing is in progress any more
+        #: The lease of the task that runs alone, from its `enter` until its `leave`.
+        self.quarantined_lease: Lease | None = None
+        self._quarantine_ended = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
         """Return whether to start a task now; a started task must `leave`.
@@ -142,26 +143,26 @@ class RunAlone:
         False means that another task had to end first, so the turn of this task's host is over. If
         the lease is lost, its work is cancelled here. Raises `Defer` if the wait takes too long.
         """
-        if self.alone is not None:
-            await self._free.wait()
+        if self.quarantined_lease is not None:
+            await self._quarantine_ended.wait()
             return False
-        is_alone = is_quarantined(lease.task)
+        needs_quarantine = is_quarantined(lease.task)
         try:
-            if is_alone:
-                self.alone = lease
-                self._free = anyio.Event()
-                if self._under_way:  # no task is added to them from now on
-                    self._left = anyio.Event()
-                    with anyio.move_on_after(self._patience) as wait_scope:
-                        await self._left.wait()
+            if needs_quarantine:
+                self.quarantined_lease = lease
+                self._quarantine_ended = anyio.Event()
+                if self._in_progress:  # no task is added to them from now on
+                    self._none_in_progress = anyio.Event()
+                    with anyio.move_on_after(self._max_wait_s) as wait_scope:
+                        await self._none_in_progress.wait()
                     if wait_scope.cancelled_caught:
-                        wait = _PAUSES * timedelta(seconds=self._patience)
+                        wait = _DEFER_FACTOR * timedelta(seconds=self._max_wait_s)
                         raise Defer(
                             "it must run alone, and the other pages took too long", due=wait
                         )
-            self._under_way.add((lease.task.id, lease.fence))
-            if is_alone and not await self._ledger.leases.begin(lease):
-                self._held.lose([lease.task.id])
+            self._in_progress.add((lease.task.id, lease.fence))
+            if needs_quarantine and not await self._ledger.leases.begin(lease):
+                self._leases.lose([lease.task.id])
                 await checkpoint()
         except BaseException:
             self.leave(lease)
@@ -170,9 +171,9 @@ class RunAlone:
 
     def leave(self, lease: Lease) -> None:
         """Note that the work on a task has ended, in any way; it may not have started."""
-        self._under_way.discard((lease.task.id, lease.fence))
-        if not self._under_way:
-            self._left.set()
-        if self.alone is lease:
-            self.alone = None
-            self._free.set()
+        self._in_progress.discard((lease.task.id, lease.fence))
+        if not self._in_progress:
+            self._none_in_progress.set()
+        if self.quarantined_lease is lease:
+            self.quarantined_lease = None
+            self._quarantine_ended.set()

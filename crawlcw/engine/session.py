@@ -31,76 +31,76 @@ from crawlcw.model.transitions import Event
 logger = logging.getLogger(__name__)
 
 #: Seconds between two heartbeats.
-_LONGEST_PAUSE = 5.0
+_HEARTBEAT_INTERVAL_S = 5.0
 #: A worker that has missed this number of heartbeats does not count.
 _MISSED_BEATS = 3
-_RATE_OVER = 60.0
+_RATE_WINDOW_S = 60.0
 
 
-class HeldLeases:
+class TaskLeases:
     """The leases of tasks that this process has claimed and not yet ended."""
 
     def __init__(self) -> None:
-        self._held: dict[bytes, Lease] = {}
+        self._lease_by_task: dict[bytes, Lease] = {}
         #: By task, the scope to cancel if its lease is lost.
-        self.scopes: dict[bytes, anyio.CancelScope] = {}
+        self.cancel_scopes: dict[bytes, anyio.CancelScope] = {}
         #: Leases to release, because their work was cancelled.
         self.orphans: list[Lease] = []
         self._settling: set[bytes] = set()
-        self.of_host: Counter[str] = Counter()  #: leased tasks, by host
-        self._ends: dict[bytes, anyio.Event] = {}
+        self.count_by_host: Counter[str] = Counter()  #: leased tasks, by host
+        self._end_events: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._lease_by_task)
 
     def __contains__(self, task_id: bytes) -> bool:
-        return task_id in self._held
+        return task_id in self._lease_by_task
 
-    def holds(self, lease: Lease) -> bool:
+    def is_current(self, lease: Lease) -> bool:
         """Return whether this process has *lease* itself, and not another lease of its task."""
-        current = self._held.get(lease.task.id)
+        current = self._lease_by_task.get(lease.task.id)
         return current is not None and current.fence == lease.fence
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Add leases that were just claimed."""
         for lease in leases:
-            if lease.task.id not in self._held:
-                self.of_host[lease.task.host] += 1
-            self._held[lease.task.id] = lease
+            if lease.task.id not in self._lease_by_task:
+                self.count_by_host[lease.task.host] += 1
+            self._lease_by_task[lease.task.id] = lease
 
     def all(self) -> list[Lease]:
         """Return all leases."""
-        return list(self._held.values())
+        return list(self._lease_by_task.values())
 
-    def settling(self, leases: Iterable[Lease]) -> None:
+    def mark_settling(self, leases: Iterable[Lease]) -> None:
         """Note that the outcomes of *leases* are on their way to the ledger."""
-        for lease in filter(self.holds, leases):
+        for lease in filter(self.is_current, leases):
             self._settling.add(lease.task.id)
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
         # Not a later lease of the same task, because that would expire.
-        for lease in filter(self.holds, leases):
+        for lease in filter(self.is_current, leases):
             task = lease.task
             self._settling.discard(task.id)
-            del self._held[task.id]
-            if end_event := self._ends.pop(task.id, None):
+            del self._lease_by_task[task.id]
+            if end_event := self._end_events.pop(task.id, None):
                 end_event.set()
-            self.of_host[task.host] -= 1
-            if not self.of_host[task.host]:
-                del self.of_host[task.host]
+            self.count_by_host[task.host] -= 1
+            if not self.count_by_host[task.host]:
+                del self.count_by_host[task.host]
 
-    async def ended(self, lease: Lease) -> None:
+    async def wait_for_end(self, lease: Lease) -> None:
         """Wait until *lease* is committed, released or lost."""
-        if self.holds(lease):
-            await self._ends.setdefault(lease.task.id, anyio.Event()).wait()
+        if self.is_current(lease):
+            await self._end_events.setdefault(lease.task.id, anyio.Event()).wait()
 
     def lose(self, task_ids: Iterable[bytes]) -> None:
         """Forget leases that another worker has now, and stop the work on them."""
         for task_id in task_ids:
-            if lease := self._held.get(task_id):
+            if lease := self._lease_by_task.get(task_id):
                 self.end([lease])
-            if scope := self.scopes.get(task_id):
+            if scope := self.cancel_scopes.get(task_id):
                 scope.cancel()
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
@@ -109,7 +109,9 @@ class HeldLeases:
         missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling
         # A task that was committed in between is not lost. Skip a task that is being committed.
         lost_ids = {
-            entry.task.id for entry in leases if entry.task.id in missing_ids and self.holds(entry)
+            entry.task.id
+            for entry in leases
+            if entry.task.id in missing_ids and self.is_current(entry)
         }
         if lost_ids:
             logger.warning(
@@ -144,41 +146,41 @@ class WorkerSession:
         self,
         ledger: Ledger,
         *,
-        lease: Callable[[], timedelta],
+        lease_length: Callable[[], timedelta],
         give_up: timedelta,
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
         """Start outside the list of workers, see `join`; for *limit*, *deadlines* see `Watchdog`.
 
-        *lease* returns the current length of a lease. The session gives up if the ledger has not
-        answered for *give_up*.
+        *lease_length* returns the current length of a lease. The session gives up if the ledger
+        has not answered for *give_up*.
         """
         self.raw_ledger = ledger
-        self.lease = lease
+        self.lease_length = lease_length
         self.retry = LedgerRetry(give_up)
-        self.stats = Stats(ledger_operations=self.retry.asked)
+        self.stats = Stats(ledger_operations=self.retry.calls_by_operation)
         #: The same ledger, which repeats its operations while it is unavailable.
         self.ledger = retrying(ledger, self.retry)
-        self.held = HeldLeases()
-        self.renewed = time.monotonic()  #: when the leases of tasks were last renewed
-        self._this = this_worker(now=ledger.now())
-        self.worker = self._this.name  #: the name of this process in the ledger
-        self.began = self._this.started  #: by the ledger's clock
-        self._hurried = anyio.Event()
+        self.leases = TaskLeases()
+        self.renewed_at = time.monotonic()  #: when the leases of tasks were last renewed
+        self._this_worker = this_worker(now=ledger.now())
+        self.worker = self._this_worker.name  #: the name of this process in the ledger
+        self.started_at = self._this_worker.started  #: by the ledger's clock
+        self._renewal_wanted = anyio.Event()
         self.watchdog = Watchdog(
             self.stats,
             limit=limit,
-            renew_every=lease() / 3,
-            renew=self._renew_beside,
+            renew_every=lease_length() / 3,
+            renew=self._renew_during_stall,
             deadlines=deadlines,
         )
         #: of the last minute: times, and the number of pages at each
         self._samples = deque([(time.monotonic(), 0)])
-        self._shown = Vitals()
+        self._last_vitals = Vitals()
         #: The minute of the last point, or of the worker's start.
-        self._recorded = minute_of(self.began)
-        self._longest_lag = 0.0  #: since then, in seconds
+        self._recorded_minute = minute_of(self.started_at)
+        self._max_lag = 0.0  #: since then, in seconds
         self._idle = False
         self._idle_changed = asyncio.Event()
 
@@ -190,9 +192,9 @@ class WorkerSession:
         if (await self.ledger.notes.state()).get(copying.UNFINISHED):
             raise LedgerConfigurationError(copying.HALF_COPIED)
         await reap_dead_workers(self.ledger)
-        await self.ledger.workers.join(self._this)
+        await self.ledger.workers.join(self._this_worker)
 
-    async def keep_up(
+    async def keep_alive(
         self,
         *,
         on_lost: Callable[[set[bytes]], None],
@@ -203,24 +205,26 @@ class WorkerSession:
         Renews every third of a lease, and takes over the leases of dead processes on this machine.
         *announce* gets the tasks that were released because their work was cancelled.
         """
-        self._hurried = anyio.Event()  # ignore earlier changes
+        self._renewal_wanted = anyio.Event()  # ignore earlier changes
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()
             while True:
                 # An outage must not extend this pause, because the renewal grace is short.
-                with anyio.CancelScope(deadline=renewed_at + self.lease().total_seconds() / 3):
-                    await self._hurried.wait()
-                self._hurried = anyio.Event()
+                with anyio.CancelScope(
+                    deadline=renewed_at + self.lease_length().total_seconds() / 3
+                ):
+                    await self._renewal_wanted.wait()
+                self._renewal_wanted = anyio.Event()
                 renewed_at = anyio.current_time()
-                if lost_ids := await self.retry.ask("leases.renew", self._renew_tasks):
+                if lost_ids := await self.retry.call("leases.renew", self._renew_tasks):
                     on_lost(lost_ids)
                 if self.hosts is not None:
-                    await self.retry.ask("host_leases.renew", self.hosts.renew)
-                orphans, self.held.orphans = self.held.orphans, []
+                    await self.retry.call("host_leases.renew", self.hosts.renew)
+                orphans, self.leases.orphans = self.leases.orphans, []
                 if orphans:
                     await self.ledger.outcomes.release(orphans)
-                    self.held.end(orphans)
+                    self.leases.end(orphans)
                     if announce is not None:
                         await announce([orphan.task for orphan in orphans])
                 try:
@@ -233,20 +237,20 @@ class WorkerSession:
 
     async def _renew_tasks(self) -> set[bytes]:
         started_at = time.monotonic()
-        lost_ids = await self.held.renew(self.raw_ledger, lease=self.lease())
-        self.renewed = started_at
+        lost_ids = await self.leases.renew(self.raw_ledger, lease=self.lease_length())
+        self.renewed_at = started_at
         return lost_ids
 
-    async def _renew_beside(self) -> None:
+    async def _renew_during_stall(self) -> None:
         """Renew and beat with another loop and another connection, because this loop stalls."""
         ledger = await self.raw_ledger.reconnected()
         try:
             # Ask the ledger, because the loop does not know a claim whose reply is on its way.
             if leases := await ledger.leases.leases_of(self.worker):
-                await ledger.leases.renew(leases, lease=self.lease())
+                await ledger.leases.renew(leases, lease=self.lease_length())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
-                await ledger.host_leases.renew(hosts, lease=self.lease())
-            await self.beat(over=ledger)
+                await ledger.host_leases.renew(hosts, lease=self.lease_length())
+            await self.beat(connection=ledger)
         finally:
             await ledger.close()
 
@@ -255,35 +259,37 @@ class WorkerSession:
 
         Otherwise a shorter lease would expire during the pause before the next renewal.
         """
-        self.watchdog.renew_every = self.lease().total_seconds() / 3
-        self._hurried.set()
+        self.watchdog.renew_every = self.lease_length().total_seconds() / 3
+        self._renewal_wanted.set()
 
     async def abandon(self, ledger: Ledger) -> int:
         """Release all tasks over another connection, and leave; return their number.
 
         For the loop of another thread, because this session's own loop does not end its work.
         """
-        released_count = await ledger.outcomes.release(self.held.all())
+        released_count = await ledger.outcomes.release(self.leases.all())
         await ledger.workers.leave(self.worker)
         return released_count
 
     async def release_all(self) -> int:
         """Release all tasks; return the number of released tasks."""
-        return await self.ledger.outcomes.release(self.held.all())
+        return await self.ledger.outcomes.release(self.leases.all())
 
     async def leave(self) -> None:
         """Release the hosts and leave the list of workers, after all tasks were released."""
         # While the worker is on the list, its leases belong to it.
         if self.hosts is not None:
             await self.hosts.leave()
-        await self.beat(over=self.ledger)
-        await self.record(last=True)
+        await self.beat(connection=self.ledger)
+        await self.record_point(last=True)
         await self.ledger.workers.leave(self.worker)
 
     async def _keep_beating(self) -> None:
         """Beat every few seconds, and at once when this worker becomes idle or has work again."""
         while True:
-            with anyio.move_on_after(min(_LONGEST_PAUSE, self.lease().total_seconds() / 3)):
+            with anyio.move_on_after(
+                min(_HEARTBEAT_INTERVAL_S, self.lease_length().total_seconds() / 3)
+            ):
                 await self._idle_changed.wait()
             self._idle_changed.clear()
             try:
@@ -295,18 +301,18 @@ class WorkerSession:
                     extra={"event": "no_heartbeat"},
                 )
             else:
-                await self.record()
+                await self.record_point()
 
-    async def beat(self, over: Ledger | None = None) -> None:
+    async def beat(self, connection: Ledger | None = None) -> None:
         """Write the counters and a sign of life; raises `LedgerError`.
 
-        *over* is another connection: the worker stalls or leaves, and so it needs no hosts.
+        *connection* is another connection: the worker stalls or leaves, and so it needs no hosts.
         """
-        is_idle = self._idle and over is None
-        self._shown = self.vitals()
-        self._longest_lag = max(self._longest_lag, self._shown.lag)
-        await (over or self.raw_ledger).workers.beat(
-            self.worker, self.stats.counted(), idle=is_idle, vitals=self._shown
+        is_idle = self._idle and connection is None
+        self._last_vitals = self.vitals()
+        self._max_lag = max(self._max_lag, self._last_vitals.lag)
+        await (connection or self.raw_ledger).workers.beat(
+            self.worker, self.stats.snapshot(), idle=is_idle, vitals=self._last_vitals
         )
 
     def vitals(self) -> Vitals:
@@ -319,7 +325,7 @@ class WorkerSession:
             items=stats.items,
             bytes=stats.bytes,
             rate=round(self._rate(), 3),
-            processing=len(self.held),
+            processing=len(self.leases),
             memory=resident_memory(),
             lag=round(self.watchdog.lag(), 4),
         )
@@ -328,18 +334,20 @@ class WorkerSession:
         """Return the number of tasks finished per second in the last minute, or since the start."""
         now, samples = time.monotonic(), self._samples
         samples.append((now, self.stats.pages))
-        while now - samples[1][0] >= _RATE_OVER:
+        while now - samples[1][0] >= _RATE_WINDOW_S:
             samples.popleft()
         start, pages_at_start = samples[0]
         return (self.stats.pages - pages_at_start) / (now - start) if now > start else 0.0
 
-    async def record(self, *, last: bool = False) -> None:
+    async def record_point(self, *, last: bool = False) -> None:
         """Record a point of the counters that were last shown: one a minute, and a *last* one."""
         now = self.raw_ledger.now()
-        if not last and minute_of(now) <= self._recorded:
+        if not last and minute_of(now) <= self._recorded_minute:
             return
-        vitals = replace(self._shown, lag=self._longest_lag)
-        point = Point(worker=self.worker, started=self.began, time=now, vitals=vitals, last=last)
+        vitals = replace(self._last_vitals, lag=self._max_lag)
+        point = Point(
+            worker=self.worker, started=self.started_at, time=now, vitals=vitals, last=last
+        )
         try:
             await self.raw_ledger.rates.record(point)
         except LedgerError as error:
@@ -348,7 +356,7 @@ class WorkerSession:
                 "cannot write the rates: %s", printable(error), extra={"event": "no_point"}
             )
         else:
-            self._recorded, self._longest_lag = minute_of(now), 0.0
+            self._recorded_minute, self._max_lag = minute_of(now), 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -364,7 +372,7 @@ class WorkerSession:
     async def neighbours(self) -> tuple[int, int]:
         """Return the number of workers, and how many of the others are idle."""
         now = self.ledger.now()
-        max_silence = timedelta(seconds=_MISSED_BEATS * _LONGEST_PAUSE)
+        max_silence = timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_INTERVAL_S)
         registered = await self.ledger.workers.all()
         workers = [worker for worker in registered if now - worker.heartbeat < max_silence]
         return len(workers), sum(

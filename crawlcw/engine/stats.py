@@ -17,7 +17,7 @@ from crawlcw.model.transitions import Event, Settlement
 class Stats(Counters):
     """Counters of one process since its start. The crawl writes them, and anyone may read them."""
 
-    started: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
     items_by_callback: Counter[str] = field(default_factory=Counter)
     items_dropped: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -43,9 +43,9 @@ class Stats(Counters):
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.started
+        return time.monotonic() - self.started_at
 
-    def counted(self) -> Counters:
+    def snapshot(self) -> Counters:
         """Return a copy of the counters, the largest numbers first."""
         return Counters() + self
 
@@ -56,7 +56,7 @@ class Stats(Counters):
         else:
             self.more_hosts_given_up += 1
 
-    def waiting(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
+    def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
         """Count results that wait for the ledger; with *written*, they have waited until now."""
         step = -1 if written else 1
         for settlement in settlements:
@@ -72,9 +72,9 @@ class Stats(Counters):
         self.unchanged += change.event is Event.CONFIRM
         if change.items:
             task = settlement.lease.task
-            finished = change.status is Status.FINISHED
+            is_finished = change.status is Status.FINISHED
             self.items += len(change.items)
-            producer = task.callback if finished else task.errback or "on_error"
+            producer = task.callback if is_finished else task.errback or "on_error"
             self.items_by_callback[producer] += len(change.items)
         if change.status is Status.FINISHED:
             is_page = change.reason is None
@@ -83,33 +83,33 @@ class Stats(Counters):
         elif change.error is not None:
             self.failures[change.error.kind] += 1
             if change.status is Status.IGNORED:
-                failed = change.error.kind in FAILURE_REASONS
-                self.given_up += failed
-                self.unwanted += not failed
+                has_failed = change.error.kind in FAILURE_REASONS
+                self.given_up += has_failed
+                self.unwanted += not has_failed
 
 
-class Seen(Protocol):
+class Step(Protocol):
     """One step, while it lasts."""
 
-    def answered(self, *, status: int, size: int) -> None:
+    def record_response(self, *, status: int, size: int) -> None:
         """Note a response: its HTTP status, and the bytes of its decoded body."""
 
-    def failed(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Note that the step failed, for one of the reasons of `errors.Reason`."""
 
 
 #: The block of a step in a crawl without instruments.
-UNSEEN: AbstractContextManager[Seen | None] = nullcontext()
+NO_STEP: AbstractContextManager[Step | None] = nullcontext()
 
 
 class Instruments(Protocol):
     """Observer of each step. If an exception leaves a block, its step has failed with that."""
 
-    def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
+    def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
         """Enter the block of one attempt at a page."""
 
-    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
+    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Step]:
         """Enter the block of a callback."""
 
-    def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
+    def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Step]:
         """Enter the block of the write of a group's links and outcomes."""

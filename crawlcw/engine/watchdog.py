@@ -32,14 +32,14 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 #: The exit code of a process whose event loop was blocked for longer than the limit.
-STUCK = 124
-_LOOK_EVERY = 0.25
+STUCK_EXIT_CODE = 124
+_POLL_INTERVAL_S = 0.25
 #: Seconds for the last log lines; then the process ends in any case.
-_LAST_WORDS = 2.0
+_LOG_TIMEOUT_S = 2.0
 #: Seconds for a renewal beside the loop. The thread does not watch the loop meanwhile.
-_TO_RENEW = 5.0
+_RENEWAL_TIMEOUT_S = 5.0
 #: The timer of CPU time is longer: it is only needed when the thread cannot run.
-_LONGER = 5.0
+_CPU_MARGIN_S = 5.0
 
 
 class Watchdog:
@@ -68,41 +68,43 @@ class Watchdog:
         self._stats = stats
         self.renew_every = renew_every.total_seconds()
         #: The user's code that has started since the last tick.
-        self.begun: Called | None = None
+        self.last_user_call: Called | None = None
         self._renew = renew
         self._deadlines = deadlines
         self._clock = clock
-        self._renewed = clock()
-        self._told: set[str] = set()
+        self._renewed_at = clock()
+        self._logged_callbacks: set[str] = set()
         #: Seconds of CPU time without a tick, of which a stopped process uses none; 0: no limit.
-        self._most_cpu = 0.0
+        self._cpu_limit_s = 0.0
         self._tick_handle: asyncio.TimerHandle
-        self._left = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread
         self._loop_thread = 0
-        self._most_late = 0.0
+        self._max_lag = 0.0
 
-    def stalled(self, began: float) -> float:
-        """Return how many seconds the loop has stalled since *began*."""
-        return self.stalls.seconds_since(began, now=self._clock())
+    def stall_since(self, started_at: float) -> float:
+        """Return how many seconds the loop has stalled since *started_at*."""
+        return self.stalls.seconds_since(started_at, now=self._clock())
 
-    def explains(self, error: FetchError, began: float) -> bool:
-        """Return whether a request that *began* then failed only because the loop stalled."""
+    def explains(self, error: FetchError, started_at: float) -> bool:
+        """Return whether a request sent at *started_at* failed only because the loop stalled."""
         limits = self._deadlines
         if error.deadline is not None:
             limits = {**limits, error.reason: error.deadline}
-        explained = self.stalls.explains(error.underlying, began, now=self._clock(), limits=limits)
+        explained = self.stalls.explains(
+            error.underlying, started_at, now=self._clock(), limits=limits
+        )
         self._stats.forgiven += explained
         return explained
 
     def lag(self) -> float:
         """Return the longest lag of the loop in seconds since the last call; for any thread."""
-        longest_lag, self._most_late = self._most_late, 0.0
+        longest_lag, self._max_lag = self._max_lag, 0.0
         return max(longest_lag, self.stalls.lag(self._clock()))
 
-    def stuck_in(self) -> str:
+    def blocking_code(self) -> str:
         """Return the user's code that blocks the loop, in words; for another thread."""
-        user_call = running_in(self._frame())
+        user_call = running_in(self._loop_frame())
         return "" if user_call is None else f"{user_call.name} of {user_call.subject}"
 
     async def __aenter__(self) -> Self:
@@ -111,11 +113,11 @@ class Watchdog:
         self.stalls = Stalls(now=self._clock())
         # A process has only one such timer, and the program around the crawl may use it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
-            self._most_cpu = self.limit + min(_LONGER, self.limit)
+            self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
             # Chained to the default, which ends the process.
             faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
         self._tick()
-        self._left.clear()
+        self._stopped.clear()
         self._thread = threading.Thread(target=self._run, name="crawlcw watchdog", daemon=True)
         self._thread.start()
         return self
@@ -123,27 +125,27 @@ class Watchdog:
     async def __aexit__(self, *_: object) -> None:
         """Stop watching."""
         self._tick_handle.cancel()
-        self._left.set()
+        self._stopped.set()
         with anyio.CancelScope(shield=True):
             # The thread may be about to renew something. Waiting longer is needless: a daemon.
-            await to_thread.run_sync(self._thread.join, _LAST_WORDS)
-        if self._most_cpu:
-            self._most_cpu = 0.0
+            await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
+        if self._cpu_limit_s:
+            self._cpu_limit_s = 0.0
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
     def _tick(self) -> None:
         now = self._clock()
         lag = self.stalls.ticked(now)
         self._stats.loop_lag.observe(lag)
-        self._most_late = max(self._most_late, lag)
+        self._max_lag = max(self._max_lag, lag)
         if lag >= STANDSTILL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
             # In case the thread could not run and see the stall.
-            self._tell(self.begun, lag)
-        self.begun = None
-        if self._most_cpu:
-            signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
+            self._log_stall(self.last_user_call, lag)
+        self.last_user_call = None
+        if self._cpu_limit_s:
+            signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
         self._tick_handle = asyncio.get_running_loop().call_later(TICK, self._tick)
 
     def _run(self) -> None:
@@ -155,36 +157,36 @@ class Watchdog:
             logger.exception("a bug in crawlcw", extra={"event": "internal"})
 
     def _watch(self, runner: asyncio.Runner) -> None:
-        silence = Silence(now=self._clock(), interval=_LOOK_EVERY)
-        while not self._left.wait(_LOOK_EVERY):
+        silence = Silence(now=self._clock(), interval=_POLL_INTERVAL_S)
+        while not self._stopped.wait(_POLL_INTERVAL_S):
             now = self._clock()
             lag = self.stalls.lag(now)
-            silent_s = silence.record(now, has_sign=lag < _LOOK_EVERY)
+            silent_s = silence.record(now, has_sign=lag < _POLL_INTERVAL_S)
             # The lease may be short and partly used up, and a connection must still be made.
             if lag < min(STANDSTILL, self.renew_every / 2):
                 continue
-            if now - self._renewed >= self.renew_every:
-                self._renewed = now
-                runner.run(self._renew_beside())
+            if now - self._renewed_at >= self.renew_every:
+                self._renewed_at = now
+                runner.run(self._renew_in_thread())
             if lag < STANDSTILL:
                 continue
-            frame = self._frame()
+            frame = self._loop_frame()
             user_call = running_in(frame)
-            self._tell(user_call, lag)
+            self._log_stall(user_call, lag)
             # This thread runs, so no C code holds the lock: it measures the time, not the timer.
-            if self._most_cpu:
-                signal.setitimer(signal.ITIMER_VIRTUAL, self._most_cpu)
+            if self._cpu_limit_s:
+                signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
             if user_call is not None and self.limit and silent_s >= self.limit:
                 self._end_process(user_call, frame)
 
-    def _frame(self) -> FrameType | None:
+    def _loop_frame(self) -> FrameType | None:
         return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
 
-    def _tell(self, user_call: Called | None, lag: float) -> None:
+    def _log_stall(self, user_call: Called | None, lag: float) -> None:
         name = user_call.name if user_call is not None else ""
-        if name in self._told:
+        if name in self._logged_callbacks:
             return
-        self._told.add(name)
+        self._logged_callbacks.add(name)
         logger.log(
             logging.DEBUG if user_call is None else logging.WARNING,
             "the event loop stalled for %.1f s%s: nothing else can run during a stall",
@@ -193,9 +195,9 @@ class Watchdog:
             extra={"event": "loop_stalled", "callback": name},
         )
 
-    async def _renew_beside(self) -> None:
+    async def _renew_in_thread(self) -> None:
         try:
-            with anyio.fail_after(_TO_RENEW):
+            with anyio.fail_after(_RENEWAL_TIMEOUT_S):
                 await self._renew()
         except Exception as error:
             logger.debug(
@@ -206,7 +208,7 @@ class Watchdog:
 
     def _end_process(self, user_call: Called, frame: FrameType | None) -> None:
         # The blocking code may also block the log's lock.
-        threading.Timer(_LAST_WORDS, os._exit, [STUCK]).start()
+        threading.Timer(_LOG_TIMEOUT_S, os._exit, [STUCK_EXIT_CODE]).start()
         logger.error(
             "%s has blocked the event loop for more than %s on %s: this process ends "
             "(callback_timeout)",
@@ -221,4 +223,4 @@ class Watchdog:
             },
         )
         faulthandler.dump_traceback(file=2)
-        os._exit(STUCK)
+        os._exit(STUCK_EXIT_CODE)

@@ -212,7 +212,7 @@ class UserLayer:
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return its response. Raises what ends the attempt, also `Defer` and `StopCrawl`."""
-        called = self._watch.begun = Called(name=self.name, subject=request.url)
+        called = self._watch.last_user_call = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
         calls = 0
@@ -233,7 +233,7 @@ class UserLayer:
                         lower_error = error
                         raise
                     finally:
-                        self._watch.begun = called
+                        self._watch.last_user_call = called
 
         attempt.deadline.pause()
         try:

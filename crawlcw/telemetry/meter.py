@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from crawlcw.engine.stats import Instruments, Seen, Stats
+from crawlcw.engine.stats import Instruments, Stats, Step
 from crawlcw.engine.workers import resident_memory
 from crawlcw.errors import UsageError
 from crawlcw.model.counters import Histogram
@@ -32,15 +32,15 @@ class Meter:
         self._parse = _Step()
         self._commit = _Step()
 
-    def fetch(self, _lease: Lease) -> AbstractContextManager[Seen]:
+    def fetch(self, _lease: Lease) -> AbstractContextManager[Step]:
         """See `Instruments.fetch`."""
         return _Timed(self._fetch)
 
-    def parse(self, _lease: Lease, _callback: str) -> AbstractContextManager[Seen]:
+    def parse(self, _lease: Lease, _callback: str) -> AbstractContextManager[Step]:
         """See `Instruments.parse`."""
         return _Timed(self._parse)
 
-    def commit(self, _leases: Sequence[Lease]) -> AbstractContextManager[Seen]:
+    def commit(self, _leases: Sequence[Lease]) -> AbstractContextManager[Step]:
         """See `Instruments.commit`."""
         return _Timed(self._commit)
 
@@ -99,10 +99,10 @@ class _Timed:
         self._step.observe(time.perf_counter() - self._started_at)
         self._step.open_blocks -= 1
 
-    def answered(self, *, status: int, size: int) -> None:
+    def record_response(self, *, status: int, size: int) -> None:
         """Do nothing, because the counters of the crawl count responses."""
 
-    def failed(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         """Do nothing, because the counters of the crawl count failures."""
 
 

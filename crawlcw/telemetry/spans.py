@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from opentelemetry import trace
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
-from crawlcw.engine.stats import Instruments, Seen
+from crawlcw.engine.stats import Instruments, Step
 from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
@@ -31,7 +31,7 @@ class Tracing:
         #: Span of the fetch by task: parent of the later steps.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
-    def fetch(self, lease: Lease) -> AbstractContextManager[Seen]:
+    def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
         """See `Instruments.fetch`."""
         task = lease.task
         return self._span(
@@ -42,7 +42,7 @@ class Tracing:
             {"http.request.method": task.method, "server.address": printable(task.host)},
         )
 
-    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Seen]:
+    def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Step]:
         """See `Instruments.parse`."""
         return self._span(
             "crawlcw.parse",
@@ -53,12 +53,12 @@ class Tracing:
         )
 
     @contextmanager
-    def commit(self, leases: Sequence[Lease]) -> Iterator[Seen]:
+    def commit(self, leases: Sequence[Lease]) -> Iterator[Step]:
         """See `Instruments.commit`."""
         contexts = [self._pages.pop(lease.task.id, None) for lease in leases]
         links = [Link(page) for page in contexts if page is not None][:_MAX_LINKS]
         with (
-            self._meter.commit(leases) as meter_seen,
+            self._meter.commit(leases) as meter_step,
             self._tracer.start_as_current_span(
                 "crawlcw.commit",
                 links=links,
@@ -66,7 +66,7 @@ class Tracing:
                 record_exception=False,
             ) as span,
         ):
-            yield _SeenSpan(span, meter_seen)
+            yield _SpanStep(span, meter_step)
 
     @contextmanager
     def _span(
@@ -74,15 +74,15 @@ class Tracing:
         name: str,
         kind: SpanKind,
         lease: Lease,
-        meter_block: AbstractContextManager[Seen],
+        meter_block: AbstractContextManager[Step],
         attributes: dict[str, str],
-    ) -> Iterator[Seen]:
+    ) -> Iterator[Step]:
         task = lease.task
         page = self._pages.get(task.id)
         # Without the ambient parent: the code that started the crawl did not request this page.
         parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
-            meter_block as meter_seen,
+            meter_block as meter_step,
             self._tracer.start_as_current_span(
                 name,
                 context=parent,
@@ -103,25 +103,25 @@ class Tracing:
                 while len(self._pages) > _MAX_PAGES:
                     self._pages.popitem(last=False)
             try:
-                yield _SeenSpan(span, meter_seen)
+                yield _SpanStep(span, meter_step)
             except Exception as error:
                 _fail(span, error.reason if isinstance(error, FetchError) else type(error).__name__)
                 raise
 
 
-class _SeenSpan:
-    def __init__(self, span: Span, meter_seen: Seen) -> None:
+class _SpanStep:
+    def __init__(self, span: Span, meter_step: Step) -> None:
         self._span = span
-        self._meter_seen = meter_seen
+        self._meter_step = meter_step
 
-    def answered(self, *, status: int, size: int) -> None:
+    def record_response(self, *, status: int, size: int) -> None:
         self._span.set_attribute("http.response.status_code", status)
         self._span.set_attribute("http.response.body.size", size)
-        self._meter_seen.answered(status=status, size=size)
+        self._meter_step.record_response(status=status, size=size)
 
-    def failed(self, reason: str) -> None:
+    def record_failure(self, reason: str) -> None:
         _fail(self._span, reason)
-        self._meter_seen.failed(reason)
+        self._meter_step.record_failure(reason)
 
 
 def _fail(span: Span, reason: str) -> None:

@@ -384,7 +384,7 @@ class Dispenser:
         """Return due tasks, except those whose holders could not reach the ledger."""
         if limit < 1:
             return []
-        grace_start = self._tracker.session.retry.grace_since(self._ledger.now())
+        grace_start = self._tracker.session.retry.grace_start(self._ledger.now())
         scan_limit = limit if grace_start is None else limit + _BATCH_SIZE
         page = await self._ledger.tasks.page(limit=scan_limit, hosts=stages)
         return [task for task in page if not ended_since(task, grace_start)][:limit]

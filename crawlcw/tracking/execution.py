@@ -72,7 +72,7 @@ class Execution:
 
     def note_user_code(self, called: Called) -> None:
         """Tell the watchdog that the user's code starts in the loop."""
-        self._session.watchdog.begun = called
+        self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:
         """Record `data` as it is now, and renew the lease.
@@ -88,7 +88,7 @@ class Execution:
         )
         if not is_saved:
             await session.delete_blobs(data)
-            session.held.end([self.lease])
+            session.leases.end([self.lease])
             self.has_ended = True
             raise LeaseLostError(f"another worker holds task {self.key!r} now")
         await session.delete_blobs(carried.data)

@@ -40,7 +40,7 @@ class Session(WorkerSession):
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
         """Give up if the ledger has not answered for *give_up*."""
         self.policy = policy
-        super().__init__(ledger, lease=lambda: self.policy.lease, give_up=give_up)
+        super().__init__(ledger, lease_length=lambda: self.policy.lease, give_up=give_up)
         self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
         self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(self._commit)
         self._upkeep_task: asyncio.Task[None] | None = None
@@ -82,7 +82,7 @@ class Session(WorkerSession):
         )
         self.stats.claims += len(tasks)
         self.stats.claims_missed += claimed.missed
-        self.held.add(claimed.leases)
+        self.leases.add(claimed.leases)
         if lease != self.policy.lease:
             # The renewal after that change did not include these leases.
             self.lease_changed()
@@ -100,7 +100,7 @@ class Session(WorkerSession):
 
     def _orphan_leases(self, claiming: asyncio.Future[Claimed]) -> None:
         if not claiming.cancelled() and claiming.exception() is None:
-            self.held.orphans += claiming.result().leases
+            self.leases.orphans += claiming.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Record an outcome, together with others that are pending, and end its lease.
@@ -116,16 +116,16 @@ class Session(WorkerSession):
     async def _commit(self, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
         self._check()
         leases = [settlement.lease for settlement in settlements]
-        self.held.settling(leases)
+        self.leases.mark_settling(leases)
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
             # First, because a session that breaks stops all work under the leases in `held`.
-            self.held.end(leases)
+            self.leases.end(leases)
             self._break(error)
             raise
         finally:
-            self.held.end(leases)
+            self.leases.end(leases)
         for settlement, refusal in zip(settlements, errors, strict=True):
             if refusal is None:
                 self.stats.record(settlement)
@@ -159,11 +159,11 @@ class Session(WorkerSession):
             await run_shielded(asyncio.wait_for(release, CLOSE_TIMEOUT.total_seconds()))
 
     async def _release(self, leases: Sequence[Lease]) -> None:
-        self.held.settling(leases)
+        self.leases.mark_settling(leases)
         try:
             await self.ledger.outcomes.release(leases)
         finally:
-            self.held.end(leases)
+            self.leases.end(leases)
 
     async def close(self) -> None:
         """Write the pending outcomes, release the leases, and leave the list of workers."""
@@ -177,7 +177,7 @@ class Session(WorkerSession):
         self._upkeep_task = None
         await self.watchdog.__aexit__()
         self._failure = self._failure or LedgerError("the tracker was closed")
-        leases = self.held.all()
+        leases = self.leases.all()
         # If the ledger is unavailable, the next process on this machine detects the end of this
         # one.
         try:
@@ -186,7 +186,7 @@ class Session(WorkerSession):
                 await self.leave()
         finally:
             # Last, because this may stop the caller itself.
-            self.held.lose([lease.task.id for lease in leases])
+            self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
         """Apply the settings that are in the ledger now; raises `LedgerUnavailableError`."""
@@ -221,7 +221,7 @@ class Session(WorkerSession):
     async def _keep_up(self) -> None:
         try:
             async with anyio.create_task_group() as task_group:
-                task_group.start_soon(partial(self.keep_up, on_lost=self._count_lost))
+                task_group.start_soon(partial(self.keep_alive, on_lost=self._count_lost))
                 task_group.start_soon(self._follow_policy)
         except* Exception as errors:
             self._break(errors.exceptions[0])
@@ -232,7 +232,7 @@ class Session(WorkerSession):
             error = error.exceptions[0]
         logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
         self._failure = error
-        self.held.lose([lease.task.id for lease in self.held.all()])
+        self.leases.lose([lease.task.id for lease in self.leases.all()])
         if self._upkeep_task is not None:
             self._upkeep_task.cancel()
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, Self, TypeVar
 import anyio
 from anyio.from_thread import start_blocking_portal
 
-from crawlcw.engine.batching import Gathering
+from crawlcw.engine.batching import GroupWriter
 from crawlcw.errors import (
     LeaseLostError,
     TaskFinishedError,
@@ -192,7 +192,7 @@ class Tracker(Tasks):
             self.tasks_due.set()
 
         if isinstance(tasks, AsyncIterable):
-            gathering = Gathering(add, first=CHUNK_SIZE, largest=CHUNK_SIZE)
+            gathering = GroupWriter(add, first_size=CHUNK_SIZE, max_size=CHUNK_SIZE)
             try:
                 await gathering.run(tasks)
             finally:
@@ -228,11 +228,11 @@ class Tracker(Tasks):
     @asynccontextmanager
     async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
         """Do the same as `start`, with a lease that exists already."""
-        held_leases = self.session.held
+        held_leases = self.session.leases
         execution: Execution | None = None
         try:
             with anyio.CancelScope() as scope:
-                held_leases.scopes[lease.task.id] = scope
+                held_leases.cancel_scopes[lease.task.id] = scope
                 execution = await self._execution(lease)
                 yield execution
                 if not execution.has_ended:
@@ -248,7 +248,7 @@ class Tracker(Tasks):
                 await self.session.release_in_time([lease])
             raise
         finally:
-            held_leases.scopes.pop(lease.task.id, None)
+            held_leases.cancel_scopes.pop(lease.task.id, None)
         if scope.cancelled_caught:
             raise LeaseLostError(f"another worker holds task {lease.task.url!r} now")
 
@@ -292,7 +292,7 @@ class Tracker(Tasks):
             raise TaskIgnoredError(key, reason=task.reason)
         if due_at is None:
             raise TaskFinishedError(key)
-        grace_start = self.session.retry.grace_since(now)
+        grace_start = self.session.retry.grace_start(now)
         processing = task.status is Status.PROCESSING
         if processing and (due_at > now or ended_since(task, grace_start)):
             raise TaskLockedError(key, holder=views.holder_of(task) or "", expires=due_at)

@@ -18,7 +18,7 @@ import anyio
 from anyio import CapacityLimiter
 
 from crawlcw.api.user_code import Cancellation, EscapedError
-from crawlcw.engine.pool import Pool, RunAlone
+from crawlcw.engine.pool import Pool, Quarantine
 from crawlcw.errors import (
     LeaseLostError,
     LedgerError,
@@ -102,7 +102,7 @@ class Worker:
         self._drain = drain
         self._threads = CapacityLimiter(concurrency)
         self._processes = CapacityLimiter(max(1, min(concurrency, os.cpu_count() or 1)))
-        self._run_alone = RunAlone(self._ledger, self._session.held)
+        self._quarantine = Quarantine(self._ledger, self._session.leases)
         self._wake = asyncio.Event()
         self._pause_s = _MIN_PAUSE_S
         self._stopping = False
@@ -114,7 +114,7 @@ class Worker:
     @property
     def in_flight(self) -> int:
         """The number of tasks that handlers are working on."""
-        return self._pool.dispatched - self._pool.waiting
+        return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
         """Stop soon: finish the running tasks within the grace period, and release the rest."""
@@ -141,13 +141,13 @@ class Worker:
 
     def stuck_in(self) -> str:
         """Return which handler blocks the event loop now; empty if none does."""
-        return self._session.watchdog.stuck_in()
+        return self._session.watchdog.blocking_code()
 
     async def run(self) -> WorkReport:
         """Work until drained or stopped; raises `LedgerError` if the ledger stays unavailable."""
         with single_errors():
             reason = await self._run()
-        counts = await self._session.retry.in_time(self._ledger.queries.counts)
+        counts = await self._session.retry.read_for_report(self._ledger.queries.counts)
         return WorkReport(
             finish_reason=reason,
             succeeded=self._succeeded,
@@ -165,8 +165,8 @@ class Worker:
                 reason = await self._pool.run(
                     self._work_in_turn,
                     self._pull,
-                    give_back=self._release_waiting,
-                    grace=lambda: anyio.move_on_after(self.grace.total_seconds()),
+                    release_queued=self._release_waiting,
+                    grace_scope=lambda: anyio.move_on_after(self.grace.total_seconds()),
                 )
             # `stop_now` may have ended the block at any point.
             await self._release_waiting()
@@ -179,7 +179,7 @@ class Worker:
         while not self._stopping:
             self._wake.clear()
             free_capacity = self._pool.size + self._prefetch - self._pool.dispatched
-            is_low = self._pool.waiting <= self._prefetch // 2
+            is_low = self._pool.queued_count <= self._prefetch // 2
             if not (is_low and free_capacity > 0):
                 await self._wake.wait()
             elif not await self._claim_due(free_capacity):
@@ -191,13 +191,13 @@ class Worker:
 
     async def _claim_due(self, free_capacity: int) -> bool:
         """Claim up to *free_capacity* due tasks; return whether there were any."""
-        grace_start = self._session.retry.grace_since(self._ledger.now())
+        grace_start = self._session.retry.grace_start(self._ledger.now())
         limit = free_capacity if grace_start is None else free_capacity + _GRACE_SCAN
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
         claimable = [
             task
             for task in page
-            if task.id not in self._session.held
+            if task.id not in self._session.leases
             # After an outage their holders may come back soon.
             and not ended_since(task, grace_start)
         ][:free_capacity]
@@ -255,16 +255,16 @@ class Worker:
             try:
                 await self._work_on(lease)
             finally:
-                self._pool.done()
+                self._pool.task_done()
                 self._wake.set()
 
     async def _work_on(self, lease: Lease) -> None:
-        if not self._session.held.holds(lease):
+        if not self._session.leases.is_current(lease):
             return  # lost while it waited in the queue
         handler = self._handlers[self._tracker.use_case.resolve_stage(lease.task.callback)]
         try:
             async with self._tracker.executing(lease) as execution:
-                while not await self._run_alone.enter(lease):
+                while not await self._quarantine.enter(lease):
                     pass  # another task had to run alone first
                 async with Cancellation().contained():
                     await run_handler(
@@ -299,11 +299,11 @@ class Worker:
         else:
             self._succeeded += 1
         finally:
-            self._run_alone.leave(lease)
+            self._quarantine.leave(lease)
 
     async def _release_waiting(self) -> None:
         """Release the tasks that have not begun."""
-        if waiting_leases := self._pool.take_back():
+        if waiting_leases := self._pool.take_queued():
             await self._session.release(waiting_leases)
             self._released += len(waiting_leases)
 

@@ -45,7 +45,7 @@ async def test_what_is_pulled_and_under_way_at_once_is_set_by_two_numbers(
     await tracker.add_many([f"order-{n}" for n in range(30)])
     worker = Worker(tracker, concurrency=concurrency, prefetch=2, drain=True)
     running = asyncio.create_task(worker.run())
-    while slow.under_way < concurrency or len(tracker.session.held) < concurrency + 2:
+    while slow.under_way < concurrency or len(tracker.session.leases) < concurrency + 2:
         await asyncio.sleep(0.001)
         assert not running.done()
     claimed = (await tracker.counts())[Status.PROCESSING]

@@ -59,7 +59,7 @@ async def test_a_report_that_is_sent_twice_counts_once(
     answers = [await tracker.ledger.outcomes.commit([report])]
     once = use_cases.documents(tracker.name)
     answers.append(await tracker.ledger.outcomes.commit([report]))
-    tracker.session.held.end([lease])
+    tracker.session.leases.end([lease])
 
     assert [(answer.lost, answer.rejected) for answer in answers] == [((), ())] * 2
     assert use_cases.documents(tracker.name) == once
@@ -160,7 +160,7 @@ async def test_nobody_is_given_what_they_did_not_ask_for(tracker: Tracker, other
     await fail(tracker, "order-0")
 
     assert await other.ledger.leases.leases_of(other.session.worker) == []
-    assert len(other.session.held) == 0
+    assert len(other.session.leases) == 0
     assert len(await due_keys(other)) == 10
 
 

@@ -108,14 +108,14 @@ async def test_a_worker_holds_no_more_than_it_may_and_asks_for_nothing_while_it_
     async def watched(*arguments: Any, **options: Any) -> Any:
         nonlocal most
         claimed = await claim(*arguments, **options)
-        most = max(most, len(tracker.session.held))
+        most = max(most, len(tracker.session.leases))
         return claimed
 
     claim = tracker.session.claim
     monkeypatch.setattr(tracker.session, "claim", watched)
     worker = Worker(tracker, concurrency=4, prefetch=3, drain=True)
     running = asyncio.create_task(worker.run())
-    await until(lambda: len(tracker.session.held) == 7)
+    await until(lambda: len(tracker.session.leases) == 7)
     questions = len(asked)
     # Other processes add and change many tasks; a full worker does not look.
     await tracker.add_many([f"more-{n}" for n in range(50)])

@@ -65,7 +65,7 @@ async def test_whatever_is_done_a_task_goes_only_the_ways_there_are(
                 await tracker.ignore(key)
             case "lose":
                 claimed = await tracker.session.claim([await task_of(tracker, key)])
-                tracker.session.held.end(claimed.leases)
+                tracker.session.leases.end(claimed.leases)
                 clock.advance(seconds=61)
             case _:
                 await work(tracker, key, what)

@@ -17,7 +17,7 @@ def test_a_state_arrives_as_it_was_sent():
     stats.dropped.note("refused-scope", "http://b.example/")
     stats.hosts_given_up["https://a.example"] = "connect"
     resting = Standstill(hosts=2, ends_at=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), cause="429")
-    counters = stats.counted()
+    counters = stats.snapshot()
     state = WorkerState(
         counters=counters, standstill=resting, released=6, finish_reason=FinishReason.STOPPED
     )

@@ -13,7 +13,7 @@ from crawlcw.crawl.callbacks import Produced
 from crawlcw.crawl.committer import Committer, TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.outcomes import Done
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.session import TaskLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.protocol import Added, Committed
@@ -67,7 +67,7 @@ class Writing:
     def __init__(self, ledger: Journal, bodies: Any = None) -> None:
         self.ledger = ledger
         self.done: asyncio.Queue[Done] = asyncio.Queue()
-        self.held = HeldLeases()
+        self.held = TaskLeases()
         self.stats = Stats()
         adder = TaskAdder(ledger=ledger, stats=self.stats, announce=self.announce, max_depth=None)
         self.seen = adder.seen

@@ -202,9 +202,9 @@ class Harness:
         self.starts: list[tuple[float, str]] = []
         loop = asyncio.get_running_loop()
         session = WorkerSession(
-            ledger, lease=lambda: self.settings.lease, give_up=timedelta(minutes=10)
+            ledger, lease_length=lambda: self.settings.lease, give_up=timedelta(minutes=10)
         )
-        self.session, self.held, self.stats = session, session.held, session.stats
+        self.session, self.held, self.stats = session, session.leases, session.stats
         web = FailureLog({"http://example.com/robots.txt": robots} if robots else {})
         self.failures, self.asked = web.failures, web.requested
         ask = way(web, self.settings, purpose=Purpose.PROBE)
@@ -253,11 +253,11 @@ class Harness:
             self.ledger.claimed.discard(lease.task.id)
             self.coordinator.free_slot(lease)
             settlement = success(self.ledger, lease)
-            self.stats.waiting([settlement])
+            self.stats.count_unwritten([settlement])
             self.coordinator.done(lease)
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
-            self.stats.waiting([settlement], written=True)
+            self.stats.count_unwritten([settlement], written=True)
             self.held.end([lease])
             task = lease.task
             self.causes.answered_well(task.host, task.url, latency=seconds, sent=self.ledger.now())
@@ -641,9 +641,9 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
     coordinator.pause(ledger.now())
     coordinator.requeue(requeue, to_ledger=False)
     coordinator.done(requeue)
-    assert pool.waiting == 2, "dispatched before the pause"
+    assert pool.queued_count == 2, "dispatched before the pause"
     await asyncio.sleep(5)
-    assert (pool.waiting, len(harness.held), slots.active) == (0, 1, 1)
+    assert (pool.queued_count, len(harness.held), slots.active) == (0, 1, 1)
     coordinator.requeue(under_way, to_ledger=True)
     await asyncio.sleep(5)
     assert harness.frontier.pending.returned == [], "each goes back once"

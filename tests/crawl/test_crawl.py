@@ -1457,7 +1457,7 @@ async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
 async def test_a_crawl_that_ends_writes_the_seeds_that_it_has_read(
     ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(batching, "_A_WHILE", 1000.0)
+    monkeypatch.setattr(batching, "_MAX_GATHER_S", 1000.0)
     home = make_task(HOME)  # as an earlier crawl has left it
     await ledger.tasks.add([home])
     await ledger.hosts.wake({home.host: home.due})

@@ -40,7 +40,7 @@ async def test_a_page_whose_lease_is_lost_while_its_result_waits_for_room_change
     """The same holds while its attempt is closed, as with a browser."""
     spider = Pages()
     crawl = assemble(spider, ledger, ReplayDownloader({}), Pages.settings)
-    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    held, fetcher = crawl._session.leases, crawl._parts.fetcher
     await ledger.tasks.add(make_tasks(2))
     lost, in_hand = await claimed(ledger)
     held.add([lost, in_hand])
@@ -78,7 +78,7 @@ async def test_a_lease_that_is_lost_while_its_result_waits_stops_no_other_page(
     """One fetcher works on both: the lease of the other page would be renewed for ever."""
     ledger = await SqliteLedger.open(tmp_path / "ledger.db", "pages")
     crawl = assemble(Pages(), ledger, ReplayDownloader({}), Pages.settings)
-    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    held, fetcher = crawl._session.leases, crawl._parts.fetcher
     await ledger.tasks.add(make_tasks(2))
     lost, other = await claimed(ledger)
     held.add([lost, other])
@@ -107,14 +107,14 @@ async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_writt
     ledger: SqliteLedger, crawl: Crawl, monkeypatch: pytest.MonkeyPatch
 ):
     """Until then, a crash by another page would count against it."""
-    held, fetcher = crawl._session.held, crawl._parts.fetcher
+    held, fetcher = crawl._session.leases, crawl._parts.fetcher
     await ledger.tasks.add(make_tasks(1))
     (lease,) = await claimed(ledger)
     held.add([lease])
     done = asyncio.Queue[Done]()
 
     async def work(lease: Lease) -> Done:
-        fetcher._run_alone.alone = lease
+        fetcher._quarantine.quarantined_lease = lease
         return Done(settlements=(success(ledger, lease),))
 
     monkeypatch.setattr(fetcher, "_work", work)
@@ -122,9 +122,9 @@ async def test_a_page_that_ran_alone_keeps_others_out_until_its_outcome_is_writt
     fetching = asyncio.create_task(fetcher.run(done))
     await done.get()
     await asyncio.sleep(0)
-    before_the_commit = fetcher._run_alone.alone
+    before_the_commit = fetcher._quarantine.quarantined_lease
     held.end([lease])
-    while fetcher._run_alone.alone is not None:
+    while fetcher._quarantine.quarantined_lease is not None:
         await asyncio.sleep(0)
     fetching.cancel()
 

@@ -374,7 +374,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 name
                 for name, host in hosts.items()
                 if (host.phase is Phase.LEAVING or host.lease is None or not host.is_stale)
-                and not (host.is_busy or queues[name].active or process.held.of_host[name])
+                and not (host.is_busy or queues[name].active or process.held.count_by_host[name])
                 and not (host.loans or host.borrowed)
             }
             wanted = {

@@ -41,8 +41,8 @@ class World:
         self.clock = clock
         self.process = Process(concurrency=1)
         self.frontier = self.process.frontier
-        self.session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
-        self.session.held = self.process.held
+        self.session = WorkerSession(ledger, lease_length=lambda: LEASE, give_up=LEASE)
+        self.session.leases = self.process.held
         self.leaser = HostLeaser(self.session, self.frontier, Settings(concurrency=1, lease=LEASE))
 
     @property

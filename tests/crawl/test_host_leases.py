@@ -48,8 +48,8 @@ async def ledger(tmp_path: Path, clock: FakeClock) -> AsyncIterator[GivingUpLedg
 
 async def leaser_of(ledger: SqliteLedger, process: Process) -> HostLeaser:
     """The leaser of a process that has leased its host."""
-    session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
-    session.held = process.held
+    session = WorkerSession(ledger, lease_length=lambda: LEASE, give_up=LEASE)
+    session.leases = process.held
     leaser = HostLeaser(session, process.frontier, Settings(concurrency=8, lease=LEASE))
     assert await look(leaser)
     return leaser

@@ -120,7 +120,7 @@ async def test_a_redirect_that_is_lost_leaves_no_lease_of_the_page_that_was_clai
             claimed = await self.real.leases.claim(tasks, **options)
             if tasks[0].url == PAGE:
                 crawl.stop()
-                crawl._session.held.lose([Request(FROM).identity()[1]])
+                crawl._session.leases.lose([Request(FROM).identity()[1]])
                 await checkpoint()  # its answer is on the way
             return claimed
 

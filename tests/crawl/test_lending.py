@@ -91,10 +91,10 @@ class Crawl:
         """Let a process join the crawl."""
         number = len(self.sides)
         process = Process(booted=1e4 * (number + 1), elapsed=self.elapsed, **self.limits)
-        session = WorkerSession(self.ledger, lease=lambda: LEASE, give_up=LEASE)
+        session = WorkerSession(self.ledger, lease_length=lambda: LEASE, give_up=LEASE)
         session.worker = f"{'abcdefgh'[number]}"
-        session._this = replace(session._this, name=session.worker)
-        session.held = process.held
+        session._this_worker = replace(session._this_worker, name=session.worker)
+        session.leases = process.held
         robots = Robots(
             None,  # type: ignore[arg-type]  # asks for none
             Settings(obey_robots=False),

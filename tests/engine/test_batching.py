@@ -55,7 +55,7 @@ async def written(
 async def test_what_comes_while_a_group_is_written_is_the_next_group(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(batching, "_APART", 1000.0)
+    monkeypatch.setattr(batching, "_GROUP_INTERVAL_S", 1000.0)
     async with written() as slow:
         await slow.put(1, 2, 3, 4)
         await slow.let_go()
@@ -69,7 +69,7 @@ async def test_what_comes_while_a_group_is_written_is_the_next_group(
 async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(batching, "_APART", 1000.0)
+    monkeypatch.setattr(batching, "_GROUP_INTERVAL_S", 1000.0)
     wait = False
     async with written(workers_wait=lambda: wait) as slow:
         await slow.put(1, 2)
@@ -89,7 +89,7 @@ async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
 async def test_a_full_queue_and_a_whole_group_are_written_at_once(
     room: int, put: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(batching, "_APART", 1000.0)
+    monkeypatch.setattr(batching, "_GROUP_INTERVAL_S", 1000.0)
     async with written(workers_wait=lambda: False, room=room) as slow:
         await slow.put(0)
         await slow.let_go()
@@ -104,7 +104,7 @@ async def test_a_full_queue_and_a_whole_group_are_written_at_once(
 async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(batching, "_APART", 0.0)
+    monkeypatch.setattr(batching, "_GROUP_INTERVAL_S", 0.0)
     async with written() as slow:
         await slow.put(*range(6))
         await slow.let_go()

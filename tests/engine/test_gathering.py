@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawlcw.engine import batching
-from crawlcw.engine.batching import Gathering
+from crawlcw.engine.batching import GroupWriter
 
 
 class Slow:
@@ -31,12 +31,12 @@ async def numbers(number: int) -> AsyncIterator[int]:
 async def test_the_first_lot_is_smaller_and_the_next_gathers_while_it_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(batching, "_A_WHILE", 1000.0)
+    monkeypatch.setattr(batching, "_MAX_GATHER_S", 1000.0)
     slow = Slow()
 
     with anyio.fail_after(5):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, numbers(11))
+            tasks.start_soon(GroupWriter(slow.write, first_size=2, max_size=5).run, numbers(11))
             await anyio.wait_all_tasks_blocked()
             assert slow.lots == [[0, 1]]
             slow.is_open.set()
@@ -60,7 +60,7 @@ async def test_what_is_there_does_not_wait_for_more():
         yield 3
 
     with anyio.fail_after(30):
-        await Gathering(write, first=500, largest=5000).run(source())
+        await GroupWriter(write, first_size=500, max_size=5000).run(source())
 
     assert lots == [[1, 2], [3]]
 
@@ -73,7 +73,7 @@ async def test_everything_is_written_once_and_in_order(number: int, first: int, 
         await anyio.lowlevel.checkpoint()
         lots.append(lot)
 
-    gathered = Gathering(write, first=first, largest=first + more)
+    gathered = GroupWriter(write, first_size=first, max_size=first + more)
     await gathered.run(numbers(number))
     await gathered.finish()
 
@@ -83,7 +83,7 @@ async def test_everything_is_written_once_and_in_order(number: int, first: int, 
 
 async def test_what_was_read_before_the_end_is_left_to_be_written():
     slow = Slow()
-    gathered = Gathering(slow.write, first=2, largest=5)
+    gathered = GroupWriter(slow.write, first_size=2, max_size=5)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(gathered.run, numbers(100))
@@ -118,7 +118,7 @@ async def test_a_source_that_is_read_no_further_closes_what_it_has_open():
 
     for source in (waiting(), fast()):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Gathering(slow.write, first=2, largest=5).run, source)
+            tasks.start_soon(GroupWriter(slow.write, first_size=2, max_size=5).run, source)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
 
@@ -128,7 +128,7 @@ async def test_a_source_that_is_read_no_further_closes_what_it_has_open():
 async def test_a_source_that_does_not_end_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.setattr(batching, "_TO_CLOSE", 0.05)
+    monkeypatch.setattr(batching, "_CLOSE_TIMEOUT_S", 0.05)
     is_over = anyio.Event()
 
     async def stubborn() -> AsyncIterator[int]:
@@ -147,7 +147,7 @@ async def test_a_source_that_does_not_end_is_told_of(
 
     for source in (stubborn(), failing()):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(Gathering(Slow().write, first=1, largest=1).run, source)
+            tasks.start_soon(GroupWriter(Slow().write, first_size=1, max_size=1).run, source)
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
     is_over.set()
@@ -171,7 +171,7 @@ async def test_errors_come_by_themselves_and_what_was_read_is_left(
             raise ValueError("full")
         lots.append(lot)
 
-    gathered = Gathering(write, first=2, largest=5)
+    gathered = GroupWriter(write, first_size=2, max_size=5)
     with pytest.raises(ValueError, match="full"):
         await gathered.run(numbers(7))
     await gathered.finish()
@@ -183,7 +183,7 @@ async def test_errors_come_by_themselves_and_what_was_read_is_left(
         yield 1
         raise KeyError("gone")
 
-    gathered = Gathering(write, first=2, largest=5)
+    gathered = GroupWriter(write, first_size=2, max_size=5)
     with pytest.raises(KeyError, match="gone"):
         await gathered.run(broken())
     await gathered.finish()

@@ -62,14 +62,14 @@ LEDGER = BeatenLedger
 @pytest.fixture
 def silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval of an hour, so that each heartbeat in a test has another cause."""
-    monkeypatch.setattr(session_module, "_LONGEST_PAUSE", 3600.0)
+    monkeypatch.setattr(session_module, "_HEARTBEAT_INTERVAL_S", 3600.0)
 
 
 async def joined(
     ledger: SqliteLedger, name: str = "me", *, lease: timedelta = HOUR
 ) -> WorkerSession:
     """Return the session of a new worker."""
-    session = WorkerSession(ledger, lease=lambda: lease, give_up=HOUR)
+    session = WorkerSession(ledger, lease_length=lambda: lease, give_up=HOUR)
     session.worker = name
     await ledger.workers.join(replace(this_worker(now=START), name=name))
     return session
@@ -207,7 +207,7 @@ async def test_a_beat_shows_what_the_worker_has_counted_and_how_it_is(
     me = await joined(ledger)
     stats = me.stats
     await ledger.tasks.add(make_tasks(7))
-    me.held.add(await claimed(ledger, worker="me"))
+    me.leases.add(await claimed(ledger, worker="me"))
     monkeypatch.setattr(me.watchdog, "lag", lambda: 0.25)
     stats.pages, stats.items, stats.bytes, stats.given_up, stats.unwanted = 30, 60, 999, 2, 1
     stats.outcomes[Event.FAIL] = 4
@@ -244,9 +244,9 @@ async def test_a_worker_leaves_a_point_a_minute_and_one_when_it_leaves(
     for me.stats.pages in range(1, 31):
         clock.advance(seconds=5)
         await me.beat()
-        await me.record()
+        await me.record_point()
     clock.advance(seconds=5)
-    await me.record(last=True)
+    await me.record_point(last=True)
 
     found = await ledger.rates.between(START, START + HOUR)
 
@@ -266,10 +266,10 @@ async def test_a_point_shows_the_longest_lag_of_its_minute(
     for _ in range(2):
         await me.beat()
     clock.advance(seconds=60)
-    await me.record()
+    await me.record_point()
     await me.beat()
     clock.advance(seconds=60)
-    await me.record()
+    await me.record_point()
 
     found = await ledger.rates.between(START, START + HOUR)
 
@@ -289,10 +289,10 @@ async def test_a_point_that_cannot_be_written_costs_nothing_and_the_next_one_mak
     me.stats.pages = 5
     clock.advance(seconds=60)
     await me.beat()
-    await me.record()
+    await me.record_point()
     ledger.rates = rates
     clock.advance(seconds=5)
-    await me.record()
+    await me.record_point()
 
     found = await rates.between(START, START + HOUR)
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.engine.session import HeldLeases, WorkerSession
+from crawlcw.engine.session import TaskLeases, WorkerSession
 from crawlcw.engine.workers import reap_dead_workers, this_worker
 from crawlcw.errors import LedgerUnavailableError
 from crawlcw.ledger.sqlite import SqliteLedger
@@ -59,8 +59,8 @@ LEDGER = RenewingLedger
 
 
 @pytest.fixture
-def held() -> HeldLeases:
-    return HeldLeases()
+def held() -> TaskLeases:
+    return TaskLeases()
 
 
 class Hosts:
@@ -77,20 +77,20 @@ class Hosts:
 
 def session_on(
     ledger: RenewingLedger,
-    held: HeldLeases,
+    held: TaskLeases,
     *,
     lease: timedelta = SHORT,
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
 ) -> WorkerSession:
-    session = WorkerSession(ledger, lease=lambda: lease, give_up=timedelta(minutes=1))
-    session.held = held
+    session = WorkerSession(ledger, lease_length=lambda: lease, give_up=timedelta(minutes=1))
+    session.leases = held
     session.hosts = None if renew_hosts is None else Hosts(renew_hosts)
     return session
 
 
 async def renewed_once(
     ledger: RenewingLedger,
-    held: HeldLeases,
+    held: TaskLeases,
     *,
     renew_hosts: Callable[[], Awaitable[None]] | None = None,
     announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
@@ -99,7 +99,7 @@ async def renewed_once(
     reported: set[bytes] = set()
     session = session_on(ledger, held, renew_hosts=renew_hosts)
     async with anyio.create_task_group() as running:
-        running.start_soon(partial(session.keep_up, on_lost=reported.update, announce=announce))
+        running.start_soon(partial(session.keep_alive, on_lost=reported.update, announce=announce))
         # The second renewal shows that the first one has ended.
         for _ in range(2):
             ledger.renewed.clear()
@@ -109,7 +109,7 @@ async def renewed_once(
 
 
 async def test_what_is_held_is_renewed(
-    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ledger: RenewingLedger, held: TaskLeases, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ):
     await ledger.tasks.add(make_tasks(3))
     held.add(await claimed(ledger))
@@ -123,7 +123,7 @@ async def test_what_is_held_is_renewed(
 
 
 async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
-    ledger: RenewingLedger, held: HeldLeases, clock: FakeClock
+    ledger: RenewingLedger, held: TaskLeases, clock: FakeClock
 ):
     await ledger.tasks.add(make_tasks(2))
     mine, kept = await claimed(ledger)
@@ -132,8 +132,8 @@ async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
     await ledger.leases.renew([kept], lease=LEASE)
     await claimed(ledger, worker="b")
     lost, working = anyio.CancelScope(), anyio.CancelScope()
-    held.scopes[mine.task.id] = lost
-    held.scopes[kept.task.id] = working
+    held.cancel_scopes[mine.task.id] = lost
+    held.cancel_scopes[kept.task.id] = working
 
     reported = await renewed_once(ledger, held)
 
@@ -143,12 +143,12 @@ async def test_what_is_lost_is_forgotten_and_what_runs_under_it_is_cancelled(
 
 
 async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
-    ledger: RenewingLedger, held: HeldLeases
+    ledger: RenewingLedger, held: TaskLeases
 ):
     await ledger.tasks.add([make_task()])
     lease = await claimed_one(ledger)
     held.add([lease])
-    held.settling([lease])
+    held.mark_settling([lease])
     await ledger.outcomes.commit([success(ledger, lease)])
 
     assert await renewed_once(ledger, held) == set()
@@ -161,7 +161,7 @@ async def test_a_lease_whose_outcome_is_being_written_is_not_lost(
 
 
 async def test_a_lease_that_was_claimed_anew_while_it_was_renewed_is_not_lost(
-    ledger: RenewingLedger, held: HeldLeases
+    ledger: RenewingLedger, held: TaskLeases
 ):
     await ledger.tasks.add([make_task()])
     held.add(await claimed(ledger))
@@ -182,7 +182,7 @@ async def test_a_lease_that_was_claimed_anew_while_it_was_renewed_is_not_lost(
 
 
 async def test_hosts_are_renewed_after_tasks_and_waited_for_as_well(
-    ledger: RenewingLedger, held: HeldLeases
+    ledger: RenewingLedger, held: TaskLeases
 ):
     calls: list[int] = []
 
@@ -200,9 +200,9 @@ async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_le
     ledger: RenewingLedger,
 ):
     lease, times = timedelta(hours=1), list[float]()
-    session = WorkerSession(ledger, lease=lambda: lease, give_up=SHORT)
+    session = WorkerSession(ledger, lease_length=lambda: lease, give_up=SHORT)
     async with anyio.create_task_group() as running:
-        running.start_soon(partial(session.keep_up, on_lost=lambda _: None))
+        running.start_soon(partial(session.keep_alive, on_lost=lambda _: None))
         await anyio.wait_all_tasks_blocked()
         lease = SHORT
         session.lease_changed()
@@ -219,7 +219,7 @@ async def test_a_changed_lease_is_renewed_at_once_and_then_three_times_in_its_le
 
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_orphans_are_released_by_the_renewer(
-    ledger: RenewingLedger, held: HeldLeases, is_told: bool
+    ledger: RenewingLedger, held: TaskLeases, is_told: bool
 ):
     await ledger.tasks.add(make_tasks(2))
     orphan, kept = await claimed(ledger)
@@ -248,18 +248,18 @@ def lease_of(url: str, *, fence: int = 1) -> Lease:
 
 async def test_the_late_end_of_a_lost_lease_is_not_that_of_the_next_one():
     """Its result was still to be written when this process claimed the task anew."""
-    held = HeldLeases()
+    held = TaskLeases()
     lost, again = (lease_of("http://a.example/1", fence=fence) for fence in (1, 2))
     held.add([lost])
     held.lose([lost.task.id])
     held.add([again])
 
-    held.settling([lost])
+    held.mark_settling([lost])
     with anyio.fail_after(5):
-        await held.ended(lost)
+        await held.wait_for_end(lost)
     held.end([lost])
 
-    assert (held.all(), held.of_host) == ([again], {"a.example": 1})
+    assert (held.all(), held.count_by_host) == ([again], {"a.example": 1})
 
 
 LEASES = [lease_of(f"http://{host}.example/{n}") for host in "ab" for n in range(3)]
@@ -268,7 +268,7 @@ some_leases = st.lists(st.sampled_from(LEASES), max_size=4)
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["add", "end", "lose"]), some_leases), max_size=40))
 def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[str, list[Lease]]]):
-    held = HeldLeases()
+    held = TaskLeases()
     expected: set[bytes] = set()
     for what, leases in steps:
         ids = {lease.task.id for lease in leases}
@@ -284,7 +284,7 @@ def test_the_leases_of_each_host_are_counted_whatever_comes(steps: list[tuple[st
 
         counts = Counter(lease.task.host for lease in LEASES if lease.task.id in expected)
         assert len(held) == len(expected)
-        assert dict(held.of_host) == dict(counts), "no more hosts than are held"
+        assert dict(held.count_by_host) == dict(counts), "no more hosts than are held"
 
 
 # --- dead workers
@@ -350,7 +350,7 @@ async def test_who_has_been_silent_for_a_day_is_counted_out_wherever_it_ran(
 
 
 async def test_the_renewer_takes_back_what_dead_neighbours_held(
-    ledger: RenewingLedger, held: HeldLeases, dead_pid: int
+    ledger: RenewingLedger, held: TaskLeases, dead_pid: int
 ):
     await ledger.tasks.add([make_task()])
     machine = this_worker(now=ledger.now()).machine

@@ -66,7 +66,7 @@ def patient(**give_up: float) -> LedgerRetry:
 
 
 async def test_waits_double_up_to_five_seconds(time: FakeTime):
-    answer = await patient(minutes=10).ask("look", Away(8))
+    answer = await patient(minutes=10).call("look", Away(8))
 
     assert answer == "answer"
     assert time.waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -78,7 +78,7 @@ async def test_patience_ends(time: FakeTime):
     with pytest.raises(
         LedgerUnavailableError, match=r"the ledger has not answered for 60 s: no server"
     ):
-        await retry.ask("look", operation)
+        await retry.call("look", operation)
 
     assert 50 <= time.seconds <= 60
     time.seconds += 100
@@ -91,7 +91,7 @@ async def test_it_can_only_be_shortened(time: FakeTime):
     retry.shorten(timedelta(hours=1))
 
     with pytest.raises(LedgerUnavailableError, match=r"1\.0 s"):
-        await retry.ask("look", Away(float("inf")))
+        await retry.call("look", Away(float("inf")))
 
     assert time.seconds <= 1
 
@@ -99,13 +99,13 @@ async def test_it_can_only_be_shortened(time: FakeTime):
 @pytest.mark.parametrize("error", [LedgerConfigurationError("wrong password"), KeyError("x")])
 async def test_only_an_outage_is_waited_for(time: FakeTime, error: Exception):
     with pytest.raises(type(error)):
-        await patient(minutes=10).ask("look", Away(1, error=error))
+        await patient(minutes=10).call("look", Away(1, error=error))
 
     assert time.waits == []
 
 
 async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.LogCaptureFixture):
-    await patient(minutes=1).ask("look", Away(2, error=LedgerUnavailableError("gone\x1b")))
+    await patient(minutes=1).call("look", Away(2, error=LedgerUnavailableError("gone\x1b")))
 
     assert [getattr(record, "event", "") for record in caplog.records] == [
         "ledger_unavailable",
@@ -117,7 +117,7 @@ async def test_an_outage_is_told_and_its_end_too(time: FakeTime, caplog: pytest.
 
 def grace_for(retry: LedgerRetry) -> float | None:
     """Return the length of the grace period in seconds."""
-    since = retry.grace_since(START)
+    since = retry.grace_start(START)
     return None if since is None else (START - since).total_seconds()
 
 
@@ -126,7 +126,7 @@ async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have
 ):
     retry = patient(minutes=10)
     time.seconds = 100
-    await retry.ask("look", Away(0))
+    await retry.call("look", Away(0))
     time.seconds = 103
     grace: list[float | None] = []
 
@@ -135,7 +135,7 @@ async def test_what_ran_out_since_the_last_answer_is_in_its_grace_until_all_have
             grace.append(grace_for(retry))
             return await super().__call__()
 
-    await retry.ask("look", Watched(4))
+    await retry.call("look", Watched(4))
 
     # It waited for 0.1, 0.2, 0.4 and 0.8 s.
     assert time.seconds == 104.5
@@ -152,9 +152,9 @@ async def test_a_later_outage_gives_no_grace_to_what_that_ran_out_before_it(time
     retry = patient(minutes=10)
     for second in range(100):
         time.seconds = second
-        await retry.ask("look", Away(0))
+        await retry.call("look", Away(0))
         time.seconds = second + 0.5
-        await retry.ask("look", Away(1))
+        await retry.call("look", Away(1))
 
     assert grace_for(retry) == pytest.approx(0.6)
 
@@ -166,9 +166,9 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
     async def answer(seconds: float) -> None:
         time.seconds += seconds
 
-    await retry.ask("look", lambda: answer(4))
+    await retry.call("look", lambda: answer(4))
     assert grace_for(retry) is None
-    await retry.ask("look", lambda: answer(6))
+    await retry.call("look", lambda: answer(6))
     assert grace_for(retry) == pytest.approx(10)
     time.seconds += 10.1
     assert grace_for(retry) is None
@@ -177,15 +177,15 @@ async def test_an_answer_that_takes_very_long_was_an_outage_too(time: FakeTime):
 async def test_a_figure_of_a_report_may_be_missing_but_not_the_whole_ledger(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(ledger_retry, "_LAST_LOOK", 0.01)
+    monkeypatch.setattr(ledger_retry, "_REPORT_TIMEOUT_S", 0.01)
     retry = patient(minutes=10)
 
-    assert await retry.in_time(Away(0)) == "answer"
-    assert await retry.in_time(Away(1, error=LedgerError("no index"))) is None
+    assert await retry.read_for_report(Away(0)) == "answer"
+    assert await retry.read_for_report(Away(1, error=LedgerError("no index"))) is None
     async with asyncio.timeout(10):
-        assert await retry.in_time(asyncio.Event().wait) is None
+        assert await retry.read_for_report(asyncio.Event().wait) is None
     with pytest.raises(LedgerGoneError):
-        await retry.in_time(Away(1, error=LedgerGoneError("removed")))
+        await retry.read_for_report(Away(1, error=LedgerGoneError("removed")))
 
 
 class AwayLedger(PatchedLedger):
@@ -206,7 +206,7 @@ class AwayLedger(PatchedLedger):
 
 @pytest.fixture
 async def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(ledger_retry, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(ledger_retry, "_FIRST_DELAY_S", 0.001)
     ledger = await AwayLedger.open(tmp_path / "ledger.db", "books", clock=FakeClock())
     await ledger.tasks.add([make_task()])
     yield ledger
@@ -237,4 +237,4 @@ async def test_each_time_that_an_operation_is_asked_is_counted(ledger: AwayLedge
     await waits.tasks.page(limit=1)
     waits.now()
 
-    assert retry.asked == {"queries.has": 3, "tasks.page": 1}
+    assert retry.calls_by_operation == {"queries.has": 3, "tasks.page": 1}

@@ -41,10 +41,10 @@ class Work:
                 self.cancelled.append(lease)
                 raise
             finally:
-                self.pool.done()
+                self.pool.task_done()
 
     async def give_back(self) -> None:
-        self.given_back += self.pool.take_back()
+        self.given_back += self.pool.take_queued()
 
     async def run(
         self, given: list[Lease], reason: FinishReason, *, grace: float, then: Callable[[], None]
@@ -60,7 +60,10 @@ class Work:
             return reason
 
         return await self.pool.run(
-            self.work, source, give_back=self.give_back, grace=lambda: anyio.move_on_after(grace)
+            self.work,
+            source,
+            release_queued=self.give_back,
+            grace_scope=lambda: anyio.move_on_after(grace),
         )
 
 
@@ -68,7 +71,7 @@ async def test_as_many_are_worked_on_at_once_as_there_are_workers():
     work, given = Work(2), leases(3)
 
     def look() -> None:
-        assert (work.pool.dispatched, work.pool.waiting) == (3, 1)
+        assert (work.pool.dispatched, work.pool.queued_count) == (3, 1)
         work.go.set()
 
     assert await work.run(given, FinishReason.STOPPED, grace=60, then=look) == "stopped"
@@ -88,13 +91,16 @@ async def test_more_or_fewer_work_from_when_the_size_changes():
             work.pool.resize(size)
             while len(work.begun) < (most := max(size, len(work.begun))):
                 await asyncio.sleep(0)
-            assert (work.begun, work.pool.waiting) == (given[:most], 5 - most)
+            assert (work.begun, work.pool.queued_count) == (given[:most], 5 - most)
         work.go.set()
         return FinishReason.DRAINED
 
     async with asyncio.timeout(10):
         await work.pool.run(
-            work.work, source, give_back=work.give_back, grace=lambda: anyio.move_on_after(60)
+            work.work,
+            source,
+            release_queued=work.give_back,
+            grace_scope=lambda: anyio.move_on_after(60),
         )
 
     assert work.begun == given
@@ -145,7 +151,7 @@ async def test_a_worker_that_fails_ends_all_of_it():
         raise AssertionError("the leases are released by whoever is told")
 
     with pytest.raises(ExceptionGroup) as raised:
-        await pool.run(fail, source, give_back=give_back, grace=anyio.CancelScope)
+        await pool.run(fail, source, release_queued=give_back, grace_scope=anyio.CancelScope)
     assert [str(each) for each in raised.value.exceptions] == ["broken"]
     assert ended.is_set()
 
@@ -170,4 +176,6 @@ async def test_a_worker_that_somebody_else_cancels_ends_the_pool_with_the_reason
         pytest.fail("it has ended")
 
     with pytest.raises(UsageError, match="your code cancelled a task of crawlcw"), single_errors():
-        await pool.run(work, source, give_back=give_back, grace=lambda: anyio.move_on_after(0))
+        await pool.run(
+            work, source, release_queued=give_back, grace_scope=lambda: anyio.move_on_after(0)
+        )

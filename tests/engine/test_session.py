@@ -26,7 +26,7 @@ LEDGER = SqliteLedger
 
 
 def session_on(ledger: SqliteLedger, *, lease: timedelta = LEASE) -> WorkerSession:
-    return WorkerSession(ledger, lease=lambda: lease, give_up=timedelta(seconds=0.05))
+    return WorkerSession(ledger, lease_length=lambda: lease, give_up=timedelta(seconds=0.05))
 
 
 async def names(ledger: SqliteLedger) -> list[str]:
@@ -62,13 +62,13 @@ async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: 
     await ledger.tasks.add(make_tasks(2))
     await session.join()
     kept, lost = await claimed(ledger, worker=session.worker)
-    session.held.add([kept, lost])
+    session.leases.add([kept, lost])
     # Another worker holds this task now.
-    session.held.add([replace(lost, fence=lost.fence - 1, token="elsewhere:1")])
+    session.leases.add([replace(lost, fence=lost.fence - 1, token="elsewhere:1")])
     told: asyncio.Queue[set[bytes]] = asyncio.Queue()
     session.stats.pages = 7
 
-    keeping = asyncio.create_task(session.keep_up(on_lost=told.put_nowait))
+    keeping = asyncio.create_task(session.keep_alive(on_lost=told.put_nowait))
     assert await told.get() == {lost.task.id}
     while (await ledger.workers.all())[0].counters.pages != 7:
         clock.advance(seconds=0.001)
@@ -77,14 +77,14 @@ async def test_it_is_heard_of_and_its_leases_go_on(ledger: SqliteLedger, clock: 
     with pytest.raises(asyncio.CancelledError):
         await keeping
 
-    assert session.held.holds(kept)
-    assert not session.held.holds(lost)
+    assert session.leases.is_current(kept)
+    assert not session.leases.is_current(lost)
 
 
 async def test_leases_count_from_when_their_renewal_was_asked_for(ledger: SqliteLedger):
     """A process may be frozen until the answer."""
     session = session_on(ledger, lease=SHORT)
-    began, sent = session.renewed, list[float]()
+    began, sent = session.renewed_at, list[float]()
     renew = ledger.leases.renew
     counted: asyncio.Queue[float] = asyncio.Queue()
 
@@ -94,11 +94,11 @@ async def test_leases_count_from_when_their_renewal_was_asked_for(ledger: Sqlite
 
     class Hosts:
         async def renew(self) -> None:
-            counted.put_nowait(session.renewed)
+            counted.put_nowait(session.renewed_at)
 
     ledger.leases = PatchedFacet(ledger.leases, renew=noted)
     session.hosts = Hosts()  # type: ignore[assignment]  # all that a renewal asks for
-    keeping = asyncio.create_task(session.keep_up(on_lost=lambda _: None))
+    keeping = asyncio.create_task(session.keep_alive(on_lost=lambda _: None))
     from_then = await counted.get()
     keeping.cancel()
 
@@ -111,7 +111,7 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
     session = session_on(ledger)
     await ledger.tasks.add(make_tasks(3))
     await session.join()
-    session.held.add(await claimed(ledger, worker=session.worker))
+    session.leases.add(await claimed(ledger, worker=session.worker))
     session.stats.pages = 5
     session.set_idle(True)
     clock.advance(seconds=9)
@@ -128,7 +128,9 @@ async def test_who_leaves_gives_back_tasks_hosts_and_what_it_has_counted(
     assert there == [[session.worker]], "it owns its hosts as long as it is listed"
     assert await names(ledger) == []
     assert (await ledger.workers.counters()).pages == 5
-    (span,) = await ledger.rates.between(session.began, session.began + timedelta(hours=1))
+    (span,) = await ledger.rates.between(
+        session.started_at, session.started_at + timedelta(hours=1)
+    )
     assert (span.seconds, span.vitals.finished) == (9, 5), "of its last minute as well"
     assert len(await ledger.tasks.page(limit=9)) == 3
 
@@ -139,7 +141,7 @@ async def test_a_process_whose_loop_is_blocked_gives_back_from_another_thread(
     session, opened = session_on(ledger), noted_others(ledger, monkeypatch)
     await ledger.tasks.add(make_tasks(3))
     await session.join()
-    session.held.add(await claimed(ledger, worker=session.worker))
+    session.leases.add(await claimed(ledger, worker=session.worker))
 
     async def abandon() -> int:
         other = await ledger.reconnected()
@@ -162,7 +164,7 @@ async def test_a_worker_without_hosts_renews_and_beats_over_a_connection_that_it
     session.set_idle(True)
     clock.advance(seconds=9)
 
-    await session._renew_beside()
+    await session._renew_during_stall()
 
     assert await ledger.queries.next_due() == clock() + LEASE
     (worker,) = await ledger.workers.all()

@@ -38,7 +38,7 @@ async def ledger(ledger_url: str) -> AsyncIterator[Ledger]:
 async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_others(
     ledger: Ledger,
 ):
-    session = WorkerSession(ledger, lease=lambda: HOUR, give_up=HOUR)
+    session = WorkerSession(ledger, lease_length=lambda: HOUR, give_up=HOUR)
     await session.join()
     mine, others = make_task("http://a.example/"), make_task("http://b.example/")
     await ledger.tasks.add([mine])
@@ -55,7 +55,7 @@ async def test_what_the_ledger_has_just_given_away_is_renewed_and_nothing_of_oth
 
     ledger.workers = PatchedFacet(ledger.workers, beat=refused)
     # The loop is blocked before it gets the answer.
-    await session._renew_beside()
+    await session._renew_during_stall()
 
     renewed, left = [await ledger.tasks.get(each.id) for each in (mine, others)]
     assert renewed is not None

@@ -86,7 +86,7 @@ def test_each_outcome_is_counted(outcome: Outcome, expected: Counters):
     stats.record(settlement)
 
     assert stats.outcomes == {settlement.change.event: 1}
-    assert stats.counted() == expected
+    assert stats.snapshot() == expected
     assert stats.unwanted == ("refused-robots" in expected.failures)
 
 

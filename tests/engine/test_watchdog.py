@@ -39,8 +39,8 @@ class Thread:
         self.exits: list[tuple[str, int]] = []  #: by thread, with the exit code
         self.ended = threading.Event()
         self._looked = threading.Semaphore(0)
-        monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
-        monkeypatch.setattr(watchdog, "_LAST_WORDS", 0.01)
+        monkeypatch.setattr(watchdog, "_POLL_INTERVAL_S", 0.001)
+        monkeypatch.setattr(watchdog, "_LOG_TIMEOUT_S", 0.01)
         monkeypatch.setattr("os._exit", self.exit)
 
     def clock(self) -> float:
@@ -113,7 +113,7 @@ async def test_the_lag_is_the_longest_since_it_was_asked_for_and_that_of_now(
 async def test_a_short_lease_is_renewed_as_soon_as_it_would_have_been(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(watchdog, "_LOOK_EVERY", 0.001)
+    monkeypatch.setattr(watchdog, "_POLL_INTERVAL_S", 0.001)
     now = 0.0
     stands = False
     renewed: list[float] = []
@@ -149,14 +149,14 @@ async def test_a_standstill_is_told_where_the_thread_did_not_see_it(
 ):
     """C code may hold the interpreter's lock all the time."""
     caplog.set_level(logging.DEBUG, logger="crawlcw")
-    monkeypatch.setattr(watchdog, "_LOOK_EVERY", HOUR.total_seconds())
+    monkeypatch.setattr(watchdog, "_POLL_INTERVAL_S", HOUR.total_seconds())
     monkeypatch.setattr(watchdog, "TICK", 0)
     now = 0.0
     stats = Stats()
     dog = Watchdog(stats, limit=timedelta(0), clock=lambda: now)
     async with dog:
         for called, seconds in [(PARSE, 9), (None, 7), (PARSE, 5), (DETAIL, 3), (None, 4)]:
-            dog.begun = called or dog.begun
+            dog.last_user_call = called or dog.last_user_call
             now += 0.1 + seconds
             while dog.stalls.lag(now):
                 await asyncio.sleep(0)
@@ -183,17 +183,17 @@ async def test_a_callback_that_keeps_the_loop_for_too_long_ends_the_process(
 
     def keep() -> None:
         nonlocal where, looks
-        where, looks = dog.stuck_in(), thread.looks
+        where, looks = dog.blocking_code(), thread.looks
         thread.now = 1.5
         assert thread.ended.wait(30)
         looks = thread.looks - looks
 
     async with dog:
-        assert dog.stuck_in() == ""
+        assert dog.blocking_code() == ""
         call(PARSE, keep)
 
     thread.join()
-    assert ("crawlcw watchdog", watchdog.STUCK) in thread.exits
+    assert ("crawlcw watchdog", watchdog.STUCK_EXIT_CODE) in thread.exits
     assert looks >= 5, "each look passes 2 ms of the limit"
     assert where == "parse of a page"
     stalled, stuck, *_ = caplog.records

@@ -154,9 +154,9 @@ class Member(Process):
         )
         self.desk = Desk(schedule.timeline)
         self.frontier = self.desk.frontier
-        self.session = WorkerSession(ledger, lease=lambda: LEASE, give_up=LEASE)
+        self.session = WorkerSession(ledger, lease_length=lambda: LEASE, give_up=LEASE)
         self.session.worker = name
-        self.session.held = self.desk.held
+        self.session.leases = self.desk.held
         self.session._idle_changed = Event()  # type: ignore[assignment]
         self._loan = ledger.workers.loan
         ledger.workers = PatchedFacet(ledger.workers, loan=self.loan)  # type: ignore[assignment]
@@ -236,7 +236,9 @@ class Member(Process):
         while True:
             await self.sleep(LEASE.total_seconds() / 3)
             await self.desk.held.renew(self.ledger, lease=LEASE)
-            self.frontier.queues.withdraw(unwanted=lambda lease: not self.desk.held.holds(lease))
+            self.frontier.queues.withdraw(
+                unwanted=lambda lease: not self.desk.held.is_current(lease)
+            )
             await self._insistence.insist(self.leaser.renew)
             self.frontier.poll(HOST)
             if self.session.is_idle:
@@ -326,7 +328,7 @@ class Member(Process):
         now = self.ledger.now()
         outcome = Succeeded(items=({"by": lease.token},))
         settlement = transitions.settle(lease, outcome, now=now, policy=POLICY, chance=0.5)
-        self.desk.held.settling([lease])
+        self.desk.held.mark_settling([lease])
         committed = await self.ledger.outcomes.commit([settlement])
         schedule.committed(lease, is_lost=bool(committed.lost))
         self.desk.commit(lease)

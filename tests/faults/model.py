@@ -2,7 +2,7 @@
 
 The processes, the network, the server and the clocks are models. The code in them
 is that of the product: every process has a `MongoLedger` or the facets of SQL, a
-`Committer`, `HeldLeases`, a `RunAlone` and a `LedgerClock`, and decides by `transitions`.
+`Committer`, `TaskLeases`, a `Quarantine` and a `LedgerClock`, and decides by `transitions`.
 
 A schedule follows from its seed alone. It has a small site whose pages link to one
 another and fail in all ways, up to four processes that crawl it, and faults until
@@ -39,8 +39,8 @@ from crawlcw.crawl.outcomes import Done
 from crawlcw.doctor import invariants
 from crawlcw.engine import pool, session
 from crawlcw.engine.ledger_retry import retrying
-from crawlcw.engine.pool import RunAlone
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.pool import Quarantine
+from crawlcw.engine.session import TaskLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.mongo import MongoLedger
@@ -575,7 +575,7 @@ class Worker(Process):
         self.stopping = False
         self._chance = chance
         self._concurrency = chance.randint(1, 4)
-        self._held = HeldLeases()
+        self._held = TaskLeases()
         insistence = Insistence(self)
         self._insist = insistence.insist
         waiting = retrying(self.ledger, insistence)  # type: ignore[arg-type]
@@ -594,7 +594,7 @@ class Worker(Process):
             bodies=None,
             end=lambda *_: None,
         )
-        self._run_alone = RunAlone(waiting, self._held)
+        self._quarantine = Quarantine(waiting, self._held)
         self.spawn(self._coordinate())
         self.spawn(self._renew())
 
@@ -677,11 +677,11 @@ class Worker(Process):
             lease = self._queue.pop(0)
             thread = self.spawn(self._work(lease))
             self._fetching[lease.task.id] = thread
-            self._held.scopes[lease.task.id] = thread  # type: ignore[arg-type]  # it can be cancelled
+            self._held.cancel_scopes[lease.task.id] = thread  # type: ignore[arg-type]  # it can be cancelled
 
     async def _work(self, lease: Lease) -> None:
         try:
-            if not await self._run_alone.enter(lease):
+            if not await self._quarantine.enter(lease):
                 self._queue.append(lease)
                 return
             self._under_way.add(_claim(lease))
@@ -689,13 +689,13 @@ class Worker(Process):
                 done = await self._fetch(lease)
                 self._done.append(done)
                 self._write_out()
-                if self._run_alone.alone is lease:
-                    await self._held.ended(lease)
+                if self._quarantine.quarantined_lease is lease:
+                    await self._held.wait_for_end(lease)
             finally:
                 self._under_way.discard(_claim(lease))
-                self._run_alone.leave(lease)
+                self._quarantine.leave(lease)
         finally:
-            self._held.scopes.pop(lease.task.id, None)
+            self._held.cancel_scopes.pop(lease.task.id, None)
             self._fetching.pop(lease.task.id, None)
             self._write_out()
             self._dispatch()

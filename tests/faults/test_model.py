@@ -119,20 +119,20 @@ WITHOUT |= {
         (
             "work-begins-unwritten",
             "crawlcw.engine.pool",
-            "RunAlone.enter",
+            "Quarantine.enter",
             ("await self._ledger.leases.begin(lease)", "True"),
         ),
         (
             "a-quarantined-task-begins-beside-others",
             "crawlcw.engine.pool",
-            "RunAlone.enter",
-            ("if self._under_way:", "if False:"),
+            "Quarantine.enter",
+            ("if self._in_progress:", "if False:"),
         ),
         (
             "others-begin-beside-a-quarantined-task",
             "crawlcw.engine.pool",
-            "RunAlone.enter",
-            ("if self.alone is not None:", "if False:"),
+            "Quarantine.enter",
+            ("if self.quarantined_lease is not None:", "if False:"),
         ),
         (
             "a-crash-is-forgotten",

@@ -127,7 +127,7 @@ class World(ABC):
             finally:
                 assert time.monotonic() - began < BOUND.total_seconds()
 
-        return await self._sender.ask("look", once)
+        return await self._sender.call("look", once)
 
     def held(self) -> tuple[list[Lease], list[HostLease]]:
         """Return all leases in the ledger, of any worker."""
@@ -227,7 +227,7 @@ class MongoWorld(World):
             self.far = self.run(MongoLedger.open(self.url, "books", clock=self.clock))
             # The short timeout is for the faults; on a busy server, opening may take longer.
             opened = self.run(
-                self._sender.ask(
+                self._sender.call(
                     "look", lambda: MongoLedger.open(near, "books", driver=self.driver)
                 )
             )
@@ -281,7 +281,7 @@ def quick() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         # Otherwise the driver's monitor checks the server only twice a second.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
-        patch.setattr(ledger_retry, "_FIRST_WAIT", 0.01)
+        patch.setattr(ledger_retry, "_FIRST_DELAY_S", 0.01)
         patch.setattr(blobs, "_LARGE", len(LARGE))
         patch.setattr(hosts, "_BATCH_SIZE", 2)
         yield

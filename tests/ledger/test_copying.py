@@ -208,7 +208,7 @@ async def test_a_copy_that_is_not_whole_is_told_and_is_not_worked_on(opened: Ope
 
     assert (await target.notes.state())[UNFINISHED]
     session: WorkerSession = WorkerSession(
-        target, lease=lambda: timedelta(minutes=1), give_up=timedelta(seconds=1)
+        target, lease_length=lambda: timedelta(minutes=1), give_up=timedelta(seconds=1)
     )
     with pytest.raises(LedgerConfigurationError, match="copy it again with the same command"):
         await session.join()

@@ -10,7 +10,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.hosts import Frontier, HeldHost, PageLimit, Phase
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.session import TaskLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
@@ -53,7 +53,7 @@ class Process:
     ) -> None:
         """Start *elapsed* seconds after `START`, when the process's clock shows *booted*."""
         self.now = booted
-        self.held = HeldLeases()
+        self.held = TaskLeases()
         self.full: set[str] = set()
         self.stats = Stats()
         self.failures, self.given_up = self.stats.host_failures, self.stats.hosts_given_up

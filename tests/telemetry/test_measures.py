@@ -68,7 +68,7 @@ def test_a_meter_times_each_step_and_counts_what_is_in_flight():
     lease = make_lease()
 
     with meter.fetch(lease) as seen:
-        seen.answered(status=200, size=1)
+        seen.record_response(status=200, size=1)
         during = meter.measures(Stats(), leased_tasks=0, resting_hosts=0)
     with pytest.raises(TimeoutError), meter.fetch(lease):
         raise TimeoutError

@@ -46,7 +46,7 @@ async def test_it_never_holds_more_than_it_has_under_way_and_prefetches(tracker:
     async def charge(execution):
         under_way[0] += 1
         await asyncio.sleep(0)
-        held.append((len(tracker.session.held), under_way[0]))
+        held.append((len(tracker.session.leases), under_way[0]))
         under_way[0] -= 1
 
     report = await draining(tracker, charge, concurrency=4, prefetch=3).run()

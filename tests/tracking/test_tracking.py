@@ -37,8 +37,8 @@ async def tracker(ledger_url: str) -> AsyncIterator[Tracker]:
 
 async def expire(tracker: Tracker, key: str) -> None:
     """Let the lease on a task run out, as if its holder had died."""
-    lease = next(each for each in tracker.session.held.all() if each.task.url == key)
-    tracker.session.held.end([lease])  # no more renewals
+    lease = next(each for each in tracker.session.leases.all() if each.task.url == key)
+    tracker.session.leases.end([lease])  # no more renewals
     await tracker.ledger.workers.leave(tracker.session.worker)
 
 
@@ -229,7 +229,7 @@ async def test_a_lost_lease_stops_the_block(tracker: Tracker):
 
     with pytest.raises(LeaseLostError):
         async with tracker.start("order-1"):
-            tracker.session.held.lose([key_id("order-1")])
+            tracker.session.leases.lose([key_id("order-1")])
             await asyncio.Event().wait()
 
 
@@ -646,7 +646,7 @@ async def test_a_thread_whose_lease_is_lost_in_the_middle_has_not_finished(track
     await tracker.add("order-1")
     thread = await anyio.to_thread.run_sync(InAThread, tracker.sync)
     # As after a late renewal; no other worker has the task yet.
-    tracker.session.held.lose([key_id("order-1")])
+    tracker.session.leases.lose([key_id("order-1")])
     said = await anyio.to_thread.run_sync(thread.ends_with)
 
     assert said.startswith("LeaseLostError"), said

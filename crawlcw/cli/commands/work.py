@@ -95,7 +95,7 @@ async def _work(
     def take_measures() -> exposing.Workers:
         session = tracker.session
         measures = worker_measures(
-            session.stats, in_flight=worker.in_flight, leased_tasks=len(session.held)
+            session.stats, in_flight=worker.in_flight, leased_tasks=len(session.leases)
         )
         return exposing.Workers(all=[measures], running={"1": measures})
 

@@ -240,8 +240,8 @@ class Supervisor:
         try:
             queries = retrying(self.ledger, self._retry).queries
             horizon = await queries.next_due()
-            counts = await self._retry.in_time(queries.counts)
-            reasons = await self._retry.in_time(queries.reasons)
+            counts = await self._retry.read_for_report(queries.counts)
+            reasons = await self._retry.read_for_report(queries.reasons)
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None

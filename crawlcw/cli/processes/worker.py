@@ -198,7 +198,7 @@ async def crawl(
 
 def _state(crawl: Crawl) -> WorkerState:
     return WorkerState(
-        counters=crawl.stats.counted(),
+        counters=crawl.stats.snapshot(),
         standstill=crawl.standstill,
         ending=crawl.ending,
         measures=crawl.measures(),

@@ -10,8 +10,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
-from crawlcw.engine.pool import RunAlone
-from crawlcw.engine.session import HeldLeases
+from crawlcw.engine.pool import Quarantine
+from crawlcw.engine.session import TaskLeases
 from crawlcw.errors import Defer, LedgerUnavailableError
 from crawlcw.model.task import Lease
 from tests.support.ledgers import (
@@ -46,22 +46,22 @@ LEDGER = CountingLedger
 
 
 @pytest.fixture
-def held() -> HeldLeases:
-    return HeldLeases()
+def held() -> TaskLeases:
+    return TaskLeases()
 
 
 @pytest.fixture
-def run_alone(ledger: CountingLedger, held: HeldLeases) -> RunAlone:
-    return RunAlone(retrying(ledger, LedgerRetry(timedelta(minutes=1))), held)
+def quarantine(ledger: CountingLedger, held: TaskLeases) -> Quarantine:
+    return Quarantine(retrying(ledger, LedgerRetry(timedelta(minutes=1))), held)
 
 
 @asynccontextmanager
-async def waiting(run_alone: RunAlone, lease: Lease) -> AsyncIterator[list[bool]]:
+async def waiting(quarantine: Quarantine, lease: Lease) -> AsyncIterator[list[bool]]:
     """Let a task wait for its turn; yield its answers, which are complete after the block."""
     answers: list[bool] = []
 
     async def enter() -> None:
-        answers.append(await run_alone.enter(lease))
+        answers.append(await quarantine.enter(lease))
 
     async with anyio.create_task_group() as group:
         group.start_soon(enter)
@@ -79,24 +79,24 @@ async def held_at_two_crashes(ledger: CountingLedger, clock: FakeClock) -> list[
 
 
 async def test_a_task_that_no_worker_was_lost_on_costs_nothing(
-    ledger: CountingLedger, run_alone: RunAlone
+    ledger: CountingLedger, quarantine: Quarantine
 ):
     await ledger.tasks.add([make_task()])
     (lease,) = await claimed(ledger)
 
-    assert await run_alone.enter(lease)
-    run_alone.leave(lease)
+    assert await quarantine.enter(lease)
+    quarantine.leave(lease)
 
     assert ledger.begins == 0
 
 
 async def test_of_a_quarantined_task_it_is_written_that_it_begins_and_a_crash_then_counts(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
     one, other = await held_at_two_crashes(ledger, clock)
     ledger.away = 1
 
-    assert await run_alone.enter(one)
+    assert await quarantine.enter(one)
 
     assert ledger.begins == 1
     clock.advance(seconds=LEASE.total_seconds())
@@ -108,76 +108,76 @@ async def test_of_a_quarantined_task_it_is_written_that_it_begins_and_a_crash_th
 
 
 async def test_two_quarantined_tasks_are_never_under_way_at_once(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
     one, other = await held_at_two_crashes(ledger, clock)
-    assert await run_alone.enter(one)
-    async with waiting(run_alone, other) as answers:
+    assert await quarantine.enter(one)
+    async with waiting(quarantine, other) as answers:
         assert answers == []
-        run_alone.leave(other)
+        quarantine.leave(other)
         await checkpoint()
         assert answers == [], "another task is under way"
-        run_alone.leave(one)
+        quarantine.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await run_alone.enter(other)
+    assert await quarantine.enter(other)
     assert ledger.begins == 2
 
 
 async def test_who_finds_the_lease_lost_is_cancelled_and_leaves_room_for_the_next(
-    ledger: CountingLedger, run_alone: RunAlone, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, held: TaskLeases, clock: FakeClock
 ):
     one, other = await held_at_two_crashes(ledger, clock)
     held.add([one, other])
     await ledger.outcomes.commit([success(ledger, one)])
 
     with anyio.CancelScope() as lost:
-        held.scopes[one.task.id] = lost
-        await run_alone.enter(one)
+        held.cancel_scopes[one.task.id] = lost
+        await quarantine.enter(one)
         pytest.fail("it went on without its lease")
 
     assert lost.cancelled_caught
     assert one.task.id not in held
-    assert await run_alone.enter(other)
+    assert await quarantine.enter(other)
 
 
 @pytest.mark.parametrize("together", [False, True])
 async def test_a_quarantined_task_begins_when_nothing_else_is_under_way(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock, together: bool
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock, together: bool
 ):
     one, _ = await held_at_two_crashes(ledger, clock)
     fresh = await fresh_ones(ledger)
     if together:
         # Tasks that are claimed in a batch have one token.
         fresh = [replace(lease, token="a:1") for lease in fresh]
-    assert await run_alone.enter(fresh[0])
-    assert await run_alone.enter(fresh[1])
-    async with waiting(run_alone, one) as answers:
-        run_alone.leave(fresh[0])
+    assert await quarantine.enter(fresh[0])
+    assert await quarantine.enter(fresh[1])
+    async with waiting(quarantine, one) as answers:
+        quarantine.leave(fresh[0])
         await anyio.wait_all_tasks_blocked()
         assert answers == []
         assert ledger.begins == 0, "a crash of the worker does not count now"
-        run_alone.leave(fresh[1])
+        quarantine.leave(fresh[1])
 
     assert answers == [True]
 
 
 async def test_nothing_begins_beside_a_quarantined_task(
-    ledger: CountingLedger, run_alone: RunAlone, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, clock: FakeClock
 ):
     one, _ = await held_at_two_crashes(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
-    assert await run_alone.enter(one)
-    async with waiting(run_alone, fresh) as answers:
+    assert await quarantine.enter(one)
+    async with waiting(quarantine, fresh) as answers:
         assert answers == []
-        run_alone.leave(one)
+        quarantine.leave(one)
 
     assert answers == [False], "its host's turn is over"
-    assert await run_alone.enter(fresh)
+    assert await quarantine.enter(fresh)
 
 
 async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
-    ledger: CountingLedger, run_alone: RunAlone, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, quarantine: Quarantine, held: TaskLeases, clock: FakeClock
 ):
     one, _ = await held_at_two_crashes(ledger, clock)
     fresh, *_ = await fresh_ones(ledger)
@@ -185,10 +185,10 @@ async def test_a_quarantined_task_is_at_its_end_when_its_outcome_is_recorded(
     ends: list[str] = []
 
     async def work(lease: Lease, name: str) -> None:
-        assert await run_alone.enter(lease)
-        if run_alone.alone is lease:
-            await held.ended(lease)
-        run_alone.leave(lease)
+        assert await quarantine.enter(lease)
+        if quarantine.quarantined_lease is lease:
+            await held.wait_for_end(lease)
+        quarantine.leave(lease)
         ends.append(name)
 
     await work(fresh, "fresh")
@@ -210,19 +210,19 @@ async def fresh_ones(ledger: CountingLedger) -> list[Lease]:
 
 
 async def test_others_wait_for_a_task_that_is_to_run_alone_no_longer_than_its_patience(
-    ledger: CountingLedger, held: HeldLeases, clock: FakeClock
+    ledger: CountingLedger, held: TaskLeases, clock: FakeClock
 ):
-    run_alone = RunAlone(ledger, held, patience=0.01)
+    quarantine = Quarantine(ledger, held, max_wait_s=0.01)
     one, _ = await held_at_two_crashes(ledger, clock)
     plain = [replace(one, task=replace(one.task, id=bytes([n] * 16))) for n in (1, 2)]
     plain = [replace(each, task=replace(each.task, quarantine_fence=None)) for each in plain]
-    assert await run_alone.enter(plain[0])
+    assert await quarantine.enter(plain[0])
 
     with pytest.raises(Defer) as caught:
-        await run_alone.enter(one)
+        await quarantine.enter(one)
 
     assert caught.value.due == timedelta(seconds=0.12)
-    assert await run_alone.enter(plain[1]), "it goes on beside the long one"
+    assert await quarantine.enter(plain[1]), "it goes on beside the long one"
     for lease in plain:
-        run_alone.leave(lease)
-    assert await run_alone.enter(one)
+        quarantine.leave(lease)
+    assert await quarantine.enter(one)
