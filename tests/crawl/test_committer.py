@@ -74,7 +74,9 @@ class Writing:
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced
-        session = SimpleNamespace(ledger=ledger, held=self.held, stats=self.stats, instruments=None)
+        session = SimpleNamespace(
+            ledger=ledger, leases=self.held, stats=self.stats, instruments=None
+        )
         self._committer = Committer(
             session,
             coordinator=self,

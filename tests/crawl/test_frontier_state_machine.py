@@ -116,7 +116,7 @@ class FrontierMachine(RuleBasedStateMachine):
             if host is not None and host.name != name:
                 continue
             if host is not None and host.phase is not Phase.LEAVING:
-                process.claim(max(0, wanted - process.held.of_host[name]), host=name)
+                process.claim(max(0, wanted - process.held.count_by_host[name]), host=name)
                 process.occupy(host, busy=wanted == 2)  # another operation runs
         while (lease := process.take()) is not None:
             self.begun(number, lease)

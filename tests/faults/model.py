@@ -587,7 +587,7 @@ class Worker(Process):
         self._changed = Signal()
         stats = Stats()
         self._committer = Committer(
-            SimpleNamespace(ledger=waiting, held=self._held, stats=stats, instruments=None),
+            SimpleNamespace(ledger=waiting, leases=self._held, stats=stats, instruments=None),
             coordinator=self,
             adder=TaskAdder(ledger=waiting, stats=stats, announce=self.announce, max_depth=None),
             state=KeptState(Spider(), waiting),
