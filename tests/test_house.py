@@ -123,7 +123,7 @@ def test_nobody_spells_the_waiting_for_a_ledger_but_those_that_must():
     found = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
-        if "retry.ask(" in path.read_text()
+        if "retry.call(" in path.read_text()
     }
 
     assert found == {"engine/session.py"}

@@ -223,15 +223,13 @@ class Fetcher:
         frontier.sent(task.host, at=attempt.began)
         instruments = self.outcomes.instruments
         try:
-            with (
-                NO_STEP if instruments is None else instruments.fetch(attempt.lease) as observation
-            ):
+            with NO_STEP if instruments is None else instruments.fetch(attempt.lease) as step:
                 try:
                     response = await ask(attempt, request)
                 except LoggedOutError as login_error:
                     response, attempt.denied = login_error.response, Reason.LOGGED_OUT
-                if observation is not None:
-                    observation.record_response(status=response.status, size=response.size)
+                if step is not None:
+                    step.record_response(status=response.status, size=response.size)
         except FetchError:
             # The time of the last request is unknown, so the delay counts from now.
             frontier.sent(task.host, at=time.monotonic())

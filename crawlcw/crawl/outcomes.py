@@ -140,10 +140,10 @@ class Outcomes:
         # Store the page before the callback, because the callback may fail.
         stored = await self.keep(attempt) if attempt.exchanges else None
         instruments = self.instruments
-        with NO_STEP if instruments is None else instruments.parse(lease, callback) as observation:
+        with NO_STEP if instruments is None else instruments.parse(lease, callback) as step:
             produced = await self.runner.run(callback, response, task=task)
-            if observation is not None and isinstance(produced, Failed):
-                observation.record_failure(produced.reason)
+            if step is not None and isinstance(produced, Failed):
+                step.record_failure(produced.reason)
         if isinstance(produced, Produced) and produced.retired is not None:
             produced = await self._retired(attempt, produced.retired)
         if isinstance(produced, Failed):
