@@ -23,8 +23,8 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
         multiple=True,
         required=required,
         callback=_targets,
-        help=f"{about} .jsonl, .json, .csv or .parquet, and .gz or .zst behind it; "
-        "- is stdout, -:csv as CSV. May be repeated.",
+        help=f"{about} .jsonl, .json, .csv or .parquet, and .gz or .zst after it; "
+        "- is stdout, -:csv is CSV on stdout. May be repeated.",
     )
 
 

@@ -50,7 +50,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
         default="127.0.0.1",
         show_default=True,
         metavar="HOST",
-        help="Address to listen on for metrics; without access control.",
+        help="Address to listen on for metrics, without access control.",
     )
     return port(host(command))
 

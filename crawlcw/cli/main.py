@@ -60,7 +60,7 @@ _COMMANDS = {
     "check": "Check a spider for mistakes, without a request.",
     "fetch": "Print the body of a URL, fetched as a crawl would.",
     "parse": "Fetch a URL, and show the items and requests of a callback.",
-    "shell": "Open a Python shell with a page as `response`, to try selectors.",
+    "shell": "Open a Python shell with a page, to try selectors.",
     "run": "Crawl a spider's site, or resume an earlier crawl.",
     "add": "Add pages to a crawl, or tasks to a use case.",
     "work": "Work on the tasks of a use case.",
@@ -70,7 +70,7 @@ _COMMANDS = {
     "stop": "End the crawls of a spider, on all machines.",
     "set": "Change settings of running crawls.",
     "dashboard": "Serve a web page to watch, search and control crawls.",
-    "stats": "Show the number of tasks by status and reason, and the workers.",
+    "stats": "Count tasks by status and reason; show the workers.",
     "hosts": "Show the state of each host, and why it waits.",
     "state": "Show the `self.state` of a spider.",
     "export": "Write the items: JSON Lines, JSON, CSV or Parquet.",
@@ -108,19 +108,20 @@ COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 _EPILOG = """\
 \b
 Exit codes:
-    0  drained; also stopped by --max-pages, --max-items or one signal, other tasks released
-    1  doctor found a violation that is not repaired
-    2  usage: no such spider, a bad setting, no recorded tasks, an output that cannot be
-    written, a path without access
-    3  run: drained, but no page was finished, hosts were given up, more pages were given up than
-       max_failures allows, or a callback is broken
-   69  the ledger is unavailable, its disk is full, or its file was removed or replaced
-   70  an internal error of crawlcw: the log has the place; affected pages stay to do
+    0  drained, or stopped by --max-pages, --max-items or one signal
+    1  doctor found a violation and did not repair it
+    2  usage: no such spider, a bad setting, no recorded tasks, an output
+       that cannot be written, a path without access
+    3  run: the crawl has ended with a fault, such as no finished page
+   69  the ledger is unavailable, its disk is full, or its file was removed
+       or replaced
+   70  a bug in crawlcw: the log has the place; its pages stay to do
    75  stop --wait: a worker is still at work after --timeout
-   78  the ledger is unusable as configured: access, a read-only file, format, server too old
-   124  a callback has blocked the event loop for longer than callback_timeout
-   130  interrupted twice (or once, in a command other than a crawl)
-   141  the reader of the output has closed the pipe
+   78  the ledger is unusable as configured: access, a read-only file,
+       another format, a server too old
+  124  a callback has blocked the event loop longer than callback_timeout
+  130  interrupted twice, or once in a command other than a crawl
+  141  the reader of the output has closed the pipe
 """
 
 
@@ -196,8 +197,8 @@ class _Commands(click.Group):
 def cli(ctx: click.Context) -> None:
     """Crawl web sites into a durable ledger.
 
-    No page is lost, and each result is recorded once. `crawlcw demo` is an offline demonstration;
-    `crawlcw guide` is the manual.
+    No page is lost, and each result is recorded once. `crawlcw demo` crawls an example
+    offline; `crawlcw guide` is the manual.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

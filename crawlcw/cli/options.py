@@ -40,7 +40,7 @@ arguments_option = click.option(
     "arguments",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument for the spider's constructor. May be repeated.",
+    help="An argument of the spider's constructor. May be repeated.",
 )
 
 

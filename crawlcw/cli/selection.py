@@ -22,7 +22,7 @@ from crawlcw.model.task import Status, key_id
 
 R = TypeVar("R")
 
-#: Statuses of tasks that no worker holds.
+#: Statuses of tasks without a lease.
 UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
 #: Characters that stay as they are in a URL, percent-encoding included.
 _ASCII = "".join(map(chr, range(33, 127)))
@@ -118,11 +118,15 @@ def selection_options(
     names = [status.name.lower() for status in statuses]
     decorators = (
         click.option(
-            *host_names, "host", metavar="H", help="Only tasks of this host (host or host:port)."
+            *host_names, "host", metavar="HOST", help="Only tasks of this host (host or host:port)."
         ),
         click.option("--url-prefix", metavar="URL", help="Only tasks whose URL has this prefix."),
-        click.option("--callback", metavar="NAME", help="Only tasks for this method."),
-        click.option("--reason", metavar="R", help="Only tasks that failed or are ignored for R."),
+        click.option("--callback", metavar="NAME", help="Only tasks for this callback."),
+        click.option(
+            "--reason",
+            metavar="REASON",
+            help="Only tasks that failed or are ignored for this reason.",
+        ),
         duration_option("--since", about="Only tasks that changed in the last 30m, 12h, 7d."),
         click.option(
             "--status",
@@ -177,7 +181,7 @@ def tell_count(
         numbers["at_work"] = at_work
     if at_work:
         pronoun = "it" if at_work == 1 else "them"
-        said += f"; {at_work:,} left alone: workers are at work on {pronoun}"
+        said += f"; {at_work:,} did not change: workers are at work on {pronoun}"
     click.echo(json.dumps(numbers) if as_json else said)
 
 

@@ -170,7 +170,7 @@ def test_what_nobody_holds_any_more_is_changed_and_what_is_held_is_told(
     dry = invoke(name, "pages", *options, "--dry-run", "--json")
     done = invoke(name, "pages", *options, "--yes")
 
-    left = "; 1 left alone: workers are at work on it"
+    left = "; 1 did not change: workers are at work on it"
     number = int(said.split()[0])
     assert json.loads(dry.stdout) == {"tasks": number, "dry_run": True, "at_work": 1}
     assert (done.returncode, done.stdout) == (0, f"{said}{left}\n")

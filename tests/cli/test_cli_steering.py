@@ -266,7 +266,7 @@ def test_settings_are_shown_and_taken_back(folder: Path):
 
     assert "no changes" in told("set", "pages")
     changed = told("set", "pages", "delay=2s", "concurrency=5")
-    assert "concurrency=5 delay=2s: no worker is at work; the change is kept, and crawls" in changed
+    assert "concurrency=5 delay=2s: no worker is at work; crawls that start later follow" in changed
     assert "pages: concurrency=5: " in told("set", "pages", "delay=")
     assert json.loads(told("set", "pages", "--json"))["set"] == {"concurrency": "5"}
     assert "no changes" in told("set", "pages", "--reset")
@@ -292,12 +292,11 @@ async def test_a_stop_that_waits_ends_in_time_and_says_who_is_left(folder: Path,
 
     assert late.returncode == 75
     assert late.stdout == (
-        "pages was asked to stop, and has 1 worker still at work after 0.1 s: "
-        "`crawlcw stats pages` lists them\n"
+        "1 worker of pages is still at work after 0.1 s: `crawlcw stats pages` lists them\n"
     )
     assert as_json.returncode == 75
     found = json.loads(as_json.stdout)
-    assert (found["spider"], found["workers"], found["left"]) == ("pages", 1, 1)
+    assert (found["spider"], found["workers"], found["remaining"]) == ("pages", 1, 1)
     assert wrong.returncode == 2
     assert "--timeout" in wrong.stderr
     assert wrong.stderr.endswith("7d. See `crawlcw stop --help`.\n")

@@ -63,17 +63,20 @@ def command(
     callback: str | None,
     as_json: bool,
 ) -> int:
-    """Add pages to NAME, a spider, or tasks to NAME, a use case. Known ones do not change.
+    """Add pages to NAME, a spider, or tasks to NAME, a use case.
+
+    Pages and tasks that the ledger has already do not change: `crawlcw recrawl` visits
+    pages again, `crawlcw reset` starts tasks again.
 
     For a spider, SOURCE is a URL, a file, or - for standard input. A line is a URL,
     or a JSON object with `url` and other arguments of a Request: method, callback,
-    context, priority ... A link that the crawl would not follow (out of scope, a
-    trap) is refused; exit code 2 if all are. A running crawl starts them within a second.
+    context, priority ... The command refuses a link that the crawl would not follow, such
+    as a link out of scope; the exit code is 2 if it refuses all. A running crawl starts
+    new pages within a second.
 
     For a use case, SOURCE is one file, or -. A plain line is a key. A line of JSON is
-    a key, or an object with `key` and optionally `data`, `priority` and `stage`;
-    without `data`, all its other fields are the data, as are the other columns of a
-    CSV row.
+    a key, or an object with `key` and optionally `data`, `priority` and `stage`. Without
+    `data`, all other fields, or columns of a CSV row, are the data.
     """
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))

@@ -1,6 +1,6 @@
 """Commands that change chosen tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-Tasks that live workers hold are left alone; orphaned leases end first.
+Tasks that live workers have leased do not change; orphaned leases end first.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -45,7 +45,7 @@ class Choice:
     subject: Subject
     keys: tuple[str, ...]
     selection: Selection
-    everything: bool | None = None  #: whether `--all` was given; None: no such option
+    everything: bool | None = None  #: whether the user gave `--all`; None: no such option
     dry_run: bool
     as_json: bool
     yes: bool
@@ -84,7 +84,7 @@ class Choice:
         """Change the tasks; return their number, and that of those which workers hold."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
-            # Tasks that change from now on are left alone.
+            # Tasks that change from now on stay.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _held_number(
                 ledger, task_filter
@@ -165,8 +165,8 @@ async def _orphaned_number(ledger: Ledger, task_filter: TaskFilter) -> int:
 async def ignore(choice: Choice) -> None:
     """Withdraw waiting tasks of NAME, a use case or a spider.
 
-    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
-    match all of them. Tasks that are done, or held by a worker, stay. `crawlcw reset`
+    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
+    them. Done tasks and tasks that a worker has leased do not change. `crawlcw reset`
     brings withdrawn tasks back.
     """
     choice.check()
@@ -182,10 +182,9 @@ async def ignore(choice: Choice) -> None:
 async def purge(choice: Choice) -> None:
     """Delete tasks of NAME, a use case or a spider, with their items, for good.
 
-    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
-    match all of them. Tasks held by a worker stay. A deleted page is unknown: the
-    next link adds it again, and the next run adds start URLs again. `crawlcw drop`
-    deletes everything.
+    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
+    them. Tasks that a worker has leased stay. The next link to a deleted page adds it
+    again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
     """
     choice.check()
     count, at_work = await choice.count(UNHELD)
@@ -210,10 +209,10 @@ async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
 async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | None) -> None:
     """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
 
-    KEY is a task's key, or its URL in a crawl. The options choose the tasks that
-    match all of them. Tasks held by a worker stay. A task of a use case keeps its
-    stage, unless --stage names another one, and its data. For use cases, --host means
-    the stage.
+    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
+    them. Tasks that a worker has leased do not change. A task of a use case keeps its
+    data and its stage, unless --stage names another one. For use cases, --host means the
+    stage.
     """
     if stage is not None:
         tracking_keys.stage(stage)
@@ -267,9 +266,9 @@ async def retry_failed(
 ) -> None:
     """Set failed tasks of SPIDER to todo again, as if never tried.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks are those
-    that wait for another attempt and those given up, but not unwanted ones
-    (robots.txt, out of scope ...). For use cases, --host means the stage.
+    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks wait for
+    another attempt, or were given up. Unwanted tasks (robots.txt, out of scope ...) do not
+    change. For use cases, --host means the stage.
     """
     async with subject.opened() as ledger:
         task_filter = selection.filter(ledger)
@@ -301,11 +300,10 @@ async def recrawl(
 ) -> None:
     """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
 
-    The requests are conditional: a page that has not changed since its last visit
-    keeps its items and is not parsed; otherwise the new items replace the old ones.
-    To parse all pages again after a change of the spider, use `crawlcw reset`. With
-    --status ignored, or a --reason, it applies to ignored pages instead of finished
-    ones.
+    The requests are conditional: the crawl parses only pages that have changed since the
+    last visit, and replaces their items. `crawlcw reset SPIDER --all` lets it parse all
+    pages again, for example after a change of the spider. With --status ignored, or a
+    --reason, the command chooses ignored pages instead of finished ones.
     """
     if selection.host is not None:
         selection = replace(selection, host=host_of(selection.host))

@@ -28,11 +28,11 @@ def command(
 ) -> None:
     """Copy all data of NAME, a spider or a use case, to another ledger.
 
-    Copies tasks, items, hosts and notes between SQLite, MongoDB and PostgreSQL, or between two
-    ledgers of one kind; then reads them back and compares. Refused while workers
-    are at work on NAME, and if the target has tasks of it. The rest of an
-    interrupted copy is deleted first. Files of `keep_bodies` or `save_to` stay in
-    place, for both ledgers.
+    The command copies tasks, items, hosts and notes between any of SQLite, MongoDB and
+    PostgreSQL, then reads them back and compares. It refuses if workers are at work on
+    NAME (`crawlcw stop NAME --wait` ends them), or if the target has tasks of NAME. It
+    deletes the rest of an interrupted copy first. Files of `keep_bodies` and `save_to`
+    stay in place, for both ledgers.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:

@@ -24,7 +24,7 @@ _PORT = 8000
 @logs.level_option
 @logs.format_option
 @logs.quiet_option
-@click.option("--serve", is_flag=True, help="Only keep the bookshop open, for spiders of your own.")
+@click.option("--serve", is_flag=True, help="Only serve the bookshop, for your own spiders.")
 @click.option(
     "--port",
     type=WholeNumber(0, 65535),
@@ -36,11 +36,10 @@ def command(
 ) -> int:
     """Crawl a bundled bookshop, offline.
 
-    This command serves the shop itself, on loopback: a few hundred pages with
-    categories, redirects, broken links, a part that robots.txt forbids, and
-    pages that answer 503 at first. The crawl's ledger is .crawlcw/demo.db; an
-    earlier demo's is replaced. With --serve the shop stays open until Ctrl-C, and
-    nothing is crawled.
+    The command serves the shop on loopback: a few hundred pages with categories,
+    redirects, broken links, pages that robots.txt forbids, and pages that answer 503 at
+    first. It records the crawl in .crawlcw/demo.db, and replaces the ledger of an
+    earlier demo. With --serve it crawls nothing, and serves the shop until Ctrl-C.
     """
     # Imported here: a web server, which `--help` does not need.
     from crawlcw.cli.crawling import crawl

@@ -34,13 +34,13 @@ async def command(
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
-    Checks all tasks, hosts and workers and the store itself, also while a crawl runs.
-    Exit code 0 if there is no violation or all were repaired, else 1. Notes are not
-    violations. SPIDER is as for `crawlcw run`, or the name of a use case.
+    The command checks all tasks, hosts and workers and the store itself; a crawl may run
+    meanwhile. The exit code is 1 if it found a violation and did not repair it. Notes are
+    not violations. SPIDER is as for `crawlcw run`, or the name of a use case.
 
-    With --ready: 0 if a crawl could work on the ledger now, 69 if it cannot be
-    reached, 78 if it does not accept writes. Reads no task; on MongoDB the ledger may
-    be empty.
+    With --ready it reads no task, and only checks that a crawl could use the ledger. The
+    exit code is 0 if so, 69 if the ledger cannot be reached, and 78 if it does not accept
+    writes. On MongoDB the ledger may be empty.
     """
     if ready and repair:
         raise UsageError("--ready repairs nothing: give it without --repair")

@@ -15,9 +15,9 @@ from crawlcw.errors import LedgerFormatError
 async def command(subject: Subject, *, yes: bool, as_json: bool) -> None:
     """Delete all data of NAME, a spider or a use case.
 
-    Deletes its tasks, items, hosts and notes. Refused while workers are at work on
-    it. An SQLite file keeps its size and reuses the space. Files of `keep_bodies` or
-    `save_to` stay.
+    The command deletes its tasks, items, hosts and notes. It refuses if workers are at
+    work on NAME: `crawlcw stop NAME --wait` ends them. An SQLite file keeps its size and
+    reuses the space. Files of `keep_bodies` and `save_to` stay.
     """
     name, settings = subject.name, options.settings_of()
     try:

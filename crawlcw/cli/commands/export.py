@@ -26,17 +26,17 @@ from crawlcw.feeds.target import Target
 @click.option(
     "--versions",
     is_flag=True,
-    help="Items of all visits kept by `keep_versions`, not only of the last.",
+    help="Write the items of all visits that `keep_versions` keeps, not only of the last.",
 )
 @click.option(
     "--formulas",
     is_flag=True,
-    help="CSV: do not escape texts that a spreadsheet would execute as formulas.",
+    help="Do not escape CSV texts that a spreadsheet would execute as formulas.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Keep writing new items until the crawl is drained; with -o - only.",
+    help="Write new items too, until the crawl is drained; only with -o -.",
 )
 async def command(
     subject: Subject,
@@ -52,11 +52,11 @@ async def command(
     """Write the items of SPIDER, each as the spider yielded it.
 
     The extension selects the format: .jsonl (an item a line), .json (an array), .csv
-    or .parquet (`pip install 'crawlcw[parquet]'`); a further .gz or .zst compresses
-    it. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
+    or .parquet (`pip install 'crawlcw[parquet]'`). A further .gz or .zst compresses the
+    file. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
 
     SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
-    items: `crawlcw tasks` shows them.
+    items: `crawlcw tasks NAME --json` shows them.
     """
     names = None if fields is None else _names(fields)
     item_selection = Wanted(

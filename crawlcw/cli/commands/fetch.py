@@ -32,8 +32,8 @@ def command(
 ) -> int:
     """Print the body of URL, fetched as a crawl would.
 
-    It obeys robots.txt, follows redirects, and decodes and bounds the body. A line
-    about the response goes to stderr. Nothing is recorded.
+    The request obeys robots.txt and follows redirects. The body is decoded, and cut after
+    `max_body` bytes. A line about the response goes to stderr. Nothing is recorded.
 
     Exit code 3: no response, or its status is not between 200 and 299.
     """

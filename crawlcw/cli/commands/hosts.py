@@ -46,9 +46,9 @@ class Row:
 async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why it waits.
 
-    The hosts with the most waiting tasks come first; with --json the order is by
-    name. SPIDER is as for `crawlcw run`, or the name of a use case, with its stages
-    instead of hosts. A name without recorded tasks is an error (exit code 2).
+    The hosts with the most waiting tasks come first; with --json the order is by name.
+    SPIDER is as for `crawlcw run`, or the name of a use case, which has stages instead of
+    hosts. The exit code is 2 if the ledger has no tasks of that name.
     """
     async with subject.opened() as ledger:
         now, noun = ledger.now(), "stage" if ledger.kind.tracked else "host"

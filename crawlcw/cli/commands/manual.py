@@ -24,8 +24,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?:([\w-]+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 def guide(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
-    On a terminal the page is formatted to its width and shown by a pager ($PAGER).
-    Into a pipe or a file it is written as Markdown.
+    On a terminal the command formats the page to its width, and shows it by a pager
+    ($PAGER). Into a pipe or a file it writes Markdown.
     """
     if as_json:
         for manual_page in all_pages() if name is None else [page(name)]:
@@ -69,13 +69,10 @@ def _command(link: re.Match[str]) -> str:
 @click.command("settings")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 def settings(*, as_json: bool) -> None:
-    """List every setting.
+    """List every setting with its default, unit and purpose.
 
-    Shows its default, unit and purpose.
-
-    A setting is given on the spider's class, in pyproject.toml under
-    [tool.crawlcw], as CRAWLCW_NAME in the environment, or as -s NAME=VALUE; the
-    last one wins.
+    Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into
+    the variable CRAWLCW_NAME, or give it as -s NAME=VALUE; the last one wins.
     """
     from crawlcw.api.settings import described  # slow to load, and the guide does not need it
 

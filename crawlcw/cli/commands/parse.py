@@ -26,7 +26,7 @@ from crawlcw.model.transitions import Failed
 @click.option("--context", metavar="JSON", help="Context of the request, a JSON object.")
 @options.arguments_option
 @options.settings_option
-@click.option("--stored", is_flag=True, help="Parse pages kept by `keep_bodies`; no requests.")
+@click.option("--stored", is_flag=True, help="Parse pages stored by `keep_bodies`; no requests.")
 @click.option(
     "--save", is_flag=True, help="Replace the recorded items of stored pages with the new ones."
 )
@@ -50,14 +50,14 @@ def command(
 ) -> int:
     """Fetch a URL, run a callback of SPIDER on it, and show the items and requests.
 
-    Prints items as JSON Lines, then the requests with their callbacks, then the
-    dropped links with the reason. A spider with a login logs in first. Nothing is
-    recorded.
+    The command prints the items as JSON Lines, then the requests with their callbacks,
+    then the dropped links with the reason. A spider with a login logs in first. Nothing
+    is recorded.
 
-    With --stored the pages are those that a crawl with `keep_bodies=true` has kept:
-    those of the URLs, or all. Each goes to its own callback, without a request. With
-    --save the new items replace the recorded ones, and new links wait for the next
-    run; a page that cannot be read, or whose callback raises, keeps its items.
+    With --stored it sends no request: it parses the pages that a crawl with
+    `keep_bodies=true` stored, all or those of the URLs, each by its own callback. With
+    --save the new items replace the recorded ones, and new links wait for the next run.
+    A page keeps its items if it cannot be read, or if its callback raises.
 
     Exit code 3: no response, a status that no callback gets, an exception in the
     callback, or an unreadable stored page.

@@ -24,7 +24,7 @@ from crawlcw.tracking import Policy, Tracker, keys
 def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_json: bool) -> None:
     """Show the settings of USE_CASE, or change them: workers follow within half a minute.
 
-    They are in the ledger, for all processes on it.
+    The ledger has the settings, so they apply to all workers and servers that use it.
     """
     changes = options.pairs(assignments)
     name = keys.use_case(use_case)

@@ -37,12 +37,12 @@ from crawlcw.ledger.protocol import Ledger
 @options.number_option(
     "--max-pages",
     least=1,
-    about="Stop after N pages in all processes together: each gets its share.",
+    about="Stop after N pages of all processes together; each process gets a share.",
 )
 @options.number_option(
     "--max-items",
     least=1,
-    about="Stop after N items in all processes together; pages under way are finished.",
+    about="Stop after N items of all processes together; current pages are finished.",
 )
 @exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
 @click.option(
@@ -92,18 +92,20 @@ def command(
     file.py:Class), or package.module:Class.
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
-    CRAWLCW_* variables and -s; the last one wins. SIGINT or SIGTERM stops gracefully:
-    current requests finish and the rest is released; a second one stops at once.
+    CRAWLCW_* variables and -s; the last one wins.
 
-    The crawl runs in a worker process. A crashed worker is started again after a
-    second, and a page that crashes it repeatedly is ignored. After five crashes in a
-    row, 1 s, 2 s, 4 s and 8 s apart, without a page finished or tried alone, it is not
-    started again. With several workers the exit code is the worst: 0, 130, 3, 2, 69,
-    78, 70. With --processes 0 nothing is restarted.
+    SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other
+    tasks are released. A second signal stops it at once. The same command resumes it.
 
-    Exit code 3: the crawl has ended, but no page was finished, hosts were given up,
-    more pages were given up than max_failures allows (which does not stop a crawl), a
-    callback is broken, no login worked, or no proxy works. The last line says which.
+    The crawl runs in a worker process. The command restarts a crashed worker after a
+    second, and ignores a page that crashes workers repeatedly. It does not restart a
+    worker after five crashes in a row, 1 s, 2 s, 4 s and 8 s apart, without a finished or
+    quarantined page. With --processes 0 nothing restarts the process. With several
+    workers the exit code is the worst; from good to bad: 0, 130, 3, 2, 69, 78, 70.
+
+    Exit code 3: the crawl has ended with a fault. It finished no page, hosts were given
+    up, it gave up more pages than max_failures allows, a callback is broken, no login
+    worked, or no proxy works. The last line names the fault.
     """
 
     def make() -> tuple[Spider, Settings]:

@@ -71,7 +71,7 @@ def _access_token(path: Path | None) -> str | None:
     "--max-connections",
     least=1,
     default=256,
-    about="Limit of open connections; one more closes the one that waited longest.",
+    about="Limit of open connections; one more closes the longest idle one.",
 )
 @logs.level_option
 @logs.format_option
@@ -89,11 +89,11 @@ def serve(
     """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
 
     USE_CASE is a name, or a declaration: package.module:object, file.py:object or
-    file.py. The order of stages is known from a declaration only.
+    file.py. Only a declaration has the order of the stages.
 
-    /openapi.json describes the API. A token is required, except on loopback. Any
-    number of servers may work on one ledger. SIGTERM and SIGINT stop gracefully:
-    current requests are answered.
+    /openapi.json describes the API. Clients need a token, except on loopback. Any number
+    of servers may use one ledger. SIGTERM or SIGINT stops the server gracefully: it
+    answers current requests first.
     """
     from crawlcw.tracking import Tracker, UseCase  # imported here: the dashboard does not need it
 
@@ -149,8 +149,8 @@ def dashboard(
     """Serve a web page to watch each SPIDER, or all in the ledger, while they run.
 
     SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing
-    from other servers. A token is required, except on loopback. SIGTERM and SIGINT
-    end the dashboard, not the crawls.
+    from other servers. Browsers need a token, except on loopback. SIGTERM or SIGINT ends
+    the dashboard, and no crawl.
     """
     logs.set_up(log_level or "warning", style=log_format)
     token = _access_token(token_file)

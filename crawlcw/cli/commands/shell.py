@@ -43,7 +43,8 @@ def command(
 ) -> None:
     """Open a Python shell with URL as `response`, to try selectors.
 
-    Uses IPython if it is installed. Nothing is recorded.
+    The shell is IPython if that is installed. `fetch(url)` and `parse(callback)` work in
+    it. Nothing is recorded.
     """
     loaded_spider = trying.made(spider, arguments)
     # asyncio's loop, not uvloop's: users at the prompt expect Python's own.

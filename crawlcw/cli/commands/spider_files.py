@@ -87,10 +87,10 @@ def check(
 ) -> int:
     """Check SPIDER for mistakes, without a request.
 
-    SPIDER is as for `run`, or a folder of Python files, such as a Scrapy project. The
-    source is read first, and executed only if it has no fatal mistake. Each finding
-    has its line, the correct word and the section of the manual. Exit code 2 if there
-    is one.
+    SPIDER is as for `crawlcw run`, or a folder of Python files, such as a Scrapy
+    project. The command reads the source, and loads it only if it has no fatal mistake.
+    Each mistake has its line, the code to write and the section of the manual. The exit
+    code is 2 if there is a mistake.
     """
     name, location, findings = (
         (spider, spider, [*_in_folder(Path(spider))])
@@ -184,7 +184,8 @@ def _has_no_parse(spider: Spider) -> bool:
 def listing(*, as_json: bool) -> None:
     """List the spiders in ./spiders.
 
-    A line for each: its name, its file and class, the first line of its docstring.
+    Each line has the name, the file and class, and the first line of the docstring.
+    Files that cannot be loaded come last, with their error.
     """
     entries = list(loading.listed())
     spiders = sorted((s for s in entries if isinstance(s, Listed)), key=lambda s: s.name)

@@ -14,7 +14,8 @@ from crawlcw.model.sanitize import printable
 async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) -> None:
     """Show the `self.state` of SPIDER: each NAME, or all, with its value as JSON.
 
-    It includes changes by pages that a crash interrupted, which will run again.
+    The values include changes by pages that a crash interrupted; these pages run again.
+    `crawlcw reset SPIDER --state` deletes the state.
     """
     async with subject.opened() as ledger:
         state_values = spider_state.visible_values(await ledger.spider_state.read())

@@ -52,14 +52,16 @@ class _Numbers:
     "--by",
     "dimension",
     type=click.Choice([str(choice) for choice in Dimension]),
-    help="Count the tasks by host, reason, ...",
+    help="Count the tasks by this property.",
 )
 @click.option(
     "--all-items",
     is_flag=True,
-    help="Count all items on MongoDB too; reads every task, seconds for a million.",
+    help="Count all items on MongoDB too: reads every task, 4 s for a million.",
 )
-@click.option("--watch", "watched", is_flag=True, help="Update repeatedly, until Ctrl-C.")
+@click.option(
+    "--watch", "watched", is_flag=True, help="Show the numbers again and again, until Ctrl-C."
+)
 @options.duration_option(
     "--every", about="Interval of --watch. Default: 2s on a terminal, else 10s."
 )
@@ -74,12 +76,12 @@ async def command(
 ) -> None:
     """Show the tasks of SPIDER by status and reason, and the workers.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. A name without recorded
-    tasks is an error (exit code 2).
+    SPIDER is as for `crawlcw run`, or the name of a use case. The exit code is 2 if the
+    ledger has no tasks of that name.
 
-    --watch shows a running crawl, from any machine that reaches its ledger: its
-    speed, its workers, and the hosts that wait or fail, with the reason. It is a live
-    table on a terminal, and one line an interval in a pipe.
+    --watch shows a running crawl from any machine that reaches its ledger: the speed, the
+    workers, and the hosts that wait or fail, with the reason. It draws a live table on a
+    terminal, and prints a line an interval into a pipe.
     """
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")

@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 
 #: A worker counts as dead after this silence; its heartbeat is every 5 s.
 _SILENT = timedelta(seconds=30)
-_LOOK_EVERY = 0.25
+_POLL_EVERY = 0.25
 _NO_CRAWL = ", not a crawl: "
 
 
@@ -30,8 +30,8 @@ _NO_CRAWL = ", not a crawl: "
 async def pause(subject: Subject, *, as_json: bool) -> None:
     """Pause the crawls of SPIDER, on all machines, until `crawlcw resume`.
 
-    Requests under way finish, all other tasks are released, and the processes wait.
-    A crawl that starts during the pause waits as well.
+    Current requests finish, all other tasks are released, and the processes wait. A crawl
+    that starts during the pause waits as well.
     """
     advice = f"{_NO_CRAWL}SIGTERM ends its workers, and `crawlcw work FILE` resumes"
     async with subject.opened(crawls_only=advice) as ledger:
@@ -77,9 +77,9 @@ async def set_(
 ) -> None:
     """Change settings of the crawls of SPIDER while they run, or show the changes.
 
-    NAME is concurrency, delay or per_host_concurrency; NAME= undoes its change. All
-    running workers follow, and crawls that start later. The spider's `limits` of
-    single hosts stay.
+    NAME is concurrency, delay or per_host_concurrency; NAME= undoes its change. Running
+    workers follow within a second, and so do crawls that start later. The spider's
+    `limits` of single hosts do not change.
     """
     changes = _changes(assignments)
     if reset:
@@ -96,7 +96,7 @@ async def set_(
     settings_text = " ".join(f"{name}={value}" for name, value in control.settings.items())
     effect = f": {_followed_by(workers)}" if changes else ""
     if changes and not workers:
-        effect += "; the change is kept, and crawls that start later follow it"
+        effect += "; crawls that start later follow the change"
     click.echo(
         f"{subject.name}: {printable(settings_text) or 'no changes; crawls use their own'}{effect}"
     )
@@ -112,7 +112,7 @@ def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
 
 
 @ledger_command("stop")
-@click.option("--wait", is_flag=True, help="Return after they have ended.")
+@click.option("--wait", is_flag=True, help="Wait until the workers have ended.")
 @options.duration_option(
     "--timeout",
     "limit",
@@ -121,41 +121,45 @@ def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
 )
 @options.json_option
 async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool) -> int:
-    """End the running crawls of SPIDER, on all machines, as by one SIGTERM.
+    """End the running crawls of SPIDER, on all machines, like one SIGTERM.
 
-    The workers read the request in the ledger. Requests under way finish within the
-    crawl's `grace`, all other tasks are released. Crawls that start later are not
-    affected. A killed worker on another machine counts as at work for 30 s.
+    Current requests finish within the crawl's `grace`, and all other tasks are released.
+    `crawlcw run SPIDER` resumes the crawl. A killed worker on another machine counts as
+    at work for 30 s.
     """
     name = subject.name
     async with subject.opened(crawls_only=f"{_NO_CRAWL}SIGTERM ends its workers") as ledger:
         stopped_at = ledger.now()
         workers = remaining = await _tell(ledger, {"stopped": iso_time(stopped_at)})
         if wait:
-            remaining = await _left(ledger, stopped_at, limit)
+            remaining = await _wait_for_end(ledger, stopped_at, limit)
     if as_json:
         fields = {"spider": name, "stopped": iso_time(stopped_at), "workers": workers}
-        click.echo(json.dumps({**fields, "left": remaining} if wait else fields))
+        click.echo(json.dumps({**fields, "remaining": remaining} if wait else fields))
     elif not workers:
         click.echo(f"no worker of {name} is at work")
     elif not wait:
-        duration_note = f"{FOLLOWED_WITHIN:g} s and what their pages take"
-        click.echo(f"{name} is stopped: {counted(workers, 'worker')} will end, {duration_note}")
+        click.echo(
+            f"{name} is stopped: {counted(workers, 'worker')} will end within "
+            f"{FOLLOWED_WITHIN:g} s and the time of current requests"
+        )
     elif remaining:
-        delay_note = f"{counted(remaining, 'worker')} still at work after {format_duration(limit)}"
-        stats = options.pasted("stats", name)
-        click.echo(f"{name} was asked to stop, and has {delay_note}: {stats} lists them")
+        verb = "is" if remaining == 1 else "are"
+        click.echo(
+            f"{counted(remaining, 'worker')} of {name} {verb} still at work after "
+            f"{format_duration(limit)}: {options.pasted('stats', name)} lists them"
+        )
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")
     return STILL_AT_WORK if wait and remaining else OK
 
 
-async def _left(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
+async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
     """Wait for the end of the workers started by then, at most *limit*; return the rest."""
     with anyio.move_on_after(limit.total_seconds()):
-        while await _at_work(ledger, began_by=stopped_at):  # noqa: ASYNC110  # others end
-            await anyio.sleep(_LOOK_EVERY)
-    return await _at_work(ledger, began_by=stopped_at)
+        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # others end
+            await anyio.sleep(_POLL_EVERY)
+    return await _at_work(ledger, started_by=stopped_at)
 
 
 async def _tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
@@ -164,13 +168,13 @@ async def _tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
     return await _at_work(ledger)
 
 
-async def _at_work(ledger: Ledger, *, began_by: datetime | None = None) -> int:
-    """Return the number of live workers on a ledger; with *began_by*, of those started by then."""
+async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int:
+    """Return the number of live workers on a ledger; *started_by*: only of earlier ones."""
     now = ledger.now()
     return sum(
         not is_dead(worker)
         and now - worker.heartbeat < _SILENT
-        and (began_by is None or worker.started <= began_by)
+        and (started_by is None or worker.started <= started_by)
         for worker in await ledger.workers.all()
     )
 

@@ -53,7 +53,12 @@ async def tasks(
     items: bool,
     given_up: bool,
 ) -> None:
-    """List tasks of NAME, a use case or a spider, the last changed first."""
+    """List tasks of NAME, a use case or a spider, the last changed first.
+
+    Each has its time, status, URL or key, callback and depth, the last error, and the
+    worker. A narrow terminal shows the URL on its own line. `crawlcw show NAME URL` shows
+    the history of one task.
+    """
     if items and not as_json:
         raise UsageError("--items goes with --json")
     async with subject.opened() as ledger:
@@ -154,10 +159,10 @@ def _request(task: Task) -> str:
 async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     """Show the history of one URL of NAME: its discovery, attempts and items.
 
-    NAME is a spider, or a use case, whose tasks have keys instead of URLs. For an
-    unknown URL it shows whether a crawl would follow a link to it, as far as the
-    spider's code and the ledger tell: out of scope, a trap, refused by robots.txt,
-    its host given up, dropped (exit code 2).
+    NAME is a spider, or a use case, whose tasks have keys instead of URLs. If the ledger
+    does not have the URL, the command says whether a crawl would follow a link to it: not
+    if it is out of scope, a trap, refused by robots.txt, of a given-up host, or dropped.
+    The exit code is then 2.
     """
     async with subject.opened() as ledger:
         record = await ledger.tasks.get(task_of(ledger, key))
@@ -189,7 +194,7 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
     if task.due is not None:
         yield f"  due {_moment(task.due)}"
     if task.lock:
-        yield printable(f"  held by {task.lock.partition(':')[0]}")
+        yield printable(f"  leased by {task.lock.partition(':')[0]}")
     if task.carried:
         yield printable(f"  stage {task.host}")
     else:

@@ -19,13 +19,15 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @click.command("work")
 @click.argument("use_case", metavar="MODULE:OBJECT")
 @ledger_option.ledger_option
-@options.number_option("--concurrency", least=1, default=50, about="Tasks under way at once.")
 @options.number_option(
-    "--prefetch", least=0, about="Tasks claimed ahead; limit and default: --concurrency."
+    "--concurrency", least=1, default=50, about="Number of tasks to work on concurrently."
 )
-@click.option("--drain", is_flag=True, help="End when nothing is left to do.")
+@options.number_option(
+    "--prefetch", least=0, about="Number of tasks to claim ahead; limit and default: --concurrency."
+)
+@click.option("--drain", is_flag=True, help="End when all tasks are done.")
 @options.duration_option(
-    "--grace", default="10s", about="Time for tasks under way to finish after a stop."
+    "--grace", default="10s", about="Time for current tasks to finish after a signal."
 )
 @options.duration_option(
     "--stall-timeout",
@@ -51,14 +53,14 @@ def command(
     log_format: str,
     quiet: bool,
 ) -> int:
-    """Work on the tasks of a use case until stopped, or with --drain until none is left.
+    """Work on the tasks of a use case until a signal, or with --drain until all are done.
 
-    MODULE:OBJECT is a `crawlcw.tracking.UseCase`, as package.module:object,
-    file.py:object, or file.py that declares one. Any number of workers, on any
+    MODULE:OBJECT is a `crawlcw.tracking.UseCase`: package.module:object,
+    file.py:object, or file.py if it declares only one. Any number of workers, on any
     machine, may work on one ledger.
 
-    SIGINT or SIGTERM stops gracefully: tasks under way finish, the rest is released;
-    a second one stops at once.
+    SIGINT or SIGTERM stops the worker gracefully: current tasks finish, and all others
+    are released. A second signal stops it at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
     make_worker = partial(

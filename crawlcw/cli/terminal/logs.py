@@ -54,7 +54,7 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 level_option = click.option(
     "--log-level",
     type=click.Choice(LEVELS, case_sensitive=False),
-    help="Lowest level to log; debug shows every page, and tracebacks.",
+    help="Lowest level to log; debug shows every page and tracebacks.",
 )
 format_option = click.option(
     "--log-format",
