@@ -87,6 +87,16 @@ def check(settings: Mapping[str, str]) -> None:
     replace(Settings(), **settings)
 
 
+def check_changes(changes: Mapping[str, str | None]) -> None:
+    """Raise `SettingsError` if crawls cannot follow *changes*; None undoes the change of a setting.
+
+    Secures the file descriptors for a new `concurrency`, see `secure_descriptors`.
+    """
+    check({name: "1" if value is None else value for name, value in changes.items()})
+    if concurrency := changes.get("concurrency"):
+        secure_descriptors(int(concurrency))
+
+
 def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
     text = orders.get(name)
     try:

@@ -133,6 +133,7 @@ class Overview:
         return {
             **_numbers(state, await self._counters.get()),
             "paused": state.paused,
+            "settings": dict(state.settings),
             "workers": [_worker(worker, now=state.now) for worker in state.workers],
             "hosts": [_host(line) for line in state.hosts[:_HOSTS]],
             "failures": await self._failures.get(),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Self
 
+from crawlcw.crawl.control import ADJUSTABLE
 from crawlcw.engine.workers import is_dead
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Counts, Dimension, Group, Ledger, Worker
@@ -53,6 +54,7 @@ class Look:
     average: float | None  #: tasks finished a second over the last hour; None: unknown yet
     hosts: tuple[HostLine, ...]  #: failing or waiting ones first, then the slowest
     paused: str | None = None  #: start of a pause, as recorded
+    settings: Mapping[str, str] = field(default_factory=dict)  #: changes of the crawls' settings
     stages: tuple[Group, ...] = ()  #: of a use case, the largest first
     trouble: str = ""  #: why this state is outdated, if it is
 
@@ -136,7 +138,7 @@ class Observer:
         workers = [worker for worker in await self._ledger.workers.all() if not is_dead(worker)]
         leased_hosts, waiting_hosts = await self._ledger.hosts.busiest(limit=_HOSTS)
         is_tracked = self._ledger.kind.tracked
-        pause_time = None if is_tracked else (await self._ledger.notes.control()).get("paused")
+        orders = {} if is_tracked else await self._ledger.notes.control()
         return Look(
             name=self._name,
             kind=self._ledger.kind,
@@ -148,7 +150,8 @@ class Observer:
             workers=tuple(sorted(workers, key=lambda worker: (worker.started, worker.name))),
             average=self._average,
             hosts=notable([*leased_hosts, *waiting_hosts], now=now),
-            paused=pause_time,
+            paused=orders.get("paused"),
+            settings={name: str(orders[name]) for name in ADJUSTABLE if name in orders},
         )
 
     def changed(self) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, assert_never
 from pydantic import BeforeValidator, Field
 
 from crawlcw.api.request import Request
+from crawlcw.crawl.control import ADJUSTABLE, Control, check_changes
 from crawlcw.dashboard.stories import row
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
@@ -75,9 +76,10 @@ class FindTasks(Selection):
 
 
 class Steer(RequestModel):
-    """An order to the running crawls."""
+    """An order to the running crawls; `set` changes `settings`, and null undoes a change."""
 
-    order: Literal["pause", "resume"]
+    order: Literal["pause", "resume", "set", "stop"]
+    settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}
 
 
 class Act(RequestModel):
@@ -145,12 +147,31 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
 
 
 async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
-    """Pause or resume the crawls of a ledger; raises `RefusedError`."""
+    """Give an order to the crawls of a ledger, as the commands `pause`, `set` and so on do.
+
+    Return the orders in force. Raises `RefusedError`, and `SettingsError` for invalid settings.
+    """
     if ledger.kind.tracked:
-        raise RefusedError(422, "a use case has no crawl to pause")
-    pause_time = iso_time(ledger.now()) if asked.order == "pause" else None
-    await ledger.notes.set_control({"paused": pause_time})
-    return {"paused": pause_time}
+        raise RefusedError(422, f"a use case has no crawl to {asked.order}")
+    if asked.settings and asked.order != "set":
+        raise RefusedError(422, "body.settings: only the order `set` has settings")
+    now = iso_time(ledger.now())
+    match asked.order:
+        case "pause":
+            is_paused = Control.of(await ledger.notes.control()).paused is not None
+            changes: dict[str, str | None] = {} if is_paused else {"paused": now}
+        case "resume":
+            changes = {"paused": None}
+        case "stop":
+            changes = {"stopped": now}
+        case "set":
+            changes = {name: value or None for name, value in asked.settings.items()}
+            check_changes(changes)
+        case _:
+            assert_never(asked.order)
+    if changes:
+        await ledger.notes.set_control(changes)
+    return Control.of(await ledger.notes.control()).fields()
 
 
 async def _count(ledger: Ledger, action: Act, task_filter: TaskFilter) -> Count:

@@ -255,7 +255,7 @@ def test_crawled_markup_does_nothing(crawl: Crawl, page: "Page"):
 
 
 @pytest.mark.thorough
-def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: "Page"):
+def test_many_are_chosen_and_the_crawl_is_paused_set_and_stopped(crawl: Crawl, page: "Page"):
     page.goto(f"{crawl.address}/#/shop")
     page.get_by_role("button", name="Pause").click()
     confirmed(page, re.compile("Pause"))
@@ -276,6 +276,17 @@ def test_many_are_chosen_and_the_crawl_is_paused(crawl: Crawl, page: "Page"):
     page.get_by_role("button", name="Resume").click()
     confirmed(page, re.compile("Resume"))
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+    page.get_by_role("button", name="Set").click()
+    page.get_by_label("delay").fill("1s")
+    confirmed(page, re.compile("Set"))
+    expect(page.get_by_text("Changed settings: delay=1s")).to_be_visible()
+
+    crawl.tell("open")
+    page.get_by_role("button", name="Stop").click()
+    confirmed(page, re.compile("Stop"))
+    expect(page.get_by_text("No worker is at work")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop")).to_have_count(0)
 
 
 #: The elements that hide a part of their width and draw no shadow at that side.
@@ -299,7 +310,7 @@ def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
                 reduced_motion="reduce",
             )
             page = context.new_page()
-            for view in ("start", "overview", "tasks", "task", "confirmation"):
+            for view in ("start", "overview", "tasks", "task", "confirmation", "settings"):
                 _open(page, crawl, view)
                 page.screenshot(path=screenshots / f"{view}-{device}-{scheme}.png", full_page=True)
                 assert faults(page) == [], (view, device, scheme)
@@ -327,6 +338,13 @@ def _open(page: "Page", crawl: Crawl, view: str) -> None:
             page.locator("a.url").click()
             page.locator("summary").click()
             expect(page.locator("details pre")).to_be_visible()
+        case "settings":
+            page.goto(f"{crawl.address}/#/shop")
+            page.reload()  # without the dialog
+            page.get_by_role("button", name="Set").click()
+            page.get_by_label("delay").fill("soon")
+            confirmed(page, re.compile("Set"))
+            expect(page.get_by_role("alert")).to_contain_text("delay")
         case _:
             page.get_by_role("button", name="Reset").click()
             expect(page.locator("dialog")).to_be_visible()

@@ -64,6 +64,7 @@ async def test_another_site_s_page_reads_and_changes_nothing(url: str, headers: 
             await page.get("/api/crawls/books/tasks", **headers),
             await page.get("/metrics", **headers),
             await page.post("/api/crawls/books/act", TASK, **headers),
+            await page.post("/api/crawls/books/steer", {"order": "stop"}, **headers),
         ):
             assert (answer[0], answer[1]["error"]) == (
                 403,
@@ -74,11 +75,12 @@ async def test_another_site_s_page_reads_and_changes_nothing(url: str, headers: 
 async def test_what_changes_something_needs_the_page_s_key(url: str):
     async with dashboard(url) as page:
         for key in ({}, {"X-Crawlcw-Key": "guessed"}, {"X-Crawlcw-Key": "ü"}):
-            status, answer = await page.post("/api/crawls/books/act", TASK, **key)
-            assert (status, answer["error"]) == (
-                403,
-                "the page is from an earlier dashboard process: load it again",
-            )
+            for path, body in (("act", TASK), ("steer", {"order": "stop"})):
+                status, answer = await page.post(f"/api/crawls/books/{path}", body, **key)
+                assert (status, answer["error"]) == (
+                    403,
+                    "the page is from an earlier dashboard process: load it again",
+                )
 
         await page.start()
         assert await page.post("/api/crawls/books/act", TASK) == (200, {"changed": 0})

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from crawlcw.crawl.control import Control
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Counters, Ledger, Worker
 from crawlcw.ledger_opening import open_ledger
@@ -21,6 +22,7 @@ from crawlcw.tracking import Tracker
 from tests.support.dashboards import Page, dashboard
 from tests.support.ledgers import claimed, failure, make_task, success
 
+STEER = "/api/crawls/books/steer"
 BAD = "http://example.com/bad"
 HOSTILE = 'http://example.com/?"><script>alert(1)</script>'
 
@@ -296,6 +298,62 @@ async def test_a_crawl_is_paused_and_resumed(ledger_url: str):
         await event(page, until=lambda now: now["paused"] is None)
 
 
+async def test_settings_are_set_and_shown_and_undone(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        settings = {"delay": "2s", "concurrency": "4"}
+        status, answer = await page.post(STEER, {"order": "set", "settings": settings})
+        assert (status, answer) == (200, {"paused": None, "set": settings})
+        assert Control.of(await ledger.notes.control()).settings == settings
+        await event(page, until=lambda now: now["settings"] == settings)
+
+        await page.post(STEER, {"order": "set", "settings": {"delay": None}})
+        await event(page, until=lambda now: now["settings"] == {"concurrency": "4"})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"order": "set", "settings": {"delay": "soon"}}, "delay"),
+        ({"order": "set", "settings": {"concurrency": "0"}}, "concurrency"),
+        ({"order": "set", "settings": {"user_agent": "x"}}, "user_agent"),
+        ({"order": "set", "settings": {"nothing": "1"}}, "is not a setting"),
+        ({"order": "set", "settings": {"delay": 2}}, "settings.delay"),
+        ({"order": "stop", "settings": {"delay": "2s"}}, "only the order `set`"),
+        ({"order": "purge"}, "order"),
+    ],
+    ids=str,
+)
+async def test_an_order_that_crawls_cannot_follow_is_refused(
+    tmp_path, body: dict[str, Any], message: str
+):
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (ledger, page):
+        status, answer = await page.post(STEER, body)
+
+        assert status == 422
+        assert message in answer["error"]
+        assert await ledger.notes.control() == {}
+
+
+async def test_a_stop_ends_the_crawls_that_have_begun(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        started = ledger.now()
+        status, _ = await page.post(STEER, {"order": "stop"})
+        control = Control.of(await ledger.notes.control())
+
+        assert status == 200
+        assert control.stops(started)
+        assert not control.stops(ledger.now() + timedelta(seconds=1))
+
+
+async def test_a_second_pause_keeps_the_time_of_the_first(ledger_url: str):
+    async with books(ledger_url) as (_, page):
+        _, first = await page.post(STEER, {"order": "pause"})
+        _, second = await page.post(STEER, {"order": "pause"})
+
+        assert first["paused"] is not None
+        assert second == first
+
+
 async def test_a_use_case_is_shown_with_its_results_and_claims(ledger_url: str):
     async with Tracker.open(ledger_url, "orders") as tracker:
         await tracker.add("one", {"n": 1})
@@ -307,11 +365,9 @@ async def test_a_use_case_is_shown_with_its_results_and_claims(ledger_url: str):
 
             assert (now["kind"], now["counts"]["todo"]) == ("use_case", 1)
             assert (story["tracked"], story["data"], story["results"]) == (True, '{"n":1}', {})
-            status, answer = await page.post("/api/crawls/orders/steer", {"order": "pause"})
-            assert (status, answer["error"]) == (
-                422,
-                "a use case has no crawl to pause",
-            )
+            for order in ("pause", "resume", "set", "stop"):
+                status, answer = await page.post("/api/crawls/orders/steer", {"order": order})
+                assert (status, answer["error"]) == (422, f"a use case has no crawl to {order}")
 
 
 async def test_a_chart_has_what_the_workers_have_left_in_the_ledger(ledger_url: str):

@@ -12,7 +12,7 @@ from crawlcw.cli import options
 from crawlcw.cli.exit_codes import OK, STILL_AT_WORK
 from crawlcw.cli.ledger_option import Subject, ledger_command, run_command
 from crawlcw.cli.numbers import counted
-from crawlcw.crawl.control import ADJUSTABLE, FOLLOWED_WITHIN, Control, check, secure_descriptors
+from crawlcw.crawl.control import ADJUSTABLE, FOLLOWED_WITHIN, Control, check_changes
 from crawlcw.engine.workers import is_dead
 from crawlcw.errors import UsageError
 from crawlcw.ledger.protocol import Ledger
@@ -105,9 +105,7 @@ async def set_(
 def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
     """Return the settings by name; None: undo its change."""
     changes = {name: value or None for name, value in options.pairs(assignments).items()}
-    check({name: "1" if value is None else value for name, value in changes.items()})
-    if concurrency := changes.get("concurrency"):
-        secure_descriptors(int(concurrency))
+    check_changes(changes)
     return changes
 
 

@@ -1,7 +1,7 @@
 // What is done to tasks, behind a confirmation that says how many there are.
 
 import { of, post } from "/static/api.js";
-import { el } from "/static/dom.js";
+import { el, say } from "/static/dom.js";
 import { plural } from "/static/format.js";
 
 export const ACTIONS = {
@@ -35,6 +35,37 @@ export function confirm({ title, text, yes, danger = false }) {
     dialog.showModal();
     cancel.focus();
   });
+}
+
+/**
+ * Ask for values in a dialog: *fields* are [{name, label, hint, value}]. `send(values)` gets the
+ * texts by name; if it fails, the dialog shows the error and stays.
+ */
+export function ask({ title, text, fields, yes, send }) {
+  const inputs = fields.map(({ name, value, hint }) => el("input", { type: "text", id: `ask-${name}`, name, value, placeholder: hint, autocomplete: "off", spellcheck: "false" }));
+  const problem = el("p", { class: "problem", role: "alert" });
+  const submit = async (event) => {
+    event.preventDefault();
+    try {
+      await send(Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()])));
+      dialog.close("yes");
+    } catch (error) {
+      say(problem, error.message);
+    }
+  };
+  dialog.replaceChildren(
+    el("form", { on: { submit } },
+      el("h2", { id: "dialog-title", text: title }),
+      el("p", { text }),
+      fields.map(({ name, label }, n) => el("div", { class: "asked" }, el("label", { for: `ask-${name}`, text: label }), inputs[n])),
+      problem,
+      el("div", { class: "buttons" },
+        el("button", { type: "button", on: { click: () => dialog.close("no") }, text: "Cancel" }),
+        el("button", { type: "submit", class: "primary", text: yes })),
+    ),
+  );
+  dialog.showModal();
+  inputs[0].focus();
 }
 
 /**

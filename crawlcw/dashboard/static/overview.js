@@ -1,10 +1,10 @@
 // A crawl as it is now: its numbers, how they came about, who works on it, what fails.
 
-import { confirm, toast } from "/static/actions.js";
-import { get, of, post } from "/static/api.js";
+import { get, of } from "/static/api.js";
 import { chart } from "/static/charts.js";
 import { badge, card, el, fill, say, table } from "/static/dom.js";
 import { ago, bytes, duration, moment, plural, rate, short, whole } from "/static/format.js";
+import { orders } from "/static/orders.js";
 
 const STATUSES = ["todo", "processing", "failed", "finished", "ignored"];
 const SPANS = { quarter: "15 min", hour: "1 hour", day: "24 hours", week: "7 days" };
@@ -13,6 +13,7 @@ const RECENT = 900;
 
 export function overview({ name, signal, address }) {
   const headline = el("p", { class: "headline" });
+  const changed = el("p", { class: "muted", hidden: true });
   const figures = figureRow(["Pages a second", "Left to do", "Time left", "Finished", "Items"]);
   const stages = el("div", {});
   const stageCard = card("Stages", { class: "wide", hidden: true }, stages);
@@ -29,7 +30,7 @@ export function overview({ name, signal, address }) {
   const element = el(
     "div",
     { class: "stack" },
-    el("div", { class: "title-row" }, el("div", {}, title, headline), steering),
+    el("div", { class: "title-row" }, el("div", {}, title, headline, changed), steering),
     figures.element,
     el("section", { class: "card", "aria-label": "Tasks by status" }, bar, legend),
     stageCard,
@@ -43,7 +44,10 @@ export function overview({ name, signal, address }) {
 
   function update(now) {
     say(headline, sentence(now));
-    fill(steering, [now.kind, now.paused !== null], () => steeringButton(now));
+    fill(steering, [now.kind, now.paused !== null, now.workers.length, now.settings], () => orders(now));
+    const changes = Object.entries(now.settings).map(([setting, value]) => `${setting}=${value}`);
+    say(changed, changes.length ? `Changed settings: ${changes.join(", ")}` : "");
+    changed.hidden = !changes.length;
     const counted = now.counted !== null;
     say(figures.names[0], now.kind === "use_case" ? "Tasks a second" : "Pages a second");
     figures.update([
@@ -65,25 +69,6 @@ export function overview({ name, signal, address }) {
     fill(reasons, now.reasons, (some) => reasonList(some, name, address));
   }
   return { element, update };
-}
-
-function steeringButton(now) {
-  if (now.kind === "use_case") return []; // Its workers are programs of their own.
-  const order = now.paused ? "resume" : "pause";
-  const words = {
-    pause: { title: `Pause ${now.name}?`, text: "Its crawls finish what is under way and begin with nothing more, on all machines, until it is resumed.", yes: "Pause" },
-    resume: { title: `Resume ${now.name}?`, text: "Its crawls go on where they are, within a second.", yes: "Resume" },
-  }[order];
-  const go = async () => {
-    if (!(await confirm(words))) return;
-    try {
-      await post(of(now.name, "steer"), { order });
-      toast(order === "pause" ? "Paused: what is under way is finished." : "Resumed.");
-    } catch (error) {
-      toast(error.message, "bad");
-    }
-  };
-  return el("button", { type: "button", "data-order": order, class: now.paused ? "primary" : "", on: { click: go }, text: words.yes });
 }
 
 function sentence(now) {
@@ -131,7 +116,7 @@ function count(status, now, address) {
 }
 
 function workerTable(workers, now) {
-  if (!workers.length) return el("p", { class: "muted none", text: "Nobody works on it just now." });
+  if (!workers.length) return el("p", { class: "muted none", text: "No worker is at work." });
   const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["Processing", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
   const rows = workers.map((each) => [
     el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.idle ? el("span", { class: "tag", text: "idle" }) : null),
