@@ -122,7 +122,7 @@ class DevCache:
             if not self._is_told:
                 self._is_told = True
                 logger.warning(
-                    "pages are not kept in %s: %s",
+                    "cannot store pages in %s: %s",
                     self._folder,
                     error.strerror or error,
                     extra={"event": "cache_unwritable"},

@@ -2,7 +2,7 @@
 
     CrawlcwError
     ├── UsageError                     the user's mistake; exit 2
-    │   ├── UnknownNameError           nothing is recorded of this spider or use case
+    │   ├── UnknownNameError           nothing is recorded for this spider or use case
     │   ├── SettingsError
     │   └── SpiderError
     │       └── InvalidItemError       an item has a value that no ledger can store
@@ -121,7 +121,7 @@ class UnknownNameError(UsageError):
     """A ledger that was opened for reading has no data of this spider or use case."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"nothing is recorded of {name!r}")
+        super().__init__(f"nothing is recorded for {name!r}")
 
 
 class SettingsError(UsageError):
@@ -303,7 +303,7 @@ class TaskLockedError(TaskMissedError):
     """A worker has a lease on the task."""
 
     def __init__(self, key: str, *, holder: str, expires: datetime) -> None:
-        super().__init__(key, f"is held by {holder} until {expires:%Y-%m-%d %H:%M:%S.%f} UTC")
+        super().__init__(key, f"is leased to {holder} until {expires:%Y-%m-%d %H:%M:%S.%f} UTC")
         self.holder = holder
         self.expires = expires
 
@@ -320,7 +320,7 @@ class TaskFinishedError(TaskMissedError):
     """The task is done."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(key, "is finished already")
+        super().__init__(key, "is already finished")
 
 
 class TaskIgnoredError(TaskMissedError):
@@ -328,7 +328,7 @@ class TaskIgnoredError(TaskMissedError):
 
     def __init__(self, key: str, *, reason: Reason | None) -> None:
         command = "retry" if reason in FAILURE_REASONS else "reset"
-        super().__init__(key, f"is ignored ({reason}): `{command}` brings it back")
+        super().__init__(key, f"is ignored ({reason}): use `{command}` to run it again")
         self.reason = reason
 
 

@@ -99,7 +99,7 @@ async def open_ledger(
         await _check_exists(path)
         if is_read_only(path):
             if name not in await recorded_names(url):
-                raise UsageError(f"nothing is recorded of {name!r} in the read-only ledger {path}")
+                raise UsageError(f"nothing is recorded for {name!r} in the read-only ledger {path}")
             return await SqliteLedger.open_existing(path, name, kind=kind)
     return await SqliteLedger.open(path, name, kind=kind, create=create)
 
@@ -213,11 +213,12 @@ async def _check_exists(path: Path) -> None:
     except OSError as error:
         raise LedgerConfigurationError(
             f"no access to the ledger {path}: {error.strerror}. Give this user access to each "
-            "folder of that path, or name another ledger with --ledger."
+            "folder of that path, or choose another ledger with --ledger."
         ) from None
     if not exists:
         raise UsageError(
-            f"there is no ledger at {path}: run a spider first, or name one with --ledger"
+            f"there is no ledger at {path}: run a spider first, or choose another ledger with "
+            "--ledger"
         )
 
 

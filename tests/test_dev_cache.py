@@ -138,7 +138,7 @@ async def test_a_folder_that_takes_nothing_stops_no_crawl(
         assert (await downloader.fetch(Request(URL), url=URL)).body == b"a"
 
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        f"pages are not kept in {tmp_path}/cache"
+        f"cannot store pages in {tmp_path}/cache"
     ]
 
 

@@ -46,7 +46,7 @@ def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[
         # The message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
             raise SpiderError(
-                f"{of}: {name!r} is {_kind(value)}: make both text, or leave the header out"
+                f"{of}: {name!r} is {_kind(value)}: write both as text, or leave the header out"
             )
         if not _TOKEN.match(name):
             raise SpiderError(f"{of}: {name!r} is not the name of a header")
@@ -109,7 +109,7 @@ def _seconds(timeout: timedelta | float | str) -> float:
 
 def _session(name: str) -> str:
     if not is_session_name(name):
-        raise SpiderError(f"Request(session={name!r}) is no name: {SESSION_NAMES}")
+        raise SpiderError(f"Request(session={name!r}) is not a valid name: {SESSION_NAMES}")
     return name
 
 
@@ -140,7 +140,7 @@ def _pairs(name: str, value: object) -> list[tuple[Any, Any]]:
     for pair in pairs:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise SpiderError(
-                f"Request({name}=...) takes a mapping or pairs: each a name and a value"
+                f"Request({name}=...) takes a mapping, or pairs of a name and a value"
             )
     return [(first, second) for first, second in pairs]
 

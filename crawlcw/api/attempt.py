@@ -278,7 +278,7 @@ def layer_name(layer: Any) -> str:
 def check_layers(layers: object, kind: str) -> None:
     """Raise `SpiderError` if the layers of a spider of *kind* are not a list of layers."""
     if not isinstance(layers, list | tuple):
-        raise SpiderError(f"{kind}.layers is {layers!r}: make it a list of layers")
+        raise SpiderError(f"{kind}.layers is {layers!r}: write a list of layers")
     for layer in layers:
         if (problem := _layer_refusal(layer)) is not None:
             raise SpiderError(f"{kind}.layers: {problem}")
@@ -327,11 +327,11 @@ def _layer_refusal(layer: Any) -> str | None:
     if isinstance(layer, type):
         return f"{layer.__name__} is a class: write {layer.__name__}()"
     if not callable(layer):
-        return f"{type(layer).__name__} is no layer: it needs {signature}"
+        return f"{type(layer).__name__} is not a layer: it needs {signature}"
     try:
         inspect.signature(layer).bind(None, None, None)
     except (TypeError, ValueError):
-        return f"{layer_name(layer)} takes other arguments than a layer's: write {signature}"
+        return f"{layer_name(layer)} has other arguments than a layer: write {signature}"
     if not any(map(inspect.iscoroutinefunction, (layer, type(layer).__call__))):
         return f"{layer_name(layer)} is not `async`: write {signature}"
     return None

@@ -77,7 +77,7 @@ class Document:
     def encoding(self, label: str) -> None:
         new_charset = charset.named(label)
         if new_charset is None:
-            raise ValueError(f"{label!r} is no encoding of the web; try 'utf-8' or 'windows-1251'")
+            raise ValueError(f"{label!r} is not a web encoding; try 'utf-8' or 'windows-1251'")
         if new_charset == self._charset:
             return
         self._chosen_charset, self._plain_body = new_charset, None
@@ -236,7 +236,7 @@ def not_css(query: str, error: SelectolaxError) -> ValueError:
     plain, pseudo, _ = query.partition("::")
     if plain and pseudo:
         return ValueError(
-            f"{query!r}: ::text and ::attr() are parsel's, for response.selector.css(); here it is "
+            f"{query!r}: ::text and ::attr() work only in response.selector.css(); here, write "
             f"response.css_first({plain!r}).text() or .attributes['...']"
         )
     return ValueError(f"{query!r} is not a CSS selector: {error}")

@@ -105,7 +105,8 @@ class Form:
         method, enctype = attribute_of("method").lower(), attribute_of("enctype").lower()
         if method == "dialog" or (method == "post" and enctype in _UNSENT):
             raise ValueError(
-                "the form sends files or plain text, or is a dialog: make its request by hand"
+                "submit() cannot send a form with files, as plain text or in a dialog: write a "
+                "Request instead"
             )
         labels = (of_form.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)

@@ -66,20 +66,20 @@ class Limits:
     def __init__(self, limits: Mapping[str, Limit]) -> None:
         """Raise `SettingsError` unless *limits* maps such keys to `Limit`s."""
         if not isinstance(limits, Mapping):
-            raise SettingsError(f"limits is {limits!r}: make it a dict of hosts and Limit(...)")
+            raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
         self._below: dict[str, Limit] = {}  # by the name after `*.`
         self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
-                raise SettingsError(f"limits[{key!r}] is {limit!r}: make it a Limit(...)")
+                raise SettingsError(f"limits[{key!r}] is {limit!r}: write a Limit(...)")
             if key == "*":
                 self._other_hosts = limit
                 continue
             host = _host(key)
             limit_by_host = self._below if key.startswith("*.") else self._hosts
             if host in limit_by_host:
-                raise SettingsError(f"limits[{key!r}]: {host} is there twice, leave one out")
+                raise SettingsError(f"limits[{key!r}]: {host} occurs twice: remove one")
             limit_by_host[host] = limit
 
     def of(self, host: str) -> Limit | None:
@@ -119,7 +119,7 @@ def _host(key: str) -> str:
         raise mistake
     if name.endswith(_DEFAULT_PORTS):
         raise SettingsError(
-            f"limits[{key!r}]: leave out the port, 80 and 443 are not in the names of hosts"
+            f"limits[{key!r}]: leave out the port, because host names do not include 80 and 443"
         )
     return host
 
@@ -141,10 +141,10 @@ def checked_hosts(allowed: object, kind: str) -> frozenset[str]:
     Raises `SpiderError` if the value is not a list, or if a member is not a host.
     """
     if isinstance(allowed, str) and allowed != "*":
-        raise SpiderError(f"{kind}.allowed_hosts is one text: make it a list")
+        raise SpiderError(f"{kind}.allowed_hosts is a single text: write a list")
     # The crawl reads it more than once, and an iterator would be empty the second time.
     if not isinstance(allowed, Iterable) or isinstance(allowed, Iterator):
-        raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: make it a list")
+        raise SpiderError(f"{kind}.allowed_hosts is {allowed!r}: write a list")
     return frozenset(_allowed_host(host, kind) for host in allowed)
 
 
@@ -156,12 +156,12 @@ def _allowed_host(value: object, kind: str) -> str:
     if host is None:
         raise SpiderError(
             # It may be a URL with a password.
-            f"{kind}.allowed_hosts: {redacted(repr(value))} is no host: write example.com for it "
-            'and all hosts below it, example.com:8080 for that port alone, or "*" for all'
+            f"{kind}.allowed_hosts: {redacted(repr(value))} is not a host: write example.com "
+            'for the host and its subdomains, example.com:8080 for only that port, or "*" for all'
         )
     if name.endswith(_DEFAULT_PORTS):
         raise SpiderError(
-            f"{kind}.allowed_hosts: {name!r}: leave out the port, 80 and 443 are not in the "
-            "names of hosts"
+            f"{kind}.allowed_hosts: {name!r}: leave out the port, because host names do not "
+            "include 80 and 443"
         )
     return host

@@ -108,7 +108,7 @@ def _compiled(name: str, patterns: Patterns) -> tuple[re.Pattern[str], ...]:
     try:
         return tuple(re.compile(pattern) for pattern in pattern_list)
     except (re.error, TypeError) as error:
-        raise ValueError(f"{name}={patterns!r} is no regular expression: {error}") from None
+        raise ValueError(f"{name}={patterns!r} is not a regular expression: {error}") from None
 
 
 def _extensions(extensions: Extensions) -> frozenset[str]:

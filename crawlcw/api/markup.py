@@ -341,7 +341,7 @@ def screen(body: bytes, kind: Kind = "html") -> None:
         # Only for suspicious bodies, because this takes several times as long.
         shape = suspicion(without_raw_text(body))
     if shape is None and tree_size(body) > MAX_TREE:
-        shape = f"a tree of over {MAX_TREE >> 20} MiB"
+        shape = f"a tree of more than {MAX_TREE >> 20} MiB"
     if shape is not None:
         raise ParseRefusedError(shape)
 
@@ -351,7 +351,7 @@ def suspicion(body: bytes) -> str | None:
     if len(body) <= HARMLESS:
         return None
     if _attribute_work(body) > MAX_ATTRIBUTE_WORK:
-        return "over 10,000 attributes in a tag, or over 1,000 in each of many"
+        return "more than 10,000 attributes in a tag, or more than 1,000 in each of many tags"
     open_tags = body.count(b"<") - body.count(b"</")
     if open_tags <= _SUSPICIOUS:
         return None
@@ -376,17 +376,17 @@ def _repeated(body: bytes, open_tags: int) -> str | None:
         return None
     lower_body = body.lower()
     if lower_body.count(b"<option") > MAX_OPTIONS:
-        return f"over {MAX_OPTIONS} options"
+        return f"more than {MAX_OPTIONS} options"
     if lower_body.count(b"<html") + lower_body.count(b"<body") > MAX_ROOTS:
-        return f"over {MAX_ROOTS} <html> or <body>"
+        return f"more than {MAX_ROOTS} <html> or <body>"
     return None
 
 
 def _depth(body: bytes) -> str | None:
     if _deepest(_WRAPPER, body) > MAX_NESTING:
-        return f"over {MAX_NESTING} tags inside one another"
+        return f"more than {MAX_NESTING} tags inside one another"
     if _deepest(_FORMATTING, body) > MAX_OPEN_FORMATTING:
-        return f"over {MAX_OPEN_FORMATTING} formatting tags left open"
+        return f"more than {MAX_OPEN_FORMATTING} formatting tags left open"
     return None
 
 
@@ -425,7 +425,7 @@ def parse_bounded(source: bytes | str) -> LexborHTMLParser:
             return within(MOST_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
         except (SelectolaxError, MemoryError):  # lack of memory: any bytes can be parsed
             pass
-    raise ParseRefusedError(f"its tree takes over {MOST_HEAP >> 20} MiB")
+    raise ParseRefusedError(f"its tree needs more than {MOST_HEAP >> 20} MiB")
 
 
 def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:

@@ -175,7 +175,9 @@ class Request:
         if not isinstance(path, str) or not path.strip() or not path.isprintable():
             raise SpiderError(f"Request(save_to={save_to!r}) must be the path of a folder")
         if self.method == "HEAD" or any(name.lower() == "range" for name, _ in self.headers):
-            raise SpiderError("Request(save_to=...) is for whole files: no HEAD, no Range header")
+            raise SpiderError(
+                "Request(save_to=...) saves whole files: use neither HEAD nor a Range header"
+            )
         return path
 
     @classmethod

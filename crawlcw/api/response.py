@@ -302,7 +302,9 @@ class Response(Document):
             matches = self.css(targets)
             nodes = iter(matches if restrict is None else within(matches, self.css(restrict)))
         elif restrict is not None:
-            raise ValueError("follow_all(restrict=...) goes with a CSS selector, not with nodes")
+            raise ValueError(
+                "follow_all(restrict=...) works only with a CSS selector, not with nodes"
+            )
         else:
             nodes = iter(targets)
         return self._requests(nodes, link_filter, callback, options)
@@ -388,7 +390,7 @@ class Response(Document):
         if node is None:
             raise ValueError(f"the page has no form {css!r}")
         if node.tag != "form":
-            raise ValueError(f"{css!r} is a <{node.tag}>, and no form")
+            raise ValueError(f"{css!r} is a <{node.tag}>, not a form")
         return Form(
             node=node,
             page_url=self.url,
@@ -430,7 +432,8 @@ def _address(target: "Link") -> str | None:
     except AttributeError:
         kind = type(target).__name__
         raise TypeError(
-            f"a link is an address, a node or None, not a {kind}; follow_all() takes many links"
+            f"follow() takes an address, a node or None, not a {kind}; follow_all() takes many "
+            "links"
         ) from None
     if isinstance(root, str):
         return root  # of `//a/@href`

@@ -55,7 +55,7 @@ class Rule:
         if not isinstance(css, str):
             kind = type(css).__name__  # type: ignore[unreachable]  # spiders are not all typed
             raise SpiderError(
-                f"Rule({kind}(...)) takes a CSS selector of the links: write allow=, deny= and "
+                f"Rule({kind}(...)) takes a CSS selector for links: write allow=, deny= and "
                 "restrict= in the rule itself"
             )
         for name in options.keys() & RULE_ARGUMENTS.keys():

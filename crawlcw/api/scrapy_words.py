@@ -144,15 +144,15 @@ def selector_hint(error: BaseException) -> str:
     """Return a hint if a callback used lexbor's nodes like parsel's selectors, else `""`."""
     if type(error).__name__ == "SelectolaxError":  # of a node: `Response.css` names the selector
         return (
-            " (the nodes that response.css() gives know no ::text and ::attr(), which are of "
-            "parsel's selectors: write .text() or .attributes['...'], or begin with "
-            "response.selector.css(). `crawlcw check` lists Scrapy's other names)"
+            " (the nodes of response.css() do not support ::text and ::attr(): write .text() or "
+            ".attributes['...'], or use response.selector.css(). `crawlcw check` lists Scrapy's "
+            "other names)"
         )
     if not isinstance(error, AttributeError) or error.name not in _OF_SELECTORS:
         return ""
     if type(error.obj).__name__ not in ("LexborNode", "list"):
         return ""
     return (
-        f" (response.css() gives lexbor's nodes; .{error.name} is of parsel's selectors, which "
-        "response.selector.css() gives. `crawlcw check` lists Scrapy's other names)"
+        f" (response.css() returns lexbor's nodes; only parsel's selectors have .{error.name}: use "
+        "response.selector.css(). `crawlcw check` lists Scrapy's other names)"
     )

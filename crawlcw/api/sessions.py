@@ -50,7 +50,7 @@ class LoginSession:
         if response.status >= 400:
             raise FetchError(
                 Reason.HTTP_STATUS,
-                f"{request.method} was answered by HTTP {response.status}",
+                f"the response to {request.method} was HTTP {response.status}",
                 status=response.status,
             )
         return response

@@ -132,7 +132,7 @@ class Duration(SettingField[timedelta | float | str, timedelta]):
         duration = durations.duration(value)
         if duration < self.minimum:
             minimum_seconds = self.minimum.total_seconds()
-            raise SettingsError(f"{value!r} is too short: the least is {minimum_seconds:g} s")
+            raise SettingsError(f"{value!r} is too short: write at least {minimum_seconds:g} s")
         return duration
 
 
@@ -178,7 +178,9 @@ class Size(SettingField[int | str, int]):
         number = float(match[1]) * self._UNITS.get(match[2], 0) if match else 0.0
         size = int(number) if math.isfinite(number) else 0
         if size <= 0:
-            raise SettingsError(f"{value!r} is not a size: write bytes, or a text such as 10 MiB")
+            raise SettingsError(
+                f"{value!r} is not a size: write a number of bytes, or a text such as 10 MiB"
+            )
         return size
 
 
@@ -200,7 +202,7 @@ class Choice(SettingField[str, str]):
 
     def read(self, value: str) -> str:
         if value not in self.choices:
-            raise SettingsError(f"{value!r} is none of {', '.join(self.choices)}")
+            raise SettingsError(f"{value!r} is not one of {', '.join(self.choices)}")
         return value
 
 
@@ -291,7 +293,7 @@ class Login(SettingField[UserAndPassword | None, SecretLogin | None]):
             or not all(isinstance(text, str) and text.isprintable() for text in pair)
             or ":" in pair[0]
         ):
-            raise SettingsError("it is no user with a password: write user:password, or a pair")
+            raise SettingsError("it is not a user with a password: write user:password, or a pair")
         return SecretLogin(pair)
 
 
@@ -305,7 +307,7 @@ class Proxies(SettingField[ProxyTexts, SecretProxies]):
             entries = [] if value is None else list(value)
         except TypeError:
             raise SettingsError(
-                "they are no list of URLs such as http://host:port, nor None"
+                "it is neither a list of URLs such as http://host:port nor None"
             ) from None
         proxy_list = []
         for number, entry in enumerate(entries, 1):
@@ -330,7 +332,7 @@ class Webhook(SettingField[str | None, SecretUrl | None]):
         except (AttributeError, TypeError, ValueError):
             is_valid = False
         if not is_valid:
-            raise SettingsError("it is no URL to post to: write https://host/path")
+            raise SettingsError("it is not the URL of a server: write https://host/path")
         return SecretUrl(value.strip())
 
 
@@ -365,23 +367,25 @@ def _pairs(value: Pairs) -> list[tuple[Any, Any]]:
     if isinstance(value, str):
         lines = [] if is_none(value) else [line for line in value.splitlines() if line.strip()]
         if not all(":" in line for line in lines):
-            raise SettingsError("they are no headers: write `Name: value`, one a line")
+            raise SettingsError("they are not headers: write `Name: value`, one a line")
         pairs = [[text.strip() for text in line.split(":", 1)] for line in lines]
     if isinstance(pairs, Mapping):
         return list(pairs.items())
     try:
         return [(name, content) for name, content in pairs]
     except (TypeError, ValueError):
-        raise SettingsError("they are no headers: write a mapping of names to values") from None
+        raise SettingsError("they are not headers: write a mapping of names to values") from None
 
 
 def _checked(name: object, content: object) -> tuple[str, str]:
     if not isinstance(name, str) or not _NAME.match(name):
-        raise SettingsError("the name of one of the headers is not that of a header")
+        raise SettingsError("one of the headers has an invalid name")
     if not isinstance(content, str) or not _VALUE.match(content):
         raise SettingsError(f"the value of {name} is not one line of text")
     if name.lower() == "user-agent":
-        raise SettingsError("write the setting user_agent instead, which robots.txt is asked for")
+        raise SettingsError(
+            "set user_agent instead, because crawlcw also reads robots.txt by that name"
+        )
     if name.lower() in _DOWNLOADER_HEADERS:
-        raise SettingsError(f"{name} is the downloader's own to send")
+        raise SettingsError(f"only the downloader sets {name}: remove it")
     return name, content

@@ -146,7 +146,7 @@ class SitemapSpider(Spider):
         for entry in selected:
             response.dropped.note("max-urls-per-sitemap", entry.url)
         if response.truncated == "coding":
-            raise XmlError(Reason.PAYLOAD_TRUNCATED, "its content coding is cut off")
+            raise XmlError(Reason.PAYLOAD_TRUNCATED, "its compressed content is incomplete")
         if is_cut:
             raise XmlError(Reason.DOCUMENT_TOO_LARGE, f"it has more than {LARGEST >> 20} MiB")
 
@@ -209,7 +209,7 @@ def _(spider: SitemapSpider) -> None:
     kind = type(spider).__name__
     for name in ("sitemap_urls", "sitemap_follow"):
         if isinstance(getattr(spider, name), str):
-            raise SpiderError(f"{kind}.{name} is one text: make it a list")
+            raise SpiderError(f"{kind}.{name} is a single text: write a list")
     if type(spider).start is SitemapSpider.start and not entry_urls(spider):
         raise SpiderError(f"{kind} has neither sitemap_urls nor start_urls")
     check_urls(spider, "sitemap_urls")
@@ -219,7 +219,7 @@ def _(spider: SitemapSpider) -> None:
             re.compile(pattern)
     except (ValueError, TypeError, AttributeError) as error:
         raise SpiderError(
-            f"{kind}.sitemap_rules: each is a regular expression and a callback: {error}"
+            f"{kind}.sitemap_rules: write pairs of a regular expression and a callback: {error}"
         ) from None
     except re.error as error:
         raise SpiderError(f"{kind}.sitemap_rules: {pattern!r}: {error}") from None
@@ -319,4 +319,6 @@ def _lines(pieces: Iterable[str]) -> Iterator[str]:
                 is_first = False
                 yield line
             elif is_first:
-                raise XmlError(Reason.PARSE_ERROR, "it is no sitemap: neither XML nor URLs")
+                raise XmlError(
+                    Reason.PARSE_ERROR, "it is not a sitemap: neither XML nor a list of URLs"
+                )

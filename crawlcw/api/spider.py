@@ -132,7 +132,7 @@ class Spider:
             # An argument must not replace an attribute of the base class, except `_OWN`.
             if not key.isidentifier() or (hasattr(Spider, key) and key not in _OWN):
                 raise SpiderError(
-                    f"-a {key}=... cannot be set: the name is taken or not one of Python"
+                    f"-a {key}=... cannot be set: the name is in use or not a Python name"
                 )
             setattr(self, key, value)
 
@@ -279,16 +279,18 @@ def check(spider: Spider) -> None:
             "letters, digits, - and _"
         )
     if isinstance(spider.start_urls, str):
-        raise SpiderError(f"{kind}.start_urls is one text: make it a list")
+        raise SpiderError(f"{kind}.start_urls is a single text: write a list")
     # The crawl reads it more than once, and an iterator would be empty the second time.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
-        raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: make it a list")
+        raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: write a list")
     if spider.allowed_hosts is not None:
         checked_hosts(spider.allowed_hosts, kind)
     if not isinstance(spider.settings, Settings):
         raise SpiderError(f"{kind}.settings must be a crawlcw.Settings(...)")
     if spider.invalid_items not in ("page", "item"):
-        raise SpiderError(f'{kind}.invalid_items is {spider.invalid_items!r}: "page" or "item"')
+        raise SpiderError(
+            f'{kind}.invalid_items is {spider.invalid_items!r}: write "page" or "item"'
+        )
     _check_item_hook(spider)
     rules.check(spider.rules, type(spider))
     try:
@@ -312,7 +314,7 @@ def check_urls(spider: Spider, name: str) -> None:
             urls.locate(url)
         except (FetchError, AttributeError, TypeError) as error:
             label = f"{type(spider).__name__}.{name}: {redacted(repr(url))}"
-            raise SpiderError(f"{label} is no URL to fetch: {error}") from None
+            raise SpiderError(f"{label} is not a URL that crawlcw can fetch: {error}") from None
 
 
 def _check_no_start(spider: Spider) -> None:
@@ -320,13 +322,13 @@ def _check_no_start(spider: Spider) -> None:
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(
-            f"{kind} has neither start_urls nor start(): say where the crawl begins, "
-            "or start_urls = [] where `crawlcw add` gives it all its pages"
+            f"{kind} has neither start_urls nor start(): define one of them, or write "
+            "start_urls = [] if `crawlcw add` adds all pages"
         )
     if spider.allowed_hosts is None:
         raise SpiderError(
-            f"{kind}.start_urls is empty, so nothing is in its scope: name its hosts in "
-            'allowed_hosts, or "*" for all'
+            f"{kind}.start_urls is empty, so the crawl would follow no link: write its hosts "
+            'in allowed_hosts, or "*" for all'
         )
 
 
@@ -336,8 +338,8 @@ def _check_item_hook(spider: Spider) -> None:
         inspect.signature(spider.item).bind({}, None)
     except (TypeError, ValueError):
         raise SpiderError(
-            f"{type(spider).__name__}.item() is given each item and its response, "
-            "`def item(self, item, response)`: a callback needs another name"
+            f"{type(spider).__name__}.item() must be `def item(self, item, response)`, because "
+            "crawlcw calls it with each item: give a callback another name"
         ) from None
 
 
@@ -345,7 +347,7 @@ def _check_sessions(spider: Spider) -> None:
     kind = type(spider).__name__
     if not is_session_name(spider.default_session):
         label = f"{kind}.default_session = {spider.default_session!r}"
-        raise SpiderError(f"{label} is no name of a session: {SESSION_NAMES}")
+        raise SpiderError(f"{label} is not a valid session name: {SESSION_NAMES}")
     if not inspect.iscoroutinefunction(type(spider).login):
         raise SpiderError(f"{kind}.login() must be `async def login(self, session)`")
     condition(spider, "login_when")

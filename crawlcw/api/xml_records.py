@@ -250,9 +250,11 @@ class _Reader:
         try:
             self._parser.Parse(content, last)
         except expat.ExpatError as error:
-            raise XmlError(Reason.PARSE_ERROR, f"it is no well-formed XML: {error}") from None
+            raise XmlError(Reason.PARSE_ERROR, f"it is not well-formed XML: {error}") from None
         if self._bytes_read - self._parser.CurrentByteIndex > _LONGEST_TOKEN:
-            raise XmlError(Reason.XML_UNSAFE, f"a tag in it is over {_LONGEST_TOKEN >> 20} MiB")
+            raise XmlError(
+                Reason.XML_UNSAFE, f"a tag in it is longer than {_LONGEST_TOKEN >> 20} MiB"
+            )
 
     def take_records(self) -> list[Record]:
         """Return the records that have ended since the last call."""
@@ -276,14 +278,14 @@ class _Reader:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise XmlError(Reason.XML_UNSAFE, f"it is nested more than {_DEEPEST} deep")
+            raise XmlError(Reason.XML_UNSAFE, f"it has more than {_DEEPEST} levels")
         tag = tag.lower()  # feeds spell tags in any case
         prefix, _, name = tag.rpartition(":")
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
         if self._depth == 1:
             if name not in self._of:
-                raise XmlError(Reason.PARSE_ERROR, f"it is no {self._label}, but <{tag}>")
+                raise XmlError(Reason.PARSE_ERROR, f"it is <{tag}>, not a {self._label}")
             self._root, self._names = name, self._of[name]
         elif self._record is None:
             if name in self._names:

@@ -112,16 +112,16 @@ class Bodies:
             file_count = await to_thread.run_sync(self._files.mend)
         except OSError as error:
             logger.warning(
-                "WARC files of a crashed process were not repaired: %s",
+                "could not repair the WARC files of a crashed process: %s",
                 printable(error),
-                extra={"event": "warc_not_mended"},
+                extra={"event": "warc_not_repaired"},
             )
             return
         if file_count:
             logger.info(
-                "%d WARC files of crashed processes were repaired",
+                "repaired %d WARC files of crashed processes",
                 file_count,
-                extra={"event": "warc_mended"},
+                extra={"event": "warc_repaired"},
             )
 
     async def __aenter__(self) -> Self:
@@ -135,7 +135,7 @@ class Bodies:
             except OSError as error:
                 # Not an error: pages that tasks refer to were synced before.
                 logger.warning(
-                    "a WARC file was not closed: %s",
+                    "could not close a WARC file: %s",
                     printable(error),
                     extra={"event": "warc_not_closed"},
                 )

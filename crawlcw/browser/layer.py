@@ -32,9 +32,8 @@ class Render:
                 from crawlcw.browser.rendering import Render as Rendering
             except ImportError:
                 raise UsageError(
-                    "a page is to be rendered in a browser: install `pip install "
-                    "'crawlcw[browser]'`, and a Chromium (`apt-get install chromium`, or "
-                    "`playwright install chromium`)"
+                    "a page needs a browser: run `pip install 'crawlcw[browser]'`, and install a "
+                    "Chromium (`apt-get install chromium`, or `playwright install chromium`)"
                 ) from None
             self._loaded = Rendering(self._settings, self._admission)
         return self._loaded(attempt, request, call_next)

@@ -90,7 +90,7 @@ class Render:
                 rendered = await self._rendered(attempt, response, call_next, alone=is_alone)
                 elapsed = response.elapsed + timedelta(seconds=monotonic() - started_at)
                 return replaced(rendered, elapsed=elapsed)
-        raise FetchError(Reason.BROWSER_CRASHED, "the page kills the browser")
+        raise FetchError(Reason.BROWSER_CRASHED, "the page crashes the browser")
 
     async def _rendered(
         self, attempt: Attempt, response: Response, call_next: Next, *, alone: bool
@@ -179,7 +179,7 @@ class Render:
         except Error as error:
             raise UsageError(
                 f"the browser {path or 'of Playwright'} does not start: install a Chromium "
-                "(`apt-get install chromium`, or `playwright install chromium`), or name one by "
+                "(`apt-get install chromium`, or `playwright install chromium`), or set "
                 f"browser_path ({str(error).splitlines()[0]})"
             ) from error
         self._started.push_async_callback(_close, browser)
@@ -277,10 +277,10 @@ class _Parts:
             response, url = await self._part(route.request, is_document=is_document)
         except FetchError as refusal:
             logger.debug(
-                "a part of %s: %s",
+                "blocked a resource of %s: %s",
                 printable(self._url),
                 refusal.reason,
-                extra={"event": "part_refused", "url": self._url, "reason": refusal.reason},
+                extra={"event": "resource_blocked", "url": self._url, "reason": refusal.reason},
             )
             if is_document:
                 target = printable(route.request.url)

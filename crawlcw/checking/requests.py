@@ -73,7 +73,7 @@ def _check_call(call: ast.Call, source: Source) -> None:
         line, argument = keyword.value.lineno, keyword.arg
         code = f"{name}({argument}=...)"
         if argument == "dont_filter" and source.is_scrapys:
-            message = "dont_filter=True: the same; allowed_hosts hold for it all the same"
+            message = "dont_filter=True, but allowed_hosts still apply to the request"
             source.report(line, message, guide=_REQUESTS)
         elif name == "follow_all" and argument in ("css", "xpath"):
             selection = ast.unparse(keyword.value)
@@ -167,7 +167,7 @@ def check_callbacks(spider: Class) -> None:
             replacement = f"def {method.name}(self, request, error): error.reason, error.response"
             spider.source.report(method.lineno, message, replacement, _FAILURES)
         elif parameters[:1] == ["response"] and required > 1:
-            message = f"def {method.name}(): a callback is given the response alone"
+            message = f"def {method.name}(): a callback gets only the response"
             replacement = ", ".join(
                 f"response.context[{name!r}]" for name in parameters[1:required]
             )

@@ -176,7 +176,7 @@ class Names:
             if is_scrapys and not any(class_.defines("crawler") for class_ in self._source.classes):
                 self._report(node.lineno, text, *counterpart)
         elif self._of_scrapy and text == "self.state":
-            code = "self.state: durable with the page that changes it"
+            code = "self.state, which the ledger records with each page"
             self._report(node.lineno, code, "self.state.add(key, n) for counters", _STATE)
         elif text in ("failure.value", "failure.request", "failure.type", "failure.check"):
             replacement = {"failure.request": "request"}.get(text, "error.reason, error.response")
@@ -266,5 +266,5 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 def _setting(name: str, value: ast.expr | None) -> str:
     """Return the counterpart of a setting with a value; None: not seen."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
-        return f"nothing: {value.value} is what crawlcw does"
-    return SETTINGS.get(name, "nothing: `crawlcw settings` lists what there is")
+        return f"nothing: {value.value} is the default here"
+    return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

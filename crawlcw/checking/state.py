@@ -26,7 +26,7 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 #: Attributes of every spider that are durable or may be set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
-_INSTEAD = "self.state, which is durable with its page"
+_INSTEAD = "self.state, which the ledger records with each page"
 
 
 def of_class(path: Path, name: str) -> list[Finding]:
@@ -57,7 +57,7 @@ def check(spider: Class) -> None:
             if name in reported or not _is_read_elsewhere(methods, method, name, line):
                 continue
             reported.add(name)
-            message = f"self.{name} is changed in {method.name}(), and a crash loses it"
+            message = f"{method.name}() changes self.{name}, and a crash loses the change"
             spider.source.report(line, message, _INSTEAD, _GUIDE)
 
 

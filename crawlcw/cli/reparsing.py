@@ -154,7 +154,7 @@ class Saving:
         failed_ids = {lease.task.id for lease in result.lost}
         self.refused["it was changed meanwhile"] += len(failed_ids)
         for lease, reason in result.rejected:
-            self.refused[f"the ledger cannot hold it: {printable(reason)}"] += 1
+            self.refused[f"the ledger cannot store it: {printable(reason)}"] += 1
             failed_ids.add(lease.task.id)
         for settlement in settlements:
             if settlement.lease.task.id not in failed_ids:

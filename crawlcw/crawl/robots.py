@@ -196,7 +196,7 @@ class Robots:
             return ALLOW_ALL
         if response.truncated == "coding":
             # The missing rest may disallow almost everything.
-            raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its content coding is cut off")
+            raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its compressed content is incomplete")
         return parse(response.body, agent=self._agent)
 
 

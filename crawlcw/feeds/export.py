@@ -80,7 +80,7 @@ async def export(
     for name in sorted(unseen_fields if count else ()):
         close_names = difflib.get_close_matches(name, names, n=1)
         hint = f": did you mean {close_names[0]}?" if close_names else ""
-        message = f"no exported item has a field {name!r}{hint}"
+        message = f"no exported item has the field {name!r}{hint}"
         logger.warning("%s", printable(message), extra={"event": "no_such_field", "field": name})
     return count
 

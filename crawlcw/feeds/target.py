@@ -61,7 +61,7 @@ class Target:
         if name == STDOUT and (colon or not form):
             form = form if colon else "jsonl"
             if form not in FORMATS:
-                raise UsageError(f"there is no format {form!r}: write -:{', -:'.join(FORMATS)}")
+                raise UsageError(f"{form!r} is not a format: write -:{', -:'.join(FORMATS)}")
             return cls(place=STDOUT, format=form)
         path = Path(text)
         try:
@@ -76,12 +76,12 @@ class Target:
         extension = (path.with_suffix("").suffix if compression else suffix).lower()
         if extension not in _EXTENSIONS:
             raise UsageError(
-                f"{text!r} has no known format: end it in .jsonl, .json, .csv or .parquet, "
-                "with a further .gz or .zst to compress it"
+                f"{text!r} has no known format: end the name with .jsonl, .json, .csv or .parquet, "
+                "and then with .gz or .zst to compress it"
             )
         target = cls(place=text, format=_EXTENSIONS[extension], compression=compression)
         if target.format == "parquet" and compression:
-            raise UsageError(f"{text!r}: a Parquet file is compressed already; leave {suffix} out")
+            raise UsageError(f"{text!r}: a Parquet file is already compressed: remove {suffix}")
         return target
 
     def check(self) -> None:

@@ -124,7 +124,7 @@ class PublicNames:
             return await self._notes.state()
         except LedgerError as error:
             # The same error as for an outage of the DNS, so that the page is tried again.
-            message = f"the ledger could not be asked about the name: {printable(error)}"
+            message = f"could not read the host's address from the ledger: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
     async def note_public(self, name: str) -> None:
@@ -205,7 +205,7 @@ class AddressGuard:
         if is_odd and self._public_names is not None:
             await self._ask(self._public_names)
         if port not in self._ports:
-            raise FetchError(Reason.REFUSED_PORT, f"port {port} is not one of the web's")
+            raise FetchError(Reason.REFUSED_PORT, f"port {port} is not a port that web servers use")
         if proxy is None:
             return
         address = address_of(host)

@@ -67,7 +67,9 @@ class BodyDecoder:
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
         if len(codings) > _MAX_CODINGS:
-            message = f"{len(codings)} codings on top of each other, {_MAX_CODINGS} are allowed"
+            message = (
+                f"{len(codings)} nested content codings, but at most {_MAX_CODINGS} are allowed"
+            )
             raise FetchError(Reason.CONTENT_ENCODING, message)
         room = sys.maxsize if limit is None else limit + _RAW_SLACK
         self._stages = [_Stage(name, room=room) for name in reversed(codings)]
@@ -96,7 +98,7 @@ class BodyDecoder:
         except _OverfedError:
             self.full = True
             if self._limit is None:
-                message = f"{self._came:,} bytes swell to more than {self.size:,}"
+                message = f"{self._came:,} bytes decompress to more than {self.size:,}"
                 raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
     @property
@@ -190,7 +192,7 @@ class _Stage:
         """Accept at most *room* bytes."""
         coding = _CODINGS.get(name)
         if coding is None:
-            raise FetchError(Reason.CONTENT_ENCODING, f"there is no decoder of {name!r}")
+            raise FetchError(Reason.CONTENT_ENCODING, f"no decoder is available for {name!r}")
         self._name = name
         self._new_engine, self._magic, self._peek = coding
         self._room = room
@@ -222,7 +224,7 @@ class _Stage:
                 try:
                     piece = engine.decompress(data, _PIECE)
                 except (zlib.error, brotli.error, zstd.ZstdError) as error:
-                    message = f"the body is not what Content-Encoding says, {self._name}: {error}"
+                    message = f"the body is not {self._name}, as Content-Encoding says: {error}"
                     raise FetchError(Reason.CONTENT_ENCODING, message) from None
                 data = b""
                 if piece:
@@ -241,7 +243,7 @@ class _Stage:
         """The error of the stream if it ends now; "" at its end."""
         # No bytes at all are an empty body, as in many responses without content.
         is_open = self._engine is not None or self._begun
-        return f"the {self._name} stream is cut off" if is_open else ""
+        return f"the {self._name} stream is incomplete" if is_open else ""
 
     @property
     def lacks_content(self) -> bool:
@@ -329,9 +331,9 @@ def check_type(
     family = kind.partition("/")[0]
     if any(accepted_type.lower() in (kind, f"{family}/*", "*/*") for accepted_type in accepted):
         return
-    message = f"{printable(kind)} is not read, see `accept_types`"
+    message = f"{printable(kind)} is not text: add it to `accept_types` to read it"
     if said is not None:
-        message = f"a body {said or 'of no type'} that is {kind} is not read"
+        message = f"the body is {kind}, although its Content-Type is {said or 'missing'}"
     raise FetchError(Reason.CONTENT_TYPE, message, status=status)
 
 

@@ -155,7 +155,7 @@ class Listener(ResponseHandler):
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
             # aiohttp treats the reset as an end.
             self._payload.set_exception(
-                ClientPayloadError("the connection was reset within the body")
+                ClientPayloadError("the connection was reset during the body")
             )
         super().connection_lost(exc)
 
@@ -226,7 +226,9 @@ class Listener(ResponseHandler):
             is_over = self.is_answered and self.content.is_eof()
             framing = self._wire - self.content.total_bytes
             if framing > (self._framing if is_over else _MAX_FRAMING):
-                raise HttpProcessingError(message="more framing than content")
+                raise HttpProcessingError(
+                    message="the chunks have the chunks have more framing than content"
+                )
         except HttpProcessingError as error:
             self._refuse(error, data)
             return
@@ -276,18 +278,20 @@ class Listener(ResponseHandler):
         if head_end is None:
             self._head = data = data.lstrip(b"\r\n")
             if not b"HTTP/".startswith(data[:5]):
-                raise HttpProcessingError(message=f"no HTTP: {data[:50]!r}")
+                raise HttpProcessingError(message=f"the response is not HTTP: {data[:50]!r}")
             if len(data) > _MAX_HEAD:
                 raise LineTooLong(b"a head", _MAX_HEAD)
             if self._wire - len(data) > _MAX_INTERIM:
-                raise HttpProcessingError(message="interim responses without end")
+                raise HttpProcessingError(message="too many interim responses")
             return b""
         head, body = data[: head_end.end()], data[head_end.end() :]
         self._head, self._framing = None, self._wire - len(body)
         try:
             # The parser accepts such a line as a length or a coding, and hides its name.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
-                raise HttpProcessingError(message="a blank before the colon")
+                raise HttpProcessingError(
+                    message="a blank before the colon of a header of a header"
+                )
             messages, self._upgraded, _ = self._parser.feed_data(head)
             is_mended = False
         except LineTooLong:
@@ -518,7 +522,7 @@ class _Reached:
         while len(data) < size:
             piece = await self._loop.sock_recv(self._socket, size - len(data))
             if not piece:
-                raise ConnectionResetError("the proxy hung up")
+                raise ConnectionResetError("the proxy closed the connection")
             data += piece
             self._hop.stage = Stage.GREETED
         return data
@@ -548,7 +552,7 @@ class NameResolver(AbstractResolver):
             async with asyncio.timeout(self._patience):
                 addresses = await loop.run_in_executor(self._threads, _look_up, host, port, family)
         except TimeoutError:
-            message = f"no answer within {self._patience:g} s"
+            message = f"no response of the DNS within {self._patience:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, message) from None
         await self._guard.resolved(host, [address["host"] for address in addresses])
         return addresses
@@ -565,7 +569,7 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
         )
     except UnicodeError:
         # A label has more than 63 characters: no such name can exist.
-        raise socket.gaierror(socket.EAI_NONAME, "not a name the DNS could hold") from None
+        raise socket.gaierror(socket.EAI_NONAME, "the name is not valid in the DNS") from None
     return [
         ResolveResult(
             hostname=host,

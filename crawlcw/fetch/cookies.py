@@ -121,7 +121,7 @@ class SiteCookies:
         except Exception:
             # The page itself has come.
             logger.debug(
-                "cookies that cannot be read", exc_info=True, extra={"event": "cookies_unreadable"}
+                "cannot read a cookie", exc_info=True, extra={"event": "cookies_unreadable"}
             )
 
     def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:

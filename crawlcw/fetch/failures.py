@@ -22,7 +22,7 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
     """Return the failure of a *proxy* that answers 407; *otherwise*: that of a server that did."""
-    complaint = "asks for a user and a password" if proxy.user is None else "refuses its password"
+    complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, for_good=True, otherwise=otherwise)
 
@@ -36,7 +36,9 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         if error.status == 407:
             return login_refused(proxy)
         status_text = printable(f"{error.status} {error.message}".strip())
-        return FetchError(Reason.CONNECT, f"the proxy {proxy} answered CONNECT by {status_text}")
+        return FetchError(
+            Reason.CONNECT, f"the proxy {proxy} responded to CONNECT with {status_text}"
+        )
     failure = failure_of(error)
     if failure.reason is Reason.DISCONNECTED and (tls_fault := _untrusted(error)) is not None:
         failure = FetchError(Reason.TLS, f"the certificate is not trusted: {printable(tls_fault)}")
@@ -46,7 +48,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
             return tunnel_failure
         # Only a SOCKS proxy itself sends the greeting. Later it may wait for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
-        message = f"the proxy {proxy} takes connections and does not answer"
+        message = f"the proxy {proxy} accepts connections but does not respond"
         return ProxyFailedError(message, otherwise=None if ungreeted else tunnel_failure)
     # aiohttp's own sentence repeats the proxy, and the kind of TLS.
     is_tls = failure.reason is Reason.TLS
@@ -71,7 +73,7 @@ def failure_of(error: Exception) -> FetchError:
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        text = "the server hung up"
+        text = "the server closed the connection"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
         # Only the fault, without the line of OpenSSL that found it.
         fault = error.certificate_error

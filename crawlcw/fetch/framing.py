@@ -51,7 +51,9 @@ def mended(head: bytes) -> bytes:
     if not is_coded and lengths:
         length = lengths.pop()
         if lengths:
-            raise HttpProcessingError(message="it has two different values of Content-Length")
+            raise HttpProcessingError(
+                message="the response has two different values of Content-Length"
+            )
         if _LENGTH.fullmatch(length):
             head_lines.append(b"Content-Length: " + length)
     return b"\r\n".join([*head_lines, b"", b""])
@@ -94,7 +96,7 @@ class Chunks:
             if size is None:
                 line = data[start:]
                 if len(line) > _MAX_SIZE_LINE or not _SIZE_BEGUN.fullmatch(line):
-                    raise HttpProcessingError(message=f"no size of a chunk: {line[:50]!r}")
+                    raise HttpProcessingError(message=f"not the size of a chunk: {line[:50]!r}")
                 break
             data_cr, digits, size_cr = size.groups()
             if not (data_cr and size_cr):
@@ -120,7 +122,7 @@ class Chunks:
             return
         self._payload.feed_eof()
         if trailers_end.end() < len(self._rest):
-            raise HttpProcessingError(message="bytes behind the last chunk")
+            raise HttpProcessingError(message="bytes after the last chunk")
         if self._has_bare_lf:  # others may see another end
             raise HttpProcessingError(message="bare line feeds between chunks")
 

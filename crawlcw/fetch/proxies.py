@@ -125,7 +125,7 @@ class ProxyPool:
         is_banned = best not in without and self.wait(best) <= 0
         detail = f"{host} has banned it" if is_banned else self.health(best).cause
         wait_s = max(0.0, self.wait(best, host))
-        raise ProxiesAwayError(f"no proxy can be used now: {detail}", wait=wait_s)
+        raise ProxiesAwayError(f"no proxy is usable now: {detail}", wait=wait_s)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
         """Return how many seconds a proxy must not be used for a host, or at all."""
@@ -141,7 +141,7 @@ class ProxyPool:
         duration_s = min(_FIRST_BAN * (1 << min(times, 10)), _LONGEST_BAN)
         remember(self._bans, (proxy, host), (now + duration_s, times + 1))
         logger.info(
-            "the proxy %s is banned by %s: left aside for %s",
+            "the proxy %s is banned at %s: crawlcw does not use it there for %s",
             proxy,
             printable(host),
             format_duration(timedelta(seconds=duration_s)),
@@ -179,7 +179,7 @@ class ProxyPool:
                 self._strike(other_proxy)
 
     def _strike(self, proxy: Proxy) -> None:
-        message = f"the proxy {proxy} fails where another one gets through"
+        message = f"the proxy {proxy} failed for a URL that another proxy could fetch"
         self.failed(proxy, message, tolerated=_TOLERATED)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
@@ -190,7 +190,7 @@ class ProxyPool:
         ):
             return
         logger.warning(
-            "a proxy rests for %s: %s",
+            "crawlcw does not use a proxy for %s: %s",
             format_duration(timedelta(seconds=round(breaker.ready_at - now))),
             printable(why),
             extra={"event": "proxy_failed", "proxy": str(proxy)},
@@ -219,7 +219,9 @@ class ProxyPool:
         if proxy is None:
             return None
         if error.reason is Reason.TIMEOUT_TOTAL and not self.health(proxy).has_worked:
-            self.failed(proxy, f"the proxy {proxy} got nothing through in time: {error.message}")
+            self.failed(
+                proxy, f"the proxy {proxy} has not forwarded any response in time: {error.message}"
+            )
             return 0.0
         if proxy not in self.proxies:
             return None

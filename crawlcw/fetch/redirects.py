@@ -137,7 +137,7 @@ class FollowRedirects:
         if cuts or not 200 <= response.status < 300:
             return
         if response.truncated in ("coding", "checksum"):
-            error = FetchError(Reason.PAYLOAD_TRUNCATED, "the body's content coding is cut off")
+            error = FetchError(Reason.PAYLOAD_TRUNCATED, "the compressed body is incomplete")
         else:
             max_body = settings.max_body if options.max_body is None else options.max_body
             message = f"the body is larger than max_body={max_body:,}"
@@ -209,7 +209,7 @@ def _target(response: Response) -> str:
     if not location.strip():
         raise FetchError(
             Reason.REDIRECT_INVALID,
-            f"status {response.status} without a location",
+            f"status {response.status} without a Location header",
             status=response.status,
         )
     try:
@@ -221,5 +221,5 @@ def _target(response: Response) -> str:
         raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
     # A link's user and password are dropped. But a redirect expects their use: refuse it.
     if "@" in location and urls.has_userinfo(response.url, location):
-        raise FetchError(Reason.REFUSED_CREDENTIALS, "the location has a user or a password")
+        raise FetchError(Reason.REFUSED_CREDENTIALS, "the redirect's URL has a user or a password")
     return target

@@ -220,7 +220,7 @@ class AiohttpDownloader:
                 )
                 if proxy is not None and connection.message.code == 407:
                     # Otherwise any site could make all proxies count as failed.
-                    message = f"HTTP 407, of the site or of the proxy {proxy}"
+                    message = f"HTTP 407, from the site or the proxy {proxy}"
                     raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
@@ -243,7 +243,7 @@ class AiohttpDownloader:
     ) -> bytes:
         """Return the bytes of a request; raises `ValueError` for a broken header."""
         if _TOKEN.fullmatch(method) is None:
-            raise ValueError(f"{method!r} is no method")
+            raise ValueError(f"{method!r} is not an HTTP method")
         value_by_name = {name.lower(): value for name, value in headers}
         pairs = [("Host", value_by_name.get("host", host))]
         pairs += [pair for pair in self._usual if pair[0].lower() not in value_by_name]
@@ -261,7 +261,7 @@ class AiohttpDownloader:
         if status == 101:
             raise FetchError(Reason.PROTOCOL, "the server switched to an unrequested protocol")
         if not 200 <= status <= 599:
-            raise FetchError(Reason.HTTP_STATUS, f"{status} is no status of HTTP", status=status)
+            raise FetchError(Reason.HTTP_STATUS, f"{status} is not an HTTP status", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         # The body of an error is read in any type, and so is a robots.txt.
         is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS

@@ -97,7 +97,7 @@ def _check_response(response: object, message: str) -> None:
             raise TypeError(f"the {name} of its Response is {type(value).__name__}")
     for name, value in response.headers.items():
         if not isinstance(value, str):
-            raise TypeError(f"the header {printable(name)} of its Response is no text")
+            raise TypeError(f"the header {printable(name)} of its Response is not text")
 
 
 def after_response(spider: Spider) -> Layer | None:
@@ -145,7 +145,9 @@ def _to_send(request: object, original: Request) -> Request:
         raise TypeError("call_next() takes the attempt and a Request")
     if request.url != original.url and urls.origin_of(request.url) != urls.origin_of(original.url):
         # Another host has other delays, another robots.txt and other secrets.
-        raise ValueError("it may change the URL at its own origin only: yield a Request elsewhere")
+        raise ValueError(
+            "it may change the URL only within its origin: yield a Request for another one"
+        )
     # Copied, because a hook may have assigned values of any type to it.
     outgoing = copied(request)
     outgoing.options = original.options  # those of the task: its timeout, its browser
@@ -167,8 +169,9 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
         raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
     if not all(callable(getattr(result, name, None)) for name in ("fetch", "close")):
         raise SpiderError(
-            f"the spider's downloader() returned {type(result).__name__}, which is no Downloader: "
-            "it needs `async def fetch(self, request, *, url)` and `async def close(self)`"
+            f"the spider's downloader() returned {type(result).__name__}, which is not a "
+            "Downloader: it needs `async def fetch(self, request, *, url)` and `async def "
+            "close(self)`"
         )
     downloader: Downloader = result
     return downloader
@@ -191,7 +194,7 @@ class AttemptView:
 
     def __setattr__(self, name: str, value: object) -> None:
         raise SpiderError(
-            f"attempt.{name} cannot be set: hand another request to call_next(attempt, request)"
+            f"attempt.{name} cannot be set: pass another request to call_next(attempt, request)"
         )
 
 
@@ -297,7 +300,9 @@ class OwnDownloader:
             _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
                 # Neither the scope nor robots.txt has admitted that URL.
-                raise ValueError("fetch() answered for another URL: it must not follow redirects")
+                raise ValueError(
+                    "fetch() returned the response of another URL: it must not follow redirects"
+                )
         except (FetchError, LedgerError):
             raise
         except TimeoutError as error:
@@ -315,12 +320,14 @@ class OwnDownloader:
             with anyio.move_on_after(self._grace.total_seconds()) as limit:
                 await self._own.close()
             if limit.cancelled_caught:
-                raise TimeoutError(f"not closed within the grace ({format_duration(self._grace)})")
+                raise TimeoutError(
+                    f"it did not close within the grace period ({format_duration(self._grace)})"
+                )
         except BaseException as error:  # the user's code may raise anything
             if cancellation.passes(error):
                 raise
             logger.warning(
-                "the spider's downloader raised when it was closed: %s",
+                "close() of the spider's downloader raised: %s",
                 printable(describe_error(error)),
                 extra={"event": "spider_error"},
             )

@@ -145,7 +145,9 @@ class PartialFile:
         if remaining > disk.free:
             # A file larger than the whole disk can never fit: its announced size must be wrong.
             number = errno.ENOSPC if remaining <= disk.total else errno.EFBIG
-            raise OSError(number, f"{remaining:,} bytes are to come, and {disk.free:,} are free")
+            raise OSError(
+                number, f"{remaining:,} bytes are missing, but only {disk.free:,} are free"
+            )
 
     def _sync(self) -> None:
         os.fsync(self._stream.fileno())

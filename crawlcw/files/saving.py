@@ -179,14 +179,16 @@ class FileTransfer:
         self._rest = self._rest_in(headers) if status == 206 and self._offset else None
         if status in (206, 416) and self._offset and self._rest is None:
             self._offset = 0
-            raise PartRefusedError(Reason.PROTOCOL, "a part came that cannot complete the file")
+            raise PartRefusedError(
+                Reason.PROTOCOL, "the server sent a part that does not complete the file"
+            )
         if not 200 <= status < 300:
             return False
         if status in _CONTENTLESS:
-            message = f"HTTP {status}: there is no file"
+            message = f"HTTP {status} has no file"
             raise FetchError(Reason.HTTP_STATUS, message, status=status)
         if status == 206 and self._rest is None:
-            raise FetchError(Reason.PROTOCOL, "a part of the file came that was not asked for")
+            raise FetchError(Reason.PROTOCOL, "the server sent an unrequested part of the file")
         total = None if coded else length
         if self._rest is not None:
             total = self._rest[1]
@@ -206,7 +208,7 @@ class FileTransfer:
         self._check_size(size)
         if self._rest is not None and size > self._rest[0] + 1:
             self._part.validator = None  # so that no later attempt resumes these bytes
-            message = f"more than the range up to byte {self._rest[0]:,} came"
+            message = f"the server sent more than the range up to byte {self._rest[0]:,}"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
@@ -226,7 +228,7 @@ class FileTransfer:
         await self._write()
         expected, size = self._part.total, self._part.size
         if expected is not None and size != expected:
-            message = f"{size:,} bytes of {expected:,} came"
+            message = f"{size:,} of {expected:,} bytes arrived"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if response.status == 206:
             # The file is complete, although this response was only a part of it.
@@ -333,9 +335,9 @@ class SaveFile:
         if attempt.accepts_file is not None and not attempt.accepts_file(response):
             return response
         if response.truncated in ("coding", "checksum"):
-            raise FetchError(Reason.PAYLOAD_TRUNCATED, "the content coding is cut off")
+            raise FetchError(Reason.PAYLOAD_TRUNCATED, "the compressed content is incomplete")
         if response.truncated:
-            raise FetchError(Reason.BODY_TOO_LARGE, "a part of the file has come, and no more")
+            raise FetchError(Reason.BODY_TOO_LARGE, "the server sent only a part of the file")
         async with self._files.transfer(attempt, request) as transfer:
             await transfer.begin(response.status, {}, length=response.size, coded=False)
             await transfer.take(response.body)

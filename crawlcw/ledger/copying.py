@@ -30,7 +30,7 @@ class Part(StrEnum):
 
 #: Note of a ledger that has only a part of the copy.
 UNFINISHED = "copying"
-HALF_COPIED = "The ledger has only a part of its copied tasks: copy it again with the same command."
+HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
 #: Documents in one read, because a host has a robots.txt, and a session may have thousands of
 #: cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
@@ -169,7 +169,7 @@ async def copy(
         if target_digest != written:
             raise LedgerError(
                 f"The copy is not the same as the original: {written.number} {part} were "
-                f"written, and {target_digest.number} were read back; begin it anew."
+                f"written, and {target_digest.number} were read back: start the copy again."
             )
     await target.notes.set_policy(await source.notes.policy())
     await target.notes.set_control(await source.notes.control())

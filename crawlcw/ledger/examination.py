@@ -59,9 +59,9 @@ class Violation:
     kind: Kind
     detail: str  #: may contain text of the ledger
     mend: Mapping[str, Any] | None = None
-    """The fields that mend it, None for absent; no field if another write does.
+    """The fields whose values repair it; None means that the field is removed.
 
-    None where no write would do so safely.
+    Empty if a different write repairs it; None if no write is safe.
     """
 
 
@@ -73,7 +73,7 @@ class Health:
     facts: Mapping[str, str] = field(default_factory=dict)  #: for display
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
-    """How far the store's clock is ahead of this machine's; None: it is this machine's."""
+    """How far the store's clock is ahead of this machine's; None: the store uses this clock."""
 
 
 class Inspection(ABC):

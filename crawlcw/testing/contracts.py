@@ -129,7 +129,7 @@ class DownloaderContract:
         """The limit also holds for decoded bodies: a few bytes may decode to many."""
         for url in (f"{origin}/large", f"{origin}/bomb"):
             response = await downloader.fetch(Request(url), url=url)
-            assert len(response.body) <= _LIMIT, "no more than max_body is kept"
+            assert len(response.body) <= _LIMIT, "the body is at most max_body"
             assert response.truncated, "`truncated` says why the body is not whole"
 
     @_test
@@ -143,7 +143,7 @@ class DownloaderContract:
                 await downloader.fetch(Request(url), url=url)
             except FetchError:
                 continue
-            raise AssertionError(f"{url} is no answer, and no FetchError was raised")
+            raise AssertionError(f"{url} has no valid response, but fetch() raised no FetchError")
 
     @_test
     async def test_a_cancellation_passes_through(self, downloader: Downloader, origin: str) -> None:
@@ -154,7 +154,7 @@ class DownloaderContract:
         fetch_task.cancel()
         with suppress(asyncio.CancelledError):
             await fetch_task
-        assert fetch_task.cancelled(), "the cancellation was caught"
+        assert fetch_task.cancelled(), "fetch() caught the cancellation"
         response = await downloader.fetch(Request(f"{origin}/page"), url=f"{origin}/page")
         assert response.body == _PAGE, "and the downloader still works"
 
@@ -272,7 +272,7 @@ class LayerContract:
             response = await _response_of(layer, url, below)
             if response is not None:
                 path = urls.parse(response.url).path
-                assert path == urls.parse(url).path, "the answer to another request"
+                assert path == urls.parse(url).path, "the response to another request"
 
         await asyncio.gather(*map(check_request, range(_MANY)))
 

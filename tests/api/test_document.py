@@ -180,7 +180,7 @@ def test_a_pseudo_element_gets_a_hint():
 
     for query in ("h1::text", "a::attr(href)"):
         for select in (response.css, response.css_first):
-            with pytest.raises(ValueError, match=r"parsel's, for response\.selector\.css\(\)"):
+            with pytest.raises(ValueError, match=r"work only in response\.selector\.css\(\)"):
                 select(query)
 
 

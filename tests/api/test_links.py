@@ -49,9 +49,9 @@ def test_what_is_followed(options: dict[str, object], found: list[str]):
 
 
 def test_a_broken_pattern_is_named():
-    with pytest.raises(ValueError, match=r"deny='\(' is no regular expression"):
+    with pytest.raises(ValueError, match=r"deny='\(' is not a regular expression"):
         followed(deny="(")
-    with pytest.raises(ValueError, match=r"restrict=.* goes with a CSS selector"):
+    with pytest.raises(ValueError, match=r"restrict=.* works only with a CSS selector"):
         list(Response(HOME, request=Request(HOME)).follow_all(["/1"], restrict="nav"))
 
 

@@ -68,30 +68,39 @@ def _generator(self: Spider) -> Any:
         ({"name": ""}, "Broken.name = '': a spider's name is a letter followed by"),
         ({"name": "my books"}, "Broken.name = 'my books'"),
         ({"name": "x" * 61}, "Broken.name"),
-        ({"start_urls": "http://a.example/"}, "Broken.start_urls is one text: make it a list"),
-        ({"start_urls": []}, "Broken.start_urls is empty, so nothing is in its scope: name its"),
+        ({"start_urls": "http://a.example/"}, "Broken.start_urls is a single text: write a list"),
+        (
+            {"start_urls": []},
+            "Broken.start_urls is empty, so the crawl would follow no link: write",
+        ),
         ({"start_urls": 7}, "Broken.start_urls"),
         ({"start_urls": (url for url in ["http://a.example/"])}, "Broken.start_urls"),
-        ({"start_urls": ["a.example"]}, "Broken.start_urls: 'a.example' is no URL to fetch"),
-        ({"start_urls": ["http://a.example/", 7]}, "Broken.start_urls: 7 is no URL to fetch"),
-        ({"allowed_hosts": "a.example"}, "Broken.allowed_hosts is one text: make it a list"),
-        ({"allowed_hosts": 7}, "Broken.allowed_hosts is 7: make it a list"),
+        (
+            {"start_urls": ["a.example"]},
+            "Broken.start_urls: 'a.example' is not a URL that crawlcw can fetch",
+        ),
+        (
+            {"start_urls": ["http://a.example/", 7]},
+            "Broken.start_urls: 7 is not a URL that crawlcw can fetch",
+        ),
+        ({"allowed_hosts": "a.example"}, "Broken.allowed_hosts is a single text: write a list"),
+        ({"allowed_hosts": 7}, "Broken.allowed_hosts is 7: write a list"),
         (
             {"allowed_hosts": ["http://a.example/"]},
-            "Broken.allowed_hosts: 'http://a.example/' is no host: write example.com for it and",
+            "Broken.allowed_hosts: 'http://a.example/' is not a host: write example.com for the",
         ),
-        ({"allowed_hosts": ["a.example", "*.a.example"]}, "'*.a.example' is no host"),
-        ({"allowed_hosts": [""]}, "'' is no host"),
+        ({"allowed_hosts": ["a.example", "*.a.example"]}, "'*.a.example' is not a host"),
+        ({"allowed_hosts": [""]}, "'' is not a host"),
         ({"allowed_hosts": ["a.example:443"]}, "'a.example:443': leave out the port"),
         ({"settings": {"concurrency": 5}}, "Broken.settings must be a crawlcw.Settings(...)"),
-        ({"limits": None}, "Broken.limits is None: make it a dict of hosts and Limit(...)"),
+        ({"limits": None}, "Broken.limits is None: write a dict of hosts and Limit(...)"),
         (
             {"limits": {"http://a.example/": Limit()}},
             "Broken.limits['http://a.example/'] is neither",
         ),
         (
             {"limits": {"a.example": {"delay": 1}}},
-            "Broken.limits['a.example'] is {'delay': 1}: make",
+            "Broken.limits['a.example'] is {'delay': 1}: write",
         ),
         (
             {"limits": {"a.example:80": Limit()}},
@@ -113,7 +122,7 @@ def test_a_spider_that_says_nothing_of_where_it_begins_is_told_of_its_ways():
         name = "nowhere"
 
     with pytest.raises(
-        SpiderError, match=r"has neither .*, or start_urls = \[\] where `crawlcw add"
+        SpiderError, match=r"has neither .*, or write start_urls = \[\] if `crawlcw add"
     ):
         check(Nowhere())
 
@@ -130,7 +139,7 @@ def test_arguments_become_attributes():
     "key", ["name", "parse", "start", "settings", "limits", "__class__", "a-b", "", "1"]
 )
 def test_arguments_cannot_replace_what_a_spider_is_made_of(key: str):
-    with pytest.raises(SpiderError, match="cannot be set: the name is taken or not one of Python"):
+    with pytest.raises(SpiderError, match="cannot be set: the name is in use or not a Python name"):
         Books(**{key: "x"})
 
 

@@ -191,4 +191,4 @@ def test_what_is_no_xml_is_a_failure_of_its_own(text: str):
 def test_a_page_instead_of_a_list_is_named():
     _, error = read_until_it_fails("<!DOCTYPE html><html><head></head></html>")
 
-    assert error.message == "it is no list, but <html>"
+    assert error.message == "it is <html>, not a list"

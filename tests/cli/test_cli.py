@@ -370,7 +370,7 @@ MISTAKES = [
     (["run", "pages", "-s", "lease=soon"], 2, "setting lease: 'soon' is not a duration"),
     (["run", "pages", "-s", "lease"], 2, "-s takes NAME=VALUE, not 'lease'"),
     (["run", "pages", "-a", "colour=red"], 2, "unexpected keyword argument 'colour'"),
-    (["run", "pages", "-a", "start_url=gopher://x/"], 2, "is no URL to fetch"),
+    (["run", "pages", "-a", "start_url=gopher://x/"], 2, "is not a URL that crawlcw can fetch"),
     (["run", "pages", "--concurrency", "0"], 2, "Invalid value for '--concurrency'"),
     (["run", "pages", "--claim", "some"], 2, "'some' is not one of 'each', 'batch'"),
     (["run", "pages", "-o", "no/such/folder.jsonl"], 2, "cannot write no/such/folder.jsonl"),
@@ -461,7 +461,7 @@ def test_a_password_that_is_wrong(mongodb_uri: str, database_name: str):
     run = crawlcw("run", "pages", "--ledger", url)
 
     assert run.returncode == 78
-    assert run.stderr.startswith("crawlcw: MongoDB refuses access: Authentication failed")
+    assert run.stderr.startswith("crawlcw: MongoDB denies access: Authentication failed")
     assert "s3cret" not in run.stderr
 
 

@@ -89,7 +89,7 @@ def test_a_setting_whose_value_is_the_default_here_needs_nothing():
     source = QUOTES.replace('"SOMETHING_ELSE": 2', '"HTTPCACHE_ENABLED": False')
 
     assert checked(source)[8] == [
-        "HTTPCACHE_ENABLED -> nothing: False is what crawlcw does (guide settings)"
+        "HTTPCACHE_ENABLED -> nothing: False is the default here (guide settings)"
     ]
 
 
@@ -103,9 +103,9 @@ def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
         5: ["allowed_domains -> allowed_hosts (guide spiders)"],
         6: ["custom_settings -> settings = Settings(...) (guide settings)"],
         7: ["DOWNLOAD_DELAY -> delay= (guide settings)"],
-        8: ["SOMETHING_ELSE -> nothing: `crawlcw settings` lists what there is (guide settings)"],
+        8: ["SOMETHING_ELSE -> nothing: `crawlcw settings` lists all settings (guide settings)"],
         11: [f'start_requests -> {start} (guide spiders, "Start requests")'],
-        12: [f"dont_filter=True: the same; allowed_hosts hold for it all the same {asked}"],
+        12: [f"dont_filter=True, but allowed_hosts still apply to the request {asked}"],
         13: [
             f"Request(meta=...) -> context= {asked}",
             f"Request(meta=...): 'proxy' -> Request(proxy=) {asked}",
@@ -115,12 +115,12 @@ def test_a_scrapy_spider_is_told_each_place_with_the_word_and_the_section():
             f"follow(cb_kwargs=...) -> context= {asked}",
         ],
         26: [
-            ("def parse_next(): a callback is given the response alone -> response.context['n'] "
+            ("def parse_next(): a callback gets only the response -> response.context['n'] "
             f"{asked}")
         ],
         27: ["self.crawler.stats -> self.state.add(key, n) (guide state)"],
         28: [
-            ("self.state: durable with the page that changes it -> self.state.add(key, n) for "
+            ("self.state, which the ledger records with each page -> self.state.add(key, n) for "
             "counters (guide state)")
         ],
         29: ["self.log -> self.logger.info (guide spiders)"],
@@ -335,12 +335,12 @@ def test_a_port_that_runs_has_no_finding(shape: str):
         ("x = response.follow_all(css='a')", "follow_all(css=...) -> response.follow_all('a')"),
         ("x = response.follow('/', self.nothing)", "Port has no callback 'nothing'"),
         ("x = response.follow('/', callback='nothing')", "Port has no callback 'nothing'"),
-        ("self.number += 1", "self.number is changed in parse(), and a crash loses it -> "),
-        ("self.seen.add(response.url)", "self.seen is changed in parse(), and a crash loses it"),
-        ("self.data[response.url] = 1", "self.data is changed in parse(), and a crash loses it"),
-        ("self.shared.append(1)", "self.shared is changed in parse(), and a crash loses it"),
-        ("self.last, self.n = response.url, 1", "self.last is changed in parse(), and a crash"),
-        ("self.count()", "self.counted is changed in count(), and a crash loses it"),
+        ("self.number += 1", "parse() changes self.number, and a crash loses the change -> "),
+        ("self.seen.add(response.url)", "parse() changes self.seen, and a crash loses the change"),
+        ("self.data[response.url] = 1", "parse() changes self.data, and a crash loses the change"),
+        ("self.shared.append(1)", "parse() changes self.shared, and a crash loses the change"),
+        ("self.last, self.n = response.url, 1", "parse() changes self.last, and a crash"),
+        ("self.count()", "count() changes self.counted, and a crash loses the change"),
     ],
 )  # fmt: skip
 def test_a_port_is_told_what_fails_or_is_lost(statement: str, message: str):
@@ -438,7 +438,7 @@ class Port(Spider):
     assert [each.partition(" -> ")[0] for each in found] == [
         "     6  import of scrapy.shell.inspect_response",
         "     7  inspect_response",
-        "     -  Port.start_urls is one text: make it a list",
+        "     -  Port.start_urls is a single text: write a list",
     ]
 
 

@@ -253,7 +253,7 @@ def test_arguments_reach_the_constructor():
             [],
             "books.py, line 10: ValueError: invalid literal",
         ),
-        ("    start_urls = 'http://example.com/'\n", [], "start_urls is one text"),
+        ("    start_urls = 'http://example.com/'\n", [], "start_urls is a single text"),
     ],
 )
 def test_a_spider_that_cannot_be_made_says_why(body, arguments, said):

@@ -48,7 +48,7 @@ def test_the_first_run_alone_warns_in_one_line_of_state_that_a_crash_loses(
     assert first.returncode == second.returncode == 0
     said = first.stderr.removesuffix("\n").partition(" WARNING ")[2]
     assert said == (
-        "spiders/counting.py:13: self.n is changed in parse(), and a crash loses it: keep "
+        "spiders/counting.py:13: parse() changes self.n, and a crash loses the change: keep "
         "it in self.state; 1 more by `crawlcw check spiders/counting.py`"
     )
     assert second.stderr == ""

@@ -265,4 +265,4 @@ def test_what_changes_a_ledger_that_is_read_only_says_why_it_cannot(
     done = unchanged_by(line, read_only_ledger, crawlcw)
 
     assert done.returncode == 78, done.stderr
-    assert "is read-only: what only looks can read it, and what changes it needs" in done.stderr
+    assert "is read-only: to change it, give this user write access" in done.stderr

@@ -228,7 +228,7 @@ async def test_a_callback_that_awaits_for_too_long_is_told_with_its_line():
 
 async def test_a_page_that_would_hang_the_parser_is_not_the_spiders_fault():
     def parse() -> None:
-        raise ParseRefusedError("over 2000 tags inside one another")
+        raise ParseRefusedError("more than 2000 tags inside one another")
 
     result = await failed(parse)
 

@@ -1605,7 +1605,7 @@ async def test_what_the_spiders_own_code_raises_ends_the_crawl_with_one_clear_er
 
 async def test_a_spider_that_cannot_run_is_refused_before_anything_is_done(tmp_path: Path):
     url = f"sqlite:///{tmp_path}/ledger.db"
-    with pytest.raises(SpiderError, match="start_urls is one text"):
+    with pytest.raises(SpiderError, match="start_urls is a single text"):
         await run_spider(Books(start_urls=HOME), ledger=url, downloader=Web({}))
 
     assert list(tmp_path.iterdir()) == []

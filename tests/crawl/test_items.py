@@ -175,7 +175,7 @@ def test_a_callback_that_is_called_item_is_refused_before_the_crawl():
     def item(self: Spider, response: Response) -> Any:
         yield {}
 
-    with pytest.raises(SpiderError, match="a callback needs another name"):
+    with pytest.raises(SpiderError, match="give a callback another name"):
         check(spider_with(item))
 
 

@@ -174,8 +174,8 @@ async def test_the_time_of_a_layer_is_not_the_pages(tmp_path: Path):
         ({"status": "200"}, "TypeError: the status of its Response is str"),
         ({"body": "text"}, "TypeError: the body of its Response is str"),
         ({"elapsed": 5}, "TypeError: the elapsed of its Response is int"),
-        ({"headers": {"ETag": 5}}, "TypeError: the header etag of its Response is no text"),
-        ("request", "SpiderError: attempt.request cannot be set: hand another request to"),
+        ({"headers": {"ETag": 5}}, "TypeError: the header etag of its Response is not text"),
+        ("request", "SpiderError: attempt.request cannot be set: pass another request to"),
         ("deadline", "AttributeError: an attempt has request, purpose, session and proxy, but no"),
     ],
 )
@@ -333,9 +333,9 @@ async def test_a_layer_that_cannot_be_had_is_named(name: str, said: str, tmp_pat
     ("layers", "said"),
     [
         ([Seen], "Seen is a class: write Seen"),
-        ([object()], "object is no layer"),
+        ([object()], "object is not a layer"),
         ([lambda attempt, request, call_next: None], "is not `async`"),
-        ("text", "make it a list"),
+        ("text", "write a list"),
     ],
 )
 def test_what_is_no_layer_is_named(layers: Any, said: str):
@@ -402,7 +402,7 @@ async def test_the_browser_is_loaded_for_the_first_page_that_is_rendered(
     web = ReplayDownloader({HOME: "page"})
 
     report = await crawled(crawler(), web, tmp_path)
-    with pytest.raises(UsageError, match=r"install `pip install 'crawlcw\[browser\]'`"):
+    with pytest.raises(UsageError, match=r"run `pip install 'crawlcw\[browser\]'`"):
         await crawled(crawler(name="rendered"), web, tmp_path, browser=True)
 
     assert report.items == 1

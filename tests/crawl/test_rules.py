@@ -130,7 +130,7 @@ def test_rules_are_checked_before_the_crawl(rules: Any, told: str):
         ({"meta": {"a": 1}}, "Rule(meta=...) means nothing here: write context="),
         ({"priorty": 1}, "Rule has no argument priorty=: did you mean priority=?"),
         ({"priority": 1000}, "Rule(priority=1000) must be a whole number, -100 to 100"),
-        ({"css": re.compile("a")}, "Rule(Pattern(...)) takes a CSS selector of the links"),
+        ({"css": re.compile("a")}, "Rule(Pattern(...)) takes a CSS selector for links"),
     ],
 )
 def test_a_mistake_in_a_rule_names_the_rule(arguments: Any, told: str):

@@ -291,11 +291,14 @@ async def test_the_links_of_a_list_of_urls_are_not_bounded_and_written_in_slices
     ("attributes", "message"),
     [
         ({"sitemap_urls": ()}, "has neither sitemap_urls nor start_urls"),
-        ({"sitemap_urls": "https://a.example/"}, "sitemap_urls is one text"),
-        ({"sitemap_urls": ["mailto:x"]}, "sitemap_urls: 'mailto:x' is no URL to fetch"),
+        ({"sitemap_urls": "https://a.example/"}, "sitemap_urls is a single text"),
+        (
+            {"sitemap_urls": ["mailto:x"]},
+            "sitemap_urls: 'mailto:x' is not a URL that crawlcw can fetch",
+        ),
         ({"sitemap_rules": [("(", "parse")]}, r"sitemap_rules: '\(': "),
         ({"sitemap_rules": [("", "parse_none")]}, "has no callback 'parse_none'"),
-        ({"sitemap_rules": ["parse"]}, "each is a regular expression and a callback"),
+        ({"sitemap_rules": ["parse"]}, "write pairs of a regular expression and a callback"),
         ({"sitemap_follow": ["("]}, r"sitemap_follow: '\(': "),
     ],
 )

@@ -51,7 +51,7 @@ async def test_who_joins_takes_back_what_a_dead_process_held(
 async def test_no_worker_joins_a_ledger_that_is_half_of_a_copy(ledger: SqliteLedger):
     await ledger.notes.set_state({UNFINISHED: True})
 
-    with pytest.raises(LedgerConfigurationError, match="copy it again with the same command"):
+    with pytest.raises(LedgerConfigurationError, match="run the same copy command again"):
         await session_on(ledger).join()
 
     assert await names(ledger) == []

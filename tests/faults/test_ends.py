@@ -106,7 +106,7 @@ LEFT = {
     "executor": ", Pages.work (spider.py:",
     "task": "hang (spider.py:",
     "closed": "cancelled closed(), because it did not end within the grace period",
-    "close": "downloader raised when it was closed: TimeoutError",
+    "close": "of the spider's downloader raised: TimeoutError",
 }
 
 

@@ -75,7 +75,7 @@ async def test_a_field_that_no_item_has_is_named(
 
     await exported(ledger, "-:csv", wanted=Wanted(fields=["n", "evn"]))
 
-    assert caplog.messages == ["no exported item has a field 'evn': did you mean even?"]
+    assert caplog.messages == ["no exported item has the field 'evn': did you mean even?"]
 
 
 async def test_fields_and_meta_are_chosen(ledger: Ledger, clock: FakeClock):

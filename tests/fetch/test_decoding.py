@@ -111,7 +111,7 @@ def test_a_stream_without_its_end_is_noticed(
         decoder = BodyDecoder([coding], limit=limit)
         found = [b"".join(decoder.pieces(piece)) for piece in split(kept, places)]
         assert body.startswith(b"".join(found))
-        assert decoder.missing == f"the {coding} stream is cut off"
+        assert decoder.missing == f"the {coding} stream is incomplete"
 
 
 @given(body=bodies, cut=st.integers(1, 19), level=st.sampled_from([0, 1, 6, 9]))

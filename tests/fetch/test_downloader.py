@@ -262,7 +262,7 @@ async def test_a_refused_type_has_the_status_of_its_answer(
         await get(downloader, server.url("/video"))
 
     assert (caught.value.reason, caught.value.status) == (Reason.CONTENT_TYPE, 200)
-    assert caught.value.message == "video/mp4 is not read, see `accept_types`"
+    assert caught.value.message == "video/mp4 is not text: add it to `accept_types` to read it"
 
 
 _TYPES = {"picture": "image/png", "archive": "application/zip", "film": "video/mp4"}

@@ -56,7 +56,7 @@ def test_a_pool_may_be_empty(none: Any, clock: Clock):
 
 
 def test_a_setting_that_lists_no_proxies_is_refused():
-    with pytest.raises(SettingsError, match="no list of URLs"):
+    with pytest.raises(SettingsError, match="neither a list of URLs"):
         Settings(proxies=8080)  # type: ignore[arg-type]  # the test of the type
 
 
@@ -84,7 +84,7 @@ def test_where_all_rest_it_is_told_how_long_and_why(clock: Clock):
     clock.now += 4
     pool.failed(B, DOWN)
 
-    with pytest.raises(ProxiesAwayError, match="no proxy can be used now: it cannot") as caught:
+    with pytest.raises(ProxiesAwayError, match="no proxy is usable now: it cannot") as caught:
         pool.choose(PAGE)
 
     assert caught.value.wait == 6
@@ -134,7 +134,7 @@ def test_a_page_that_takes_too_long_is_the_fault_of_a_proxy_that_has_got_nothing
     late = failure(A, Reason.TIMEOUT_TOTAL)
 
     assert pool.another_in(late, PAGE, is_fixed=False) == 0
-    assert pool.away() == (10, "the proxy http://a:80 got nothing through in time: no")
+    assert pool.away() == (10, "the proxy http://a:80 has not forwarded any response in time: no")
     clock.now += 10
     pool.answered(A, answer(through=A))
     assert pool.another_in(late, PAGE, is_fixed=False) is None

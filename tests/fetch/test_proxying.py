@@ -267,11 +267,11 @@ NO_LOGIN = aiohttp.ClientHttpProxyError(ASKED, (), status=407)
             0,
         ),
         (HTTP, 0, _untrusted(), "cannot be reached: the certificate is not trusted: expired$", 0),
-        (HTTP, 0, NO_LOGIN, r"asks for a user and a password \(HTTP 407\)", 0),
-        ("http://ann:x@127.0.0.1:1", 0, NO_LOGIN, r"refuses its password \(HTTP 407\)", 0),
-        (HTTP, 1, TimeoutError(), "takes connections and does not answer", 1),
-        (SOCKS, 1, TimeoutError(), "takes connections and does not answer", 0),
-        (SOCKS, 2, TimeoutError(), "takes connections and does not answer", 1),
+        (HTTP, 0, NO_LOGIN, r"needs a user and a password \(HTTP 407\)", 0),
+        ("http://ann:x@127.0.0.1:1", 0, NO_LOGIN, r"rejects its password \(HTTP 407\)", 0),
+        (HTTP, 1, TimeoutError(), "accepts connections but does not respond", 1),
+        (SOCKS, 1, TimeoutError(), "accepts connections but does not respond", 0),
+        (SOCKS, 2, TimeoutError(), "accepts connections but does not respond", 1),
     ],
 )
 def test_a_failure_of_a_proxy_says_if_it_may_be_the_sites(
@@ -326,7 +326,7 @@ async def test_a_proxy_that_is_down_is_passed_over_and_rests(
                     assert (await get(downloader, f"{site.url}/p/0")).status == 200
 
     assert site.exits == {"127.0.0.3": 4}
-    rests = [each for each in caplog.messages if "rests for" in each]
+    rests = [each for each in caplog.messages if "does not use a proxy for" in each]
     assert len(rests) == 1
     assert "http://***@127.0.0.2" in rests[0]
     assert "s3cret" not in caplog.text

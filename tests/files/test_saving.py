@@ -480,7 +480,7 @@ async def test_a_disk_without_room_is_one_reason_and_is_not_filled(
         await saved(site, tmp_path)
 
     assert caught.value.reason is Reason.FILES_UNWRITABLE
-    said = f"{FILM.size:,} bytes are to come, and {FILM.size - 1:,} are free"
+    said = f"{FILM.size:,} bytes are missing, but only {FILM.size - 1:,} are free"
     assert caught.value.message == f"cannot save to {tmp_path}: {said}"
     assert names(tmp_path) == []
 

@@ -71,7 +71,7 @@ async def test_an_older_file_is_taken_from_other_users_and_the_log_tells(
 
     assert modes == {0o600}
     told = [record.getMessage() for record in caplog.records]
-    assert told == [f"every user could read the ledger {path} (mode 644): now only its own can"]
+    assert told == [f"every user could read the ledger {path} (mode 644): now only its owner can"]
 
 
 @pytest.mark.parametrize(

@@ -210,5 +210,5 @@ async def test_a_copy_that_is_not_whole_is_told_and_is_not_worked_on(opened: Ope
     session: WorkerSession = WorkerSession(
         target, lease_length=lambda: timedelta(minutes=1), give_up=timedelta(seconds=1)
     )
-    with pytest.raises(LedgerConfigurationError, match="copy it again with the same command"):
+    with pytest.raises(LedgerConfigurationError, match="run the same copy command again"):
         await session.join()

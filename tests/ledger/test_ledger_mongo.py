@@ -83,7 +83,7 @@ async def test_an_unknown_name_is_an_error_of_its_own_and_makes_nothing(
     with pymongo.MongoClient(mongodb_uri) as client:
         before = set(client[database_name].list_collection_names())
 
-        with pytest.raises(UnknownNameError, match="nothing is recorded of 'boks'"):
+        with pytest.raises(UnknownNameError, match="nothing is recorded for 'boks'"):
             await MongoLedger.open(url, "boks", kind=kind, create=False)
 
         assert set(client[database_name].list_collection_names()) == before

@@ -532,7 +532,7 @@ async def test_rights_to_read_suffice_to_look_and_not_to_crawl(server: postgres.
     new = invoke("doctor", "new", "--ready", "--ledger", reader)
     assert (refused.returncode, ready.returncode, new.returncode) == (78, 78, 78)
     assert ready.stderr == "crawlcw: the user may not write to the tables\n"
-    assert new.stderr == "crawlcw: the user may not make tables in the database\n"
+    assert new.stderr == "crawlcw: the user may not create tables in the database\n"
     assert invoke("doctor", "read", "--ready", "--ledger", writer).returncode == 0
     with pytest.raises(LedgerConfigurationError, match=r"permission denied .* needs CREATE on"):
         await PostgresLedger.open(reader, "new")

@@ -191,7 +191,7 @@ async def test_a_folder_is_refused(tmp_path: Path):
 async def test_a_folder_that_cannot_be_made_is_refused(path: Path):
     path.write_text("")
 
-    with pytest.raises(LedgerConfigurationError, match="The folder of the ledger"):
+    with pytest.raises(LedgerConfigurationError, match="Cannot create the folder of the ledger"):
         await SqliteLedger.open(path / "ledger.db", "books")
 
 

@@ -193,7 +193,7 @@ def test_who_may_only_read_can_look_and_change_nothing(
         assert err.count("\n") == 1
         assert err.startswith("crawlcw: the MongoDB user ")
         assert "update" in err
-        assert "`crawlcw guide deploying` has the roles" in err
+        assert "`crawlcw guide deploying` lists the roles" in err
         assert PASSWORD not in err
 
     assert server.everything() == before
@@ -215,9 +215,9 @@ def test_a_crawl_of_a_user_who_may_only_read_says_what_is_missing(
 
     assert (ended.returncode, ended.stdout) == (78, "")
     assert ended.stderr == (
-        "crawlcw: the MongoDB user may not do this in the database crawl, and has to: "
-        "createCollection, createIndex, insert, remove, update (`crawlcw guide deploying` has the "
-        "roles)\n"
+        "crawlcw: the MongoDB user lacks these privileges in the database crawl: "
+        "createCollection, createIndex, insert, remove, update (`crawlcw guide deploying` lists "
+        "the roles)\n"
     )
     assert server.everything() == before
 
@@ -283,7 +283,7 @@ def test_who_may_not_see_a_collection_is_told_which(server: GuardedServer, crawl
     assert (code, out) == (78, "")
     assert err == (
         "crawlcw: the MongoDB user lacks the privilege find on crawl.teas.workers (`crawlcw "
-        "guide deploying` has the roles)\n"
+        "guide deploying` lists the roles)\n"
     )
 
 
@@ -344,9 +344,9 @@ async def refused(url: str) -> str:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("w=1&authSorce=admin", "URL will not do: Unknown option authSorce. Did you mean"),
+        ("w=1&authSorce=admin", "URL is invalid: Unknown option authSorce. Did you mean"),
         # An `&` in a password begins another option.
-        (f"tlsCertificateKeyFilePassword=my&{PASSWORD}=", "URL will not do: Unknown option."),
+        (f"tlsCertificateKeyFilePassword=my&{PASSWORD}=", "URL is invalid: Unknown option."),
     ],
 )
 async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
@@ -358,22 +358,22 @@ async def test_an_option_that_is_misspelt_is_named(options: str, said: str):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"password": "wr0ng"}, "MongoDB refuses access: Authentication failed"),
-        ({"authSource": "admin"}, "MongoDB refuses access: Authentication failed"),
+        ({"password": "wr0ng"}, "MongoDB denies access: Authentication failed"),
+        ({"authSource": "admin"}, "MongoDB denies access: Authentication failed"),
         ({"replicaSet": "other"}, "belongs to a replica set named 'other' (replicaSet)"),
         (
             {"replicaSet": "other", "directConnection": "false"},
             "belongs to a replica set named 'other' (replicaSet)",
         ),
-        ({"tlsCAFile": "/nope"}, "names for TLS will not do: "),
-        ({"tlsCAFile": "/etc"}, "names for TLS will not do: "),
-        ({"tlsCAFile": __file__}, "names for TLS will not do: "),
-        ({"tlsCertificateKeyFile": "/nope"}, "names for TLS will not do: "),
+        ({"tlsCAFile": "/nope"}, "is not usable: "),
+        ({"tlsCAFile": "/etc"}, "is not usable: "),
+        ({"tlsCAFile": __file__}, "is not usable: "),
+        ({"tlsCertificateKeyFile": "/nope"}, "is not usable: "),
         ({"tlsCertificateKeyFile": __file__}, "MongoDB: Private key doesn't match certificate"),
-        ({"tls": "maybe"}, "URL will not do: The value of tls must be 'true' or 'false'"),
+        ({"tls": "maybe"}, "URL is invalid: The value of tls must be 'true' or 'false'"),
         ({"tls": "false"}, "MongoDB: TLS has not been enabled but"),
-        ({"timeoutMS": "soon"}, "URL will not do: timeoutms must be an integer or float"),
-        ({"authMechanism": "NOPE"}, "URL will not do: authmechanism must be in"),
+        ({"timeoutMS": "soon"}, "URL is invalid: timeoutms must be an integer or float"),
+        ({"authMechanism": "NOPE"}, "URL is invalid: authmechanism must be in"),
     ],
     ids=lambda value: str(value).replace(__file__, "this file"),
 )
@@ -393,18 +393,18 @@ async def test_how_a_server_is_spoken_to_is_found_out(
     plain = mongodb_uri.partition("//")[2].partition("/")[0]
 
     assert await refused(f"mongodb://{user}@{server.address}/crawl?{at_once}") == (
-        f"MongoDB: {server.address} speaks TLS only: add tls=true to the URL"
+        f"MongoDB: {server.address} accepts only TLS: add tls=true to the URL"
     )
     untrusted = f"mongodb://{user}@{server.address}/crawl?{at_once}&tls=true"
     assert (await refused(untrusted)).startswith(
         f"MongoDB: the certificate of {server.address} is not trusted (self-signed certificate"
     )
     assert await refused(f"mongodb://{user}@{plain}/crawl?{at_once}&tls=true") == (
-        f"MongoDB: {plain} speaks no TLS, and the URL asks for it (tls=true)"
+        f"MongoDB: {plain} does not use TLS, but the URL has tls=true: remove it"
     )
     nobody = f"mongodb://{server.address}/crawl?{server.url(None).partition('?')[2]}"
     assert await refused(nobody) == (
-        "MongoDB asks for a user: write mongodb://user:password@host/database"
+        "MongoDB needs a user: write mongodb://user:password@host/database"
     )
 
 

@@ -123,7 +123,7 @@ async def test_a_server_that_hangs_or_is_away_costs_a_bounded_time(
 
 @pytest.mark.parametrize("value", ["ftp://a.example/", "a.example", "https://", 7])
 def test_a_webhook_is_a_url_and_is_not_repeated(value: Any):
-    with pytest.raises(SettingsError, match="it is no URL to post to") as raised:
+    with pytest.raises(SettingsError, match="it is not the URL of a server") as raised:
         Settings(webhook=value)
 
     assert "a.example" not in str(raised.value)

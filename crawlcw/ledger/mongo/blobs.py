@@ -188,7 +188,7 @@ class Blobs:
         try:
             content = bson.encode({"value": escaped})
         except UNENCODABLE as error:
-            raise LedgerError(f"the value cannot be stored: {error}") from error
+            raise LedgerError(f"MongoDB cannot store the value: {error}") from error
         blob = BlobRef(id=identity, size=len(content))
         with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
             await self._store.bucket().upload_from_stream_with_id(

@@ -49,16 +49,16 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except PyMongoError as error:
         message = f"MongoDB: {_without_secrets(sentence(error), url)}"
     except (ValueError, UserWarning) as error:
-        message = f"the ledger's URL will not do: {_without_secrets(_named(error, url), url)}"
+        message = f"the ledger's URL is invalid: {_without_secrets(_named(error, url), url)}"
     except OSError as error:
         # Errors of TLS are among these: a file that is not a certificate, or not a key.
-        message = f"a file that the ledger's URL names for TLS will not do: {_reason(error)}"
+        message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
     except Exception as error:
         # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors have no other base
         # class.
         if type(error).__module__ != "OpenSSL.SSL":
             raise
-        message = f"a file that the ledger's URL names for TLS will not do: {error}"
+        message = f"a TLS file in the ledger's URL is not usable: {error}"
     raise LedgerConfigurationError(message)
 
 

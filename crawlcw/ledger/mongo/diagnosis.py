@@ -27,7 +27,7 @@ WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
 }
-_ROLES = "`crawlcw guide deploying` has the roles"
+_ROLES = "`crawlcw guide deploying` lists the roles"
 _REFUSED = re.compile(r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?")
 #: Privileges for commands that have another name.
 _OF_COMMANDS = {
@@ -66,16 +66,16 @@ async def _wrong_with(address: tuple[str, int | None], message: str, url: str) -
     server = f"{host}:{port}"
     if distrust := _DISTRUST.search(message):
         return (
-            f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): name the "
-            "file of its authority by tlsCAFile"
+            f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): "
+            "set tlsCAFile to the file of its authority"
         )
     if _REFUSAL.search(message):
         return None
     if uses_tls(url):
         if not await _speaks_tls(host, port) and await _speaks_plainly(host, port):
-            return f"{server} speaks no TLS, and the URL asks for it (tls=true)"
+            return f"{server} does not use TLS, but the URL has tls=true: remove it"
     elif await _speaks_tls(host, port):
-        return f"{server} speaks TLS only: add tls=true to the URL"
+        return f"{server} accepts only TLS: add tls=true to the URL"
     return None
 
 
@@ -153,10 +153,8 @@ def _allowed(privileges: Iterable[Mapping[str, Any]], database: str, collection:
 
 def lacking_sentence(actions: Iterable[str], database: str) -> str:
     """Return the message for a user who lacks privileges."""
-    return (
-        f"the MongoDB user may not do this in the database {database}, and has to: "
-        f"{', '.join(actions)} ({_ROLES})"
-    )
+    lacking = f"the MongoDB user lacks these privileges in the database {database}"
+    return f"{lacking}: {', '.join(actions)} ({_ROLES})"
 
 
 def refused_sentence(error: OperationFailure) -> str:
@@ -168,10 +166,10 @@ def refused_sentence(error: OperationFailure) -> str:
         namespace = f"{database}.{collection}" if collection else database
         return f"the MongoDB user lacks the privilege {action} on {namespace} ({_ROLES})"
     if "requires authentication" in message:
-        return "MongoDB asks for a user: write mongodb://user:password@host/database"
+        return "MongoDB needs a user: write mongodb://user:password@host/database"
     # The rest is the command, with the documents that it would have written.
     message = message.partition("{")[0].rstrip(" .:")[:200]
     return (
-        f"MongoDB refuses access: {message}: check the user, the password and authSource in the "
+        f"MongoDB denies access: {message}: check the user, the password and authSource in the "
         "ledger's URL"
     )

@@ -191,7 +191,8 @@ class Schema:
         if version < OLDEST_SERVER:
             oldest_version = ".".join(map(str, OLDEST_SERVER))
             raise LedgerConfigurationError(
-                f"the server is MongoDB {info['version']}, and {oldest_version} or later is needed"
+                f"the server is MongoDB {info['version']}, but crawlcw needs {oldest_version} or "
+                "later"
             )
 
 
@@ -216,8 +217,8 @@ def _model(name: str, design: Index) -> pymongo.IndexModel:
 
 def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
     return LedgerConfigurationError(
-        f"index {name} of collection {collection} is not as crawlcw makes it: "
-        f"drop it (db[{collection!r}].dropIndex({name!r})) and start again"
+        f"index {name} of collection {collection} differs from the one that crawlcw creates: drop "
+        f"it (db[{collection!r}].dropIndex({name!r})) and start again"
     )
 
 
@@ -313,7 +314,9 @@ def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
     if hello.get("msg") == "isdbgrid":
         return "sharded cluster", []
     if "setName" not in hello:
-        return "standalone", [Violation(kind=Kind.STANDALONE, detail="one mongod, no replica set")]
+        return "standalone", [
+            Violation(kind=Kind.STANDALONE, detail="one mongod without a replica set")
+        ]
     members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
     number = "1 member" if members == 1 else f"{members} members"
     return f"replica set {hello['setName']} of {number}", []

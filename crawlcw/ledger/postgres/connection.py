@@ -271,7 +271,7 @@ class Database:
         if encoding != "UTF8":
             return (
                 f"the encoding of the database is {encoding}, which lacks characters of pages: "
-                "create another database with createdb -T template0 -E UTF8, and name that"
+                "create another database with createdb -T template0 -E UTF8, and use that one"
             )
         if self._db.info.parameter_status("default_transaction_read_only") == "on":
             return (

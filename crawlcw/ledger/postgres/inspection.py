@@ -57,12 +57,12 @@ class Inspection(examination.Inspection):
 
 def _write_refusal(db: Database, tables: Tables) -> str | None:
     if db.execute("SELECT pg_is_in_recovery()").fetchone()[0]:
-        return "the server is a standby, which takes no writes"
+        return "the server is a standby, which accepts no writes"
     if (refusal := db.refusal()) is not None:
         return refusal
     if "tasks" in tables.missing(db):
         cursor = db.execute("SELECT has_database_privilege(current_database(), 'CREATE')")
-        return None if cursor.fetchone()[0] else "the user may not make tables in the database"
+        return None if cursor.fetchone()[0] else "the user may not create tables in the database"
     cursor = db.execute("SELECT has_table_privilege(?, 'UPDATE')", (tables.tasks,))
     return None if cursor.fetchone()[0] else "the user may not write to the tables"
 

@@ -38,7 +38,7 @@ class Tables(schema.Tables):
         self.schema = f"{_SCHEMA}.{name}"
         if len(self.schema.encode()) > _LONGEST:
             raise LedgerConfigurationError(
-                f"the name {name!r} is too long for PostgreSQL: it may have "
+                f"the name {name!r} is too long for PostgreSQL: use at most "
                 f"{_LONGEST - len(_SCHEMA) - 1} bytes"
             )
         super().__init__(

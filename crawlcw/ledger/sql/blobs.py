@@ -36,7 +36,9 @@ class Blobs:
         """See `protocol.Blobs.read`."""
         content = await self._store.reader.run(self._content, blob)
         if content is None:
-            raise LedgerError(f"The ledger {self._store.location} has no value {blob.id} any more.")
+            raise LedgerError(
+                f"The ledger {self._store.location} no longer has the value {blob.id}."
+            )
         return documents.unescaped(from_json(content))
 
     def _content(self, db: Database, blob: BlobRef) -> str | None:

@@ -96,7 +96,7 @@ def _check_size(value: str | bytes) -> None:
     is_exact = isinstance(value, bytes) or value.isascii()
     size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:
-        raise ValueError(f"a value of {size} bytes, {_LARGEST_VALUE} are allowed")
+        raise ValueError(f"a value of {size} bytes, but at most {_LARGEST_VALUE} are allowed")
 
 
 def describe_unholdable(error: Exception) -> str:
@@ -110,7 +110,7 @@ def refusing() -> Iterator[None]:
     try:
         yield
     except UNHOLDABLE as error:
-        raise LedgerError(f"The ledger cannot hold it: {describe_unholdable(error)}.") from error
+        raise LedgerError(f"The ledger cannot store it: {describe_unholdable(error)}.") from error
 
 
 def document_of(row: Any) -> documents.Document:

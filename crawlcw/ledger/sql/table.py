@@ -58,7 +58,7 @@ def driven(work: Coroutine[Any, Any, _T]) -> _T:
         result: _T = end.value
         return result
     work.close()
-    raise RuntimeError("a unit of work has waited for something else than its tables")
+    raise RuntimeError("a unit of work may wait only for its tables")
 
 
 class Table:

@@ -41,19 +41,19 @@ _UNAVAILABLE = {
     sqlite3.SQLITE_PROTOCOL: "is locked by another process",
     sqlite3.SQLITE_FULL: "cannot grow: the disk is full",
     sqlite3.SQLITE_IOERR: "cannot be read or written",
-    sqlite3.SQLITE_NOMEM: "needs more memory than there is",
+    sqlite3.SQLITE_NOMEM: "needs more memory than is available",
     sqlite3.SQLITE_INTERRUPT: "was interrupted",
 }
 MISCONFIGURED = {
     sqlite3.SQLITE_READONLY: (
-        "is read-only: what only looks can read it, and what changes it needs a folder that it "
-        "can write to, and in it this file and the -wal and -shm beside it"
+        "is read-only: to change it, give this user write access to its folder, to the file and to "
+        "the -wal and -shm files beside it"
     ),
     sqlite3.SQLITE_PERM: "may not be opened by this user",
     sqlite3.SQLITE_AUTH: "may not be opened by this user",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: is it a folder, or may this user not write there?",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: it is a folder, or this user may not write there",
     sqlite3.SQLITE_NOTADB: "is not an SQLite database",
-    sqlite3.SQLITE_CORRUPT: "is damaged: bring back a copy, or recover it with `sqlite3 .recover`",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore a copy, or recover it with `sqlite3 .recover`",
 }
 
 
@@ -201,13 +201,14 @@ class Connection(database.Connection):
     def _gone_error(self) -> LedgerGoneError:
         if _identity(self._file) is None:
             return LedgerGoneError(
-                f"The ledger {self._path} was moved or removed while it was in use. If it was "
-                "moved, put it back to its `-wal` file before anything else: that has the newest "
-                "results. If it is gone, bring back a copy, or run the command again to begin anew."
+                f"The ledger {self._path} was moved or removed while it was in use. If you moved "
+                "it, first move it back beside its `-wal` file, which has the newest results. If "
+                "it is lost, restore a copy, or run the command again to start from the beginning."
             )
         return LedgerGoneError(
-            f"The ledger {self._path} was replaced by another file while it was in use, and the "
-            "later records are gone: run the command again to go on from the tasks of that file."
+            f"The ledger {self._path} was replaced by another file while it was in use, so the "
+            "latest records are lost: run the command again to continue with the tasks of that "
+            "file."
         )
 
     async def close(self) -> None:
@@ -240,7 +241,7 @@ def _translated(error: sqlite3.Error | OSError, path: Path) -> LedgerError:
     """Return crawlcw's error for an error of `sqlite3`; only this function maps them."""
     if isinstance(error, OSError):
         return LedgerConfigurationError(
-            f"The folder of the ledger {path} cannot be made: {error.strerror}."
+            f"Cannot create the folder of the ledger {path}: {error.strerror}."
         )
     # The low byte is the error's class (https://www.sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF

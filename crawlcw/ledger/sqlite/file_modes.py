@@ -68,7 +68,8 @@ def shut_out_others(path: Path) -> None:
                 file.chmod(_FILE)
             except OSError as error:
                 logger.warning(
-                    "every user may read the ledger %s (mode %o), and it cannot be changed: %s",
+                    "every user may read the ledger %s (mode %o), and crawlcw cannot change that: "
+                    "%s",
                     file,
                     mode,
                     error.strerror,
@@ -77,7 +78,7 @@ def shut_out_others(path: Path) -> None:
                 continue
             if file == path:
                 logger.info(
-                    "every user could read the ledger %s (mode %o): now only its own can",
+                    "every user could read the ledger %s (mode %o): now only its owner can",
                     file,
                     mode,
                     extra={"event": "ledger_made_private"},

@@ -105,8 +105,8 @@ def check_marker(
     names = names_in(db)
     if names and MARKER not in names:
         raise LedgerConfigurationError(
-            f"The ledger {path} is an SQLite database of another program: "
-            "name a file that crawlcw has for itself."
+            f"The ledger {path} is an SQLite database of another program: use a file that only "
+            "crawlcw uses."
         )
     marker = marker_of(db, name) if names else None
     if marker is None:
@@ -114,8 +114,8 @@ def check_marker(
     check_format(marker["version"], name)
     if marker["spider"] != name:
         raise LedgerConfigurationError(
-            f"The ledger {path} holds a spider {marker['spider']}, which SQLite cannot tell "
-            f"from {name}: rename the spider, or use another file."
+            f"The ledger {path} has a spider {marker['spider']}, which SQLite cannot "
+            f"distinguish from {name}: rename the spider, or use another file."
         )
     recorded_kind = LedgerKind.of(marker["tracked"])
     if kind is not None and marker["tracked"] is not None:
