@@ -22,19 +22,10 @@ if TYPE_CHECKING:
 
 AXE = ROOT / "tests" / "support" / "axe" / "axe.min.js"
 #: A page of each kind: prose, code and tables, pictures, a program, a diagram, signatures.
-PAGES = ("", "settings/", "examples/", "examples/login.py/", "guarantees/", "architecture/", "api/")
-#: Signatures and list items are removed where others have every kind of their elements. With all
-#: 17,000 elements of the reference axe takes 14 s of CPU.
-WITHOUT_REPEATS = """() => {
-  const kind = (e) => `${e.parentElement.className} ${e.tagName} ${e.className}`;
-  const seen = new Set();
-  for (const each of [...document.querySelectorAll(".doc-object, li")].reverse()) {
-    if (each.querySelector(".doc-object, li")) continue;
-    const kinds = [each, ...each.querySelectorAll("*")].map(kind);
-    if (kinds.every((k) => seen.has(k))) each.remove();
-    else kinds.forEach((k) => seen.add(k));
-  }
-}"""
+PAGES = (
+    *("", "installation/", "settings/", "examples/", "examples/login.py/", "guarantees/"),
+    *("architecture/", "api/", "api-responses/"),
+)
 
 
 # Pictures
@@ -184,7 +175,6 @@ def test_every_kind_of_page_is_accessible_fits_and_loads_nothing_from_others(
             )
             == []
         ), path
-        page.evaluate(WITHOUT_REPEATS)
         page.evaluate(AXE.read_text())
         found = page.evaluate("axe.run({resultTypes: ['violations']})")
 
@@ -206,3 +196,37 @@ def test_a_click_copies_code_and_a_word_finds_a_page(site: str, page: "Page"):
     page.locator(".md-search-result__link").first.click()
     page.wait_for_url(re.compile(f"^{site}"))
     assert page.locator("h1").first.inner_text().startswith("Log in")
+
+
+#: A question of a reader, and the page that answers it.
+QUESTIONS = {
+    "pagination": "requests/",
+    "plugin": "extending/",
+    "user agent": "limits/",
+    "install": "installation/",
+    "images": "files/",
+    "markdown": "results/",
+    "proxy": "proxies/",
+    "duplicate": "requests/",
+    "export": "results/",
+    "speed": "performance/",
+}
+
+
+def test_the_first_hit_of_a_question_is_the_page_that_answers_it(site: str, page: "Page"):
+    hits = {}
+    for question in QUESTIONS:
+        page.goto(f"{site}tutorial/?q={question}")
+        hit = page.locator(".md-search-result__link").first
+        hits[question] = hit.evaluate("link => link.pathname").removeprefix("/crawlcw/")
+
+    assert hits == QUESTIONS
+
+
+def test_the_first_page_shows_a_picture_before_the_reader_scrolls(site: str, page: "Page"):
+    page.goto(site, wait_until="networkidle")
+
+    picture = page.locator("article img").first.bounding_box()
+    assert picture["y"] + picture["height"] <= page.evaluate("window.innerHeight") * 1.1
+    assert "pip install crawlcw" in page.locator("article pre").first.inner_text()
+    assert "pytest" not in page.locator("article").inner_text()

@@ -65,7 +65,7 @@ KINDS = {
         "api-tracking",
         "api-workers",
         "api-ledger",
-        "api-ledger-more",
+        "api-queries",
     ),
 }
 NAMES = tuple(name for names in KINDS.values() for name in names)

@@ -126,7 +126,7 @@ SUBJECTS = (
         ),
     ),
     Subject(
-        page="api-ledger-more",
+        page="api-queries",
         title="Queries and changes of a ledger",
         summary="The parts of `Ledger` that the commands, the dashboard and the tracker use.",
         module="crawlcw",

@@ -56,6 +56,7 @@ _BOOST = {
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Reference"]), 2),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["Explanation"]), 2),
     **dict.fromkeys((f"{name}.md" for name in manual.KINDS["API reference"]), 0.2),
+    "installation.md": 1,  # it names each extra, and another page is about it
 }
 _OTHER_BOOST = 0.5
 _STYLES = "assets/site.css"
