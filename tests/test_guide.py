@@ -23,6 +23,7 @@ from crawlcw.api.spider import check
 from crawlcw.cli import exit_codes
 from crawlcw.cli.main import cli
 from crawlcw.crawl.control import ADJUSTABLE
+from crawlcw.errors import Reason
 from crawlcw.guide.pages import NAMES, all_pages
 from crawlcw.model.retry import RETRY_STATUSES
 from crawlcw.model.task import Status
@@ -212,6 +213,14 @@ def test_every_command_that_is_named_exists(page):
     named = set(re.findall(r"`crawlcw ([a-z-]+)", pages.text_of(page)))
 
     assert named <= set(COMMANDS)
+
+
+def test_every_reason_that_a_command_chooses_exists():
+    helps = [COMMANDS[name].get_help(click.Context(COMMANDS[name])) for name in COMMANDS]
+    texts = [*helps, *(pages.text_of(page) for page in WRITTEN)]
+    named = {reason for text in texts for reason in re.findall(r"--reason ([a-z][\w-]*)", text)}
+
+    assert {"http-status", "timeout-read", "parse-error"} <= named <= set(Reason)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=relative)
