@@ -28,20 +28,20 @@ class Process:
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
-    printed: BinaryIO
-    logged: BinaryIO
+    stdout_reader: BinaryIO
+    stderr_reader: BinaryIO
 
-    def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
-        """Send this process's arguments and environment, a *share*, and when the crawl *began*."""
+    def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
+        """Send this process's arguments and environment, a *share*, and the start of the crawl."""
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
-        arguments = [run, *share_options, f"--began={began.isoformat()}", *rest]
+        arguments = [run, *share_options, f"--started-at={started_at.isoformat()}", *rest]
         line = json.dumps({"arguments": arguments, "environment": dict(os.environ)})
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
         """End the process, which has no arguments yet, or has ended."""
-        for stream in (self.channel, self.printed, self.logged):
+        for stream in (self.channel, self.stdout_reader, self.stderr_reader):
             stream.close()
         self.popen.kill()
         self.popen.wait()

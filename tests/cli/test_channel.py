@@ -39,7 +39,7 @@ def test_lines_are_given_on_when_they_are_whole_and_the_rest_at_the_end():
 
     assert before == [b"one", b"two", b""]
     assert taken[3:] == [b"thr"]
-    assert lines.ended.is_set()
+    assert lines.closed.is_set()
 
 
 def test_counters_of_several_workers_add_up():

@@ -362,10 +362,10 @@ def test_a_worker_that_does_not_end_after_its_last_state_is_killed_and_has_not_c
 
 
 async def away(ledger):
-    async def horizon():
+    async def next_due():
         raise LedgerUnavailableError("away")
 
-    ledger.queries = PatchedFacet(ledger.queries, horizon=horizon)
+    ledger.queries = PatchedFacet(ledger.queries, next_due=next_due)
 
 
 @pytest.mark.parametrize(
@@ -422,7 +422,7 @@ def test_suspended_workers_are_stopped_with_their_children_until_they_are_resume
     sent = []
     crawl.patch.setattr(os, "killpg", lambda group, which: sent.append((group, which)))
     signals = [
-        (at, partial(Supervisor.send_groups, which=which))
+        (at, partial(Supervisor.signal_groups, signal_number=which))
         for at, which in ((1, signal.SIGSTOP), (2, signal.SIGCONT))
     ]
     orders = [*signals, (3, Supervisor.stop)]
@@ -487,13 +487,13 @@ def test_an_order_that_comes_too_late_loses_no_last_line_of_a_worker(crawl):
         await is_started.wait()
         process.ends(0, FinishReason.DRAINED, pages=1)
         process.close()
-        worker.tell(FinishReason.STOPPED, grace=timedelta(seconds=1))
+        worker.send_order(FinishReason.STOPPED, grace=timedelta(seconds=1))
         return 0
 
     async def ended() -> None:
-        await worker.start(share={}, began=datetime.now(UTC))
+        await worker.start(share={}, started_at=datetime.now(UTC))
         is_started.set()
-        assert await worker.ended() == 0
+        assert await worker.wait() == 0
         worker.close()
 
     Starts(crawl.patch, ends_meanwhile)

@@ -75,7 +75,7 @@ class Worker:
                     f"sqlite:///{self.folder}/ledger.db",
                     settings=Settings(grace="7s"),
                     supervision=supervision,
-                    began=datetime.now(UTC),
+                    started_at=datetime.now(UTC),
                     measured=measured,
                 )
                 self.seconds = self.clock.elapsed
@@ -160,7 +160,7 @@ def test_a_worker_stops_softly_after_its_supervisor(crawler: Worker, reads: bool
 def test_an_orderly_end_is_told_and_an_internal_error_is_not(
     crawler: Worker, code: int, said: bytes
 ):
-    assert crawler.supervision().last_word(lambda: code) == code
+    assert crawler.supervision().send_exit_code(lambda: code) == code
     is_told, _, _ = select.select([crawler.channel], [], [], 0)
     assert (crawler.channel.recv(100) if is_told else b"") == said
 
@@ -171,8 +171,8 @@ class Library:
     def __init__(self) -> None:
         self.called: list[tuple[int, signal.Signals]] = []
 
-    def prctl(self, option: int, which: signal.Signals) -> None:
-        self.called.append((option, which))
+    def prctl(self, option: int, signal_number: signal.Signals) -> None:
+        self.called.append((option, signal_number))
 
 
 def test_a_worker_prints_into_a_pipe_without_a_reader_and_is_continued_when_its_parent_dies(

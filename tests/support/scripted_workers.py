@@ -38,8 +38,8 @@ class ScriptedWorker:
         self.popen = self
         self.channel, channel = socket.socketpair()
         self._channel = self._ends.enter_context(channel)
-        self.printed, self.stdout = self._pipe()
-        self.logged, self.stderr = self._pipe()
+        self.stdout_reader, self.stdout = self._pipe()
+        self.stderr_reader, self.stderr = self._pipe()
         self._channel.setblocking(False)
         self._received = b""
         self._life = asyncio.create_task(self._live())
@@ -49,7 +49,7 @@ class ScriptedWorker:
         theirs = self._ends.enter_context(os.fdopen(writing, "wb", buffering=0))
         return os.fdopen(reading, "rb"), theirs
 
-    def send_arguments(self, share: Mapping[str, int], *, began: datetime) -> None:
+    def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
         self.share = dict(share)
 
     async def _live(self) -> None:
@@ -72,11 +72,11 @@ class ScriptedWorker:
         assert self.returncode is not None
         return self.returncode
 
-    def send_signal(self, which: signal.Signals) -> None:
+    def send_signal(self, signal_number: signal.Signals) -> None:
         if self.returncode is not None:
             raise ProcessLookupError
-        self.signals.append((asyncio.get_running_loop().time(), which))
-        if which == signal.SIGKILL:
+        self.signals.append((asyncio.get_running_loop().time(), signal_number))
+        if signal_number == signal.SIGKILL:
             self._life.cancel()
 
     async def received(self) -> str:

@@ -59,7 +59,7 @@ from crawlcw.ledger.protocol import Ledger
 @logs.quiet_option
 @click.option("--worker-channel", "channel", type=int, hidden=True)
 @click.option("--share", multiple=True, hidden=True)
-@click.option("--began", type=datetime.fromisoformat, hidden=True)
+@click.option("--started-at", type=datetime.fromisoformat, hidden=True)
 @click.pass_obj
 def command(
     first: Process | None,
@@ -84,7 +84,7 @@ def command(
     quiet: bool,
     channel: int | None,
     share: tuple[str, ...],
-    began: datetime,
+    started_at: datetime,
 ) -> int:
     """Crawl SPIDER, or resume an earlier crawl.
 
@@ -134,7 +134,7 @@ def command(
     gc.disable()
     if channel is not None:
         has_metrics = metrics_port is not None
-        return _in_worker(make, ledger_url, channel, began=began, measured=has_metrics)
+        return _in_worker(make, ledger_url, channel, started_at=started_at, measured=has_metrics)
 
     metrics = exposing.address(host=metrics_host, port=metrics_port)
     from crawlcw.cli import showing  # imported here: the workers do not need it
@@ -178,7 +178,7 @@ def _in_worker(
     ledger_url: str,
     channel: int,
     *,
-    began: datetime,
+    started_at: datetime,
     measured: bool,
 ) -> int:
     """Crawl as a supervisor's worker; report progress and the end on *channel*."""
@@ -186,7 +186,7 @@ def _in_worker(
 
     worker.prepare()
     supervision = worker.Supervision(channel)
-    deadline.report = lambda outcome: supervision.last_word(lambda: exit_code(outcome))
+    deadline.report = lambda outcome: supervision.send_exit_code(lambda: exit_code(outcome))
 
     def work() -> int:
         loaded_spider, settings = make()
@@ -196,7 +196,7 @@ def _in_worker(
                 ledger_url,
                 settings=settings,
                 supervision=supervision,
-                began=began,
+                started_at=started_at,
                 measured=measured,
             )
         )

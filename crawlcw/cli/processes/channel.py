@@ -70,21 +70,21 @@ class Lines(asyncio.Protocol):
     """Passes each received line to *take*, without its line end, and the rest at the end."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
-        self.ended = asyncio.Event()
+        self.closed = asyncio.Event()
         self._take = take
-        self._rest = b""
+        self._remainder = b""
 
     def data_received(self, data: bytes) -> None:
         """Pass on the complete lines."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > _LONGEST_LINE:
-            lines.append(self._rest)
-            self._rest = b""
+        *lines, self._remainder = (self._remainder + data).split(b"\n")
+        if len(self._remainder) > _LONGEST_LINE:
+            lines.append(self._remainder)
+            self._remainder = b""
         for line in lines:
             self._take(line)
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Pass on the rest, and note the end."""
-        if self._rest:
-            self._take(self._rest)
-        self.ended.set()
+        if self._remainder:
+            self._take(self._remainder)
+        self.closed.set()

@@ -24,7 +24,7 @@ from crawlcw.cli.ledger_option import closing
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState, code_of
-from crawlcw.cli.processes.worker_process import LOOK_EVERY, WorkerProcess
+from crawlcw.cli.processes.worker_process import POLL_EVERY, WorkerProcess
 from crawlcw.cli.showing import Output, report_fields, sum_up, watched
 from crawlcw.cli.starting import Process
 from crawlcw.crawl.control import Control
@@ -49,16 +49,16 @@ from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
 
-_NOT_AT_ALL = timedelta(0)
+_NO_WAIT = timedelta(0)
 #: Backoff between a crash and the next start of a worker.
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
-_MOST_CRASHES = 5
+_MAX_CRASHES = 5
 #: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
-_LONGER = timedelta(seconds=15)
+_EXTRA_SILENCE = timedelta(seconds=15)
 #: Seconds of silence, beyond the grace, of an ending worker. It ends itself earlier, unless none
 #: of its threads runs.
-_SILENT = 8.0
+_END_SILENCE = 8.0
 
 
 async def crawl(
@@ -84,7 +84,7 @@ async def crawl(
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
             with (
                 signals.stopping(supervisor, grace=settings.grace, kill=supervisor.kill),
-                signals.suspending(supervisor.send_groups),
+                signals.suspending(supervisor.signal_groups),
             ):
                 async with (
                     exposing.exposed(spider.name, ledger, supervisor.measured, output.metrics),
@@ -104,12 +104,14 @@ async def crawl(
 
 
 #: Limits that the workers share, and the finish reason of a crawl that has reached one.
-_SHARED = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
+_SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
     """Return each worker's share of the limits, at least 1 of each; they add up to the limits."""
-    limits = {name: limit for name in _SHARED if (limit := getattr(settings, name)) is not None}
+    limits = {
+        name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
+    }
     number = min([processes, *limits.values()])
     return [
         {name: (limit + index) // number for name, limit in limits.items()}
@@ -130,7 +132,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
     Progress of a worker resets the number, because its crash has another cause than the last one.
     """
-    if crashes >= _MOST_CRASHES:
+    if crashes >= _MAX_CRASHES:
         return None
     return backoff(crashes, base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)
 
@@ -163,32 +165,32 @@ class Supervisor:
         self._ends: list[_End] = []
         self._order: FinishReason | None = None
         timeout = settings.callback_timeout
-        self._longest_silence = (timeout + min(_LONGER, 2 * timeout)).total_seconds()  #: 0: any
-        self._ends_from = math.inf  #: monotonic time from which a silent worker may be ended
+        self._max_silence = (timeout + min(_EXTRA_SILENCE, 2 * timeout)).total_seconds()  #: 0: any
+        self._killable_from = math.inf  #: monotonic time from which a silent worker may be ended
         self._stopping = asyncio.Event()
-        self._began = ledger.now()
+        self._started_at = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
-        self._started = time.monotonic()
+        self._start_seconds = time.monotonic()
 
     def stop(self) -> None:
         """Let each worker stop gracefully; start no others."""
         self._retry.shorten(self.settings.grace)
-        self._tell(FinishReason.STOPPED)
+        self._send_order(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
         """Let each worker release everything at once."""
-        self._retry.shorten(_NOT_AT_ALL)
-        self._tell(FinishReason.STOPPED_AT_ONCE)
+        self._retry.shorten(_NO_WAIT)
+        self._send_order(FinishReason.STOPPED_AT_ONCE)
 
     def kill(self) -> None:
         """End each worker by SIGKILL."""
         for worker in self._running:
-            worker.end(signal.SIGKILL)
+            worker.terminate(signal.SIGKILL)
 
-    def send_groups(self, which: signal.Signals) -> None:
+    def signal_groups(self, signal_number: signal.Signals) -> None:
         """Send a signal to each worker and its child processes."""
         for worker in self._running:
-            worker.send_group(which)
+            worker.signal_group(signal_number)
 
     @property
     def stats(self) -> Counters:
@@ -217,7 +219,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Keep the workers going until the crawl has ended; return the worst exit code."""
-        async with background_tasks(self._end_silent_ones()), asyncio.TaskGroup() as group:
+        async with background_tasks(self._terminate_silent_workers()), asyncio.TaskGroup() as group:
             slots = [
                 group.create_task(self._keep_filled(number, share))
                 for number, share in enumerate(self._shares, start=1)
@@ -236,24 +238,24 @@ class Supervisor:
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
             # A worker has waited for the ledger already, and has logged it.
-            self._retry.shorten(_NOT_AT_ALL)
+            self._retry.shorten(_NO_WAIT)
         try:
             queries = retrying(self.ledger, self._retry).queries
-            horizon = await queries.next_due()
+            next_due = await queries.next_due()
             counts = await self._retry.read_for_report(queries.counts)
             reasons = await self._retry.read_for_report(queries.reasons)
         except (LedgerUnavailableError, LedgerGoneError):
             if given_up:
                 return None
             raise
-        reason = self.finish_reason(is_empty=horizon is None)
+        reason = self.finish_reason(is_empty=next_due is None)
         states = [worker.state for worker in self._workers]
         early_ends = (state.ending for state in states if state.ending is not None)
         return Report.of(
             self.stats,
             spider=self.spider.name,
             finish_reason=reason,
-            elapsed=time.monotonic() - self._started,
+            elapsed=time.monotonic() - self._start_seconds,
             released=sum(state.released for state in states),
             counts=counts,
             detail=next((end.detail for end in early_ends if end.reason == reason), ""),
@@ -264,70 +266,72 @@ class Supervisor:
         """Return the finish reason of all workers; *is_empty* says that there are no more tasks."""
         return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
-    def _heed(self, state: WorkerState) -> None:
+    def _follow_early_end(self, state: WorkerState) -> None:
         """Stop all workers if a spider or its callback ends one of them."""
         if state.ending is not None and self._order is None:
             self.stop()
 
-    async def _end_silent_ones(self) -> None:
+    async def _terminate_silent_workers(self) -> None:
         """Kill workers that are silent for too long: their event loops are blocked."""
         while True:
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
             for worker in list(self._running):
-                self._judge(worker, worker.silent())
+                self._terminate_if_silent(worker, worker.silent())
 
-    def _judge(self, worker: WorkerProcess, silence: float) -> None:
-        max_silence = self._longest_silence
+    def _terminate_if_silent(self, worker: WorkerProcess, silence: float) -> None:
+        max_silence = self._max_silence
         if worker.state.finish_reason is not None:
             # A worker that has finished sends no more states.
-            max_silence = self.settings.grace.total_seconds() + _SILENT
-        must_end = (overdue := time.monotonic() - self._ends_from) >= 0
-        if not worker.has_begun:
+            max_silence = self.settings.grace.total_seconds() + _END_SILENCE
+        is_killable = (overdue := time.monotonic() - self._killable_from) >= 0
+        if not worker.has_reported:
             # Loading a spider may take long, but not after a stop.
             silence, max_silence = overdue, 0.0
-        if (max_silence and silence >= max_silence) or (must_end and silence >= _SILENT):
+        if (max_silence and silence >= max_silence) or (is_killable and silence >= _END_SILENCE):
             logger.error(
                 "process %d was silent for %s and is killed: its event loop is blocked",
                 worker.pid,
                 format_duration(timedelta(seconds=round(silence))),
                 extra={"event": "worker_silent", "pid": worker.pid},
             )
-            worker.end(signal.SIGKILL)
+            worker.terminate(signal.SIGKILL)
 
-    def _tell(self, order: FinishReason) -> None:
+    def _send_order(self, order: FinishReason) -> None:
         self._order = order
-        self._ends_from = min(self._ends_from, time.monotonic() + self._grace.total_seconds())
+        self._killable_from = min(
+            self._killable_from, time.monotonic() + self._grace.total_seconds()
+        )
         self._stopping.set()
         for worker in self._running:
-            worker.tell(order, grace=self._grace)
+            worker.send_order(order, grace=self._grace)
 
     @property
     def _grace(self) -> timedelta:
-        at_once = self._order is FinishReason.STOPPED_AT_ONCE
-        return _NOT_AT_ALL if at_once else self.settings.grace
+        is_immediate = self._order is FinishReason.STOPPED_AT_ONCE
+        return _NO_WAIT if is_immediate else self.settings.grace
 
     async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
         """Keep a worker in slot *number* until one ends in order, or too many have crashed."""
         crashes = 0
         while not self._stopping.is_set():
-            worker = WorkerProcess(number, on_state=self._heed)
+            worker = WorkerProcess(number, on_state=self._follow_early_end)
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _End(code=end_code, finish_reason=worker.state.finish_reason)
             # An order that comes from now on is not the cause of this end.
             was_stopping = self._stopping.is_set()
-            was_quarantined = await self._take_back()
-            was_stopping = await self._follows_stop() or was_stopping
+            was_quarantined = await self._release_dead_workers()
+            was_stopping = await self._check_stop_request() or was_stopping
             # A blocked worker is ended by signals, from this process or from itself. At a
             # shutdown of the machine each process gets one, which kills a starting worker.
-            by_signal = worker.was_ended or code in (INTERRUPTED, -signal.SIGTERM)
+            by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
-                return self._as_told()
+                return self._ordered_end()
             self._crashes += 1
             if was_stopping:
                 logger.warning(
-                    "worker %d has crashed: %s", number, _how(code), extra=_crashed(number, code)
+                    "worker %d has crashed: %s", number, _cause(code), extra=_crash(number, code)
                 )
                 return _End(code=INTERNAL)
             counters = worker.state.counters
@@ -335,33 +339,33 @@ class Supervisor:
             share = {name: limit - counts[name] for name, limit in share.items()}
             for name, remaining in share.items():
                 if remaining <= 0:
-                    return _End(code=OK, finish_reason=_SHARED[name])
+                    return _End(code=OK, finish_reason=_SHARED_LIMITS[name])
             crashes = 1 if was_quarantined or has_progressed(worker.state) else crashes + 1
             if (wait := wait_after(crashes)) is None:
                 logger.error(
                     "worker %d has crashed %d times without progress and stays down: %s",
                     number,
-                    _MOST_CRASHES,
-                    _how(code),
+                    _MAX_CRASHES,
+                    _cause(code),
                     extra={"event": "worker_down", "worker": number},
                 )
                 return _End(code=INTERNAL)
             logger.warning(
                 "worker %d has crashed: %s; it is started again in %s",
                 number,
-                _how(code),
+                _cause(code),
                 format_duration(wait),
-                extra=_crashed(number, code),
+                extra=_crash(number, code),
             )
             with anyio.move_on_after(wait.total_seconds()):
                 await self._stopping.wait()
-        return self._as_told()
+        return self._ordered_end()
 
     async def _run_one(self, worker: WorkerProcess, number: int, share: dict[str, int]) -> int:
         """Run a worker from its start to its end; return its exit code."""
         try:
             process, self._first = self._first, None
-            await worker.start(share=share, began=self._began, process=process)
+            await worker.start(share=share, started_at=self._started_at, process=process)
         except OSError as error:
             logger.warning(
                 "worker %d cannot be started: %s",
@@ -382,13 +386,13 @@ class Supervisor:
         self._running.add(worker)
         try:
             if self._order is not None:
-                worker.tell(self._order, grace=self._grace)
-            return await worker.ended()
+                worker.send_order(self._order, grace=self._grace)
+            return await worker.wait()
         finally:
             self._running.discard(worker)
             worker.close()
 
-    async def _take_back(self) -> bool:
+    async def _release_dead_workers(self) -> bool:
         """Release the tasks of dead workers, without waiting until their leases expire.
 
         Return whether one of them worked on a single quarantined page. Then the crash counts
@@ -406,7 +410,7 @@ class Supervisor:
             )
         return was_quarantined
 
-    async def _follows_stop(self) -> bool:
+    async def _check_stop_request(self) -> bool:
         """Stop if there was a `crawlcw stop`, which the crashed worker may not have read.
 
         Return whether there was one.
@@ -420,12 +424,12 @@ class Supervisor:
                 extra={"event": "no_control"},
             )
             return False
-        was_stopped = control.stops(self._began)
+        was_stopped = control.stops(self._started_at)
         if was_stopped and not self._stopping.is_set():
             self.stop()
         return was_stopped
 
-    def _as_told(self) -> _End:
+    def _ordered_end(self) -> _End:
         """Return the end of a slot without a worker at the time of the stop."""
         return _End(code=code_of(self._order), finish_reason=self._order)
 
@@ -436,9 +440,9 @@ def has_progressed(state: WorkerState) -> bool:
     return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 
 
-def _crashed(number: int, code: int) -> dict[str, object]:
+def _crash(number: int, code: int) -> dict[str, object]:
     return {"event": "worker_crashed", "worker": number, "code": code}
 
 
-def _how(code: int) -> str:
+def _cause(code: int) -> str:
     return f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"

@@ -70,7 +70,7 @@ class Supervision:
         for order in list(self._orders):
             self._obey(order)
 
-    def last_word(self, command: Callable[[], int]) -> int:
+    def send_exit_code(self, command: Callable[[], int]) -> int:
         """Run *command*, and send the exit code of an orderly end.
 
         `INTERNAL` is not sent: an internal error counts as a crash.
@@ -100,11 +100,11 @@ class Supervision:
                 # A killed supervisor may have sent half an order.
                 order, _, grace = line.decode().partition(" ")
                 if order in (FinishReason.STOPPED, FinishReason.STOPPED_AT_ONCE) and grace:
-                    self._take(FinishReason(order), timedelta(seconds=float(grace)))
+                    self._accept(FinishReason(order), timedelta(seconds=float(grace)))
         _discard_output()
-        self._take(FinishReason.STOPPED, self._grace)
+        self._accept(FinishReason.STOPPED, self._grace)
 
-    def _take(self, order: FinishReason, grace: timedelta) -> None:
+    def _accept(self, order: FinishReason, grace: timedelta) -> None:
         if order is FinishReason.STOPPED:
             deadline.allow(grace)
         else:
@@ -159,19 +159,19 @@ async def crawl(
     *,
     settings: Settings,
     supervision: Supervision,
-    began: datetime,
+    started_at: datetime,
     measured: bool,
 ) -> int:
     """Crawl *spider* under its supervisor; return the exit code.
 
-    *began* is the start of the crawl by the ledger's clock. If *measured*, the states include
+    *started_at* is the start of the crawl by the ledger's clock. If *measured*, the states include
     measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(
         spider, ledger=ledger_url, settings=settings, meter=meter
     ) as current_crawl:
-        current_crawl.share_run(began)
+        current_crawl.share_run(started_at)
 
         def end(report: Report) -> int:
             state = replace(
@@ -184,12 +184,12 @@ async def crawl(
             ledger = await current_crawl.ledger.reconnected()
             return end(await current_crawl.abandon(ledger, at_once=deadline.is_at_once))
 
-        deadline.finish = lambda: supervision.last_word(partial(anyio.run, abandon))
+        deadline.finish = lambda: supervision.send_exit_code(partial(anyio.run, abandon))
         current_crawl.on_end(deadline.allow)
         supervision.control(current_crawl, grace=settings.grace)
         # Other programs send signals too: a shutdown of the machine sends one to each process.
         with signals.stopping(current_crawl, grace=settings.grace, own=current_crawl):
-            async with background_tasks(_tell(current_crawl, supervision)):
+            async with background_tasks(_send_states(current_crawl, supervision)):
                 report = await current_crawl.run()
             code = end(report)
         deadline.over(lambda: code)
@@ -205,7 +205,7 @@ def _state(crawl: Crawl) -> WorkerState:
     )
 
 
-async def _tell(crawl: Crawl, supervision: Supervision) -> None:
+async def _send_states(crawl: Crawl, supervision: Supervision) -> None:
     while True:
         state = _state(crawl)
         supervision.offer(state.line())

@@ -23,7 +23,7 @@ from crawlcw.model.counters import FinishReason
 #: Seconds for the last lines of an ended process to arrive.
 _LAST_LINES = 2.0
 #: Seconds between two checks for silent workers.
-LOOK_EVERY = 0.5
+POLL_EVERY = 0.5
 
 
 class WorkerProcess:
@@ -41,108 +41,108 @@ class WorkerProcess:
         self.state = WorkerState()  #: the last received one
         self._on_state = on_state
         self.exit_code: int | None = None  #: None: no orderly end yet
-        self.was_ended = False  #: whether this process has sent it a signal to end
+        self.was_terminated = False  #: whether this process has sent it a signal to end
         self._process: subprocess.Popen[bytes] | None = None
-        self._states = Lines(self._hear)
+        self._states = Lines(self._receive)
         # Looked up at each line, because a live display replaces both streams.
-        self._printed = Lines(lambda line: _print(line, sys.stdout))
-        self._logged = Lines(lambda line: _print(line, sys.stderr))
+        self._stdout = Lines(lambda line: _print(line, sys.stdout))
+        self._stderr = Lines(lambda line: _print(line, sys.stderr))
         self._orders: socket.socket  #: from the start on
-        self._ends: list[asyncio.BaseTransport | socket.socket] = []
+        self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
-        self._is_heard = False  #: whether a state has arrived since the last check
+        self._has_new_state = False  #: whether a state has arrived since the last check
 
     @property
     def pid(self) -> int:
         """The process id."""
-        return self._started.pid
+        return self._running_process.pid
 
     async def start(
-        self, *, share: Mapping[str, int], began: datetime, process: Process | None = None
+        self, *, share: Mapping[str, int], started_at: datetime, process: Process | None = None
     ) -> None:
         """Start a process, or use the waiting *process*; *share* has its limits by setting.
 
-        *began* is the supervisor's start by the ledger's clock.
+        *started_at* is the supervisor's start by the ledger's clock.
 
         Raises `OSError` if no process can be created.
         """
         process = process or start()
         self._process = process.popen
         with suppress(OSError):  # it may have ended already
-            process.send_arguments(share, began=began)
+            process.send_arguments(share, started_at=started_at)
         self._orders = process.channel.dup()
         self._orders.setblocking(False)
-        self._ends.append(self._orders)
+        self._connections.append(self._orders)
         loop = asyncio.get_running_loop()
         states, _ = await loop.create_unix_connection(lambda: self._states, sock=process.channel)
-        self._ends.append(states)
-        stdout, _ = await loop.connect_read_pipe(lambda: self._printed, process.printed)
-        self._ends.append(stdout)
-        stderr, _ = await loop.connect_read_pipe(lambda: self._logged, process.logged)
-        self._ends.append(stderr)
+        self._connections.append(states)
+        stdout, _ = await loop.connect_read_pipe(lambda: self._stdout, process.stdout_reader)
+        self._connections.append(stdout)
+        stderr, _ = await loop.connect_read_pipe(lambda: self._stderr, process.stderr_reader)
+        self._connections.append(stderr)
 
-    def tell(self, order: FinishReason, *, grace: timedelta) -> None:
+    def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless it has ended. Idempotent."""
         # The process may have ended already, even before its start. A transport that cannot write
         # stops reading: the last lines, which say how the crawl has ended, would be lost.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
-    def end(self, which: signal.Signals) -> None:
+    def terminate(self, signal_number: signal.Signals) -> None:
         """Send a signal to end the worker, unless it has ended."""
-        self.was_ended = True
+        self.was_terminated = True
         with suppress(ProcessLookupError):
-            self._started.send_signal(which)
+            self._running_process.send_signal(signal_number)
 
-    def send_group(self, which: signal.Signals) -> None:
+    def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and the processes of its group, unless it has ended."""
         # Until it is reaped, its id belongs to no other group.
-        if self._started.returncode is None:
+        if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
-                os.killpg(self.pid, which)
+                os.killpg(self.pid, signal_number)
 
-    async def ended(self) -> int:
+    async def wait(self) -> int:
         """Wait for its end; return its exit code, or the number of a signal below zero."""
-        code = await end_of(self._started)
+        code = await end_of(self._running_process)
         # A child process of the spider may keep the other ends open for ever.
         with anyio.move_on_after(_LAST_LINES):
-            for lines in (self._states, self._printed, self._logged):
-                await lines.ended.wait()
+            for lines in (self._states, self._stdout, self._stderr):
+                await lines.closed.wait()
         return code
 
     def close(self) -> None:
         """Close the connection: a running worker then stops gracefully."""
-        for transport in self._ends:
+        for transport in self._connections:
             transport.close()
 
     @property
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _running_process(self) -> "subprocess.Popen[bytes]":
         assert self._process is not None, "no process was started"
         return self._process
 
     def end_code(self) -> int | None:
         """Return the exit code of its orderly end; None: it has crashed."""
         reason = self.state.finish_reason
-        if self.exit_code is None and self.was_ended and reason is not None:
+        if self.exit_code is None and self.was_terminated and reason is not None:
             # After its last state, only leftover code of its spider kept it running.
             return code_of(reason)
         return self.exit_code
 
     @property
-    def has_begun(self) -> bool:
+    def has_reported(self) -> bool:
         """Whether a state has arrived."""
         return self._silence is not None
 
     def silent(self) -> float:
-        """Return the seconds without a state; must be called every `LOOK_EVERY`."""
-        now, is_heard = time.monotonic(), self._is_heard
+        """Return the seconds without a state; must be called every `POLL_EVERY`."""
+        now, has_new_state = time.monotonic(), self._has_new_state
         if self._silence is None:
-            self._silence = Silence(now=now, interval=LOOK_EVERY) if is_heard else None
+            self._silence = Silence(now=now, interval=POLL_EVERY) if has_new_state else None
             return 0.0
-        self._is_heard = False
-        return self._silence.record(now, has_sign=is_heard)
+        self._has_new_state = False
+        return self._silence.record(now, has_sign=has_new_state)
 
-    def _hear(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         # A killed worker may have sent half a state.
         with suppress(ValueError):
             fields = json.loads(line)
@@ -150,7 +150,7 @@ class WorkerProcess:
                 self.exit_code = fields["exit"]
             else:
                 self.state = WorkerState.of(fields)
-                self._is_heard = True
+                self._has_new_state = True
                 self._on_state(self.state)
 
 
