@@ -185,8 +185,7 @@ _HEAD = """\
 
 Every public name: what it takes, what it promises and what it raises.
 
-The names are on a page for each subject. Any other name of the package is internal and may change.
-`python -m tests.support.api_reference` writes these pages from the docstrings.
+Each subject has a page. All other names of the package are internal and may change.
 """
 #: The widest line of a signature: it fits beside the site's navigation.
 _WIDTH = 76

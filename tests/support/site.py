@@ -7,6 +7,7 @@ Diagrams become SVG, and the pages load nothing from other hosts.
 """
 
 import ast
+import functools
 import posixpath
 import re
 import sys
@@ -132,13 +133,38 @@ def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) 
     ]
     _TEXTS[shown] = text = "".join(parts)
     if shown.removesuffix(".md") in manual.KINDS["API reference"]:
-        text = text.replace("```python\n", "```{ .python .signature }\n")
+        text = _with_links_to_names(text).replace("```python\n", "```{ .python .signature }\n")
     return re.sub(
         r"^```mermaid\n(.*?)^```$",
         lambda diagram: _drawing(diagram[1], str(page.title)),
         text,
         flags=re.DOTALL | re.MULTILINE,
     )
+
+
+def _with_links_to_names(text: str) -> str:
+    """Link each public name on a page of the API to its section."""
+    sections = _sections()
+    lines = re.split(r"(^#[^\n]*$|^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    lines[::2] = [
+        re.sub(
+            r"(?<!\[)`(\w+(?:\.\w+)?)`",
+            lambda name: f"[{name[0]}]({sections[name[1]]})" if name[1] in sections else name[0],
+            part,
+        )
+        for part in lines[::2]
+    ]
+    return "".join(lines)
+
+
+@functools.cache
+def _sections() -> dict[str, str]:
+    """Return the address of the section of each public name, such as `Response.css`."""
+    return {
+        name: f"{page}.md#{name.lower().replace('.', '')}"
+        for page in manual.KINDS["API reference"][1:]
+        for name in re.findall(r"^##+ (\S+)$", manual.page(page).text, re.MULTILINE)
+    }
 
 
 def _drawing(mermaid: str, title: str) -> str:
