@@ -46,7 +46,7 @@ async def test_what_was_answered_is_answered_again(tmp_path: Path) -> None:
 
     first, second = await asked_twice(web, tmp_path)
 
-    assert web.requested == [URL]
+    assert web.requested_urls == [URL]
     assert (second.status, second.headers, second.body) == (404, first.headers, first.body)
     assert second.request.url == URL
 
@@ -68,7 +68,7 @@ async def test_what_is_not_kept(tmp_path: Path, answer: Any, options: dict[str, 
 
     await asked_twice(web, tmp_path, **options)
 
-    assert web.requested == [URL, URL]
+    assert web.requested_urls == [URL, URL]
 
 
 @pytest.mark.parametrize(("session", "cookies"), [(True, {}), (False, {"a": "1"})])
@@ -93,7 +93,7 @@ async def test_other_headers_are_another_request(tmp_path: Path) -> None:
         request = Request(URL, headers={"Authorization": value})
         await cached(web, tmp_path).fetch(request, url=URL)
 
-    assert web.requested == [URL, URL]
+    assert web.requested_urls == [URL, URL]
 
 
 @pytest.mark.parametrize(("cache_expires", "body"), [("3h", b"old"), ("1h", b"new")])
@@ -117,7 +117,7 @@ async def test_refresh_asks_for_all_again_and_keeps_that(tmp_path: Path) -> None
     await cached(web, tmp_path, cache="refresh").fetch(Request(URL), url=URL)
 
     assert (await cached(web, tmp_path).fetch(Request(URL), url=URL)).body == b"new"
-    assert len(web.requested) == 2
+    assert len(web.requested_urls) == 2
 
 
 async def test_what_is_kept_is_for_its_user_alone(tmp_path: Path) -> None:

@@ -78,12 +78,15 @@ async def exposed(
     if at is None:
         yield
         return
-    from crawlcw.server.metrics import serving_metrics, text_of  # aiohttp's server: slow to load
+    from crawlcw.server.metrics import (  # aiohttp's server: slow to load
+        metrics_text,
+        serving_metrics,
+    )
 
     tasks = TaskCounts(ledger.queries.counts)
 
     async def scrape(accept: str) -> tuple[bytes, str]:
-        return text_of(_snapshot(name, measured(), await tasks.latest()), accept=accept)
+        return metrics_text(_snapshot(name, measured(), await tasks.latest()), accept=accept)
 
     async with serving_metrics(scrape, host=at.host, port=at.port):
         yield

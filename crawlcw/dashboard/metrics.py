@@ -6,7 +6,7 @@ from typing import Any
 from crawlcw.dashboard.crawls import Crawls
 from crawlcw.errors import LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.server.access import RefusedError
-from crawlcw.server.metrics import text_of
+from crawlcw.server.metrics import metrics_text
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.metrics import Measures, Snapshot, Values
 
@@ -17,7 +17,7 @@ async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
     values_by_crawl = {name: await _told_of(crawls, name) for name in await crawls.names()}
-    return text_of(Snapshot(totals=Measures(), crawls=values_by_crawl), accept=accept)
+    return metrics_text(Snapshot(totals=Measures(), crawls=values_by_crawl), accept=accept)
 
 
 async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:

@@ -31,7 +31,7 @@ from crawlcw.server import metrics
 from crawlcw.server.access import RefusedError
 from crawlcw.server.connections import CONNECTIONS, Connections, Handler, allowed_connections
 from crawlcw.server.exchange import json_response, map_errors, read_request
-from crawlcw.server.listening import Route, check_reach, listening
+from crawlcw.server.listening import Route, listening, require_token
 from crawlcw.server.requests import RequestModel
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ async def serving(
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """
-    check_reach(host, token)
+    require_token(host, token)
     gate = Gate(token=token, hosts=[host, *allowed_hosts])
     dashboard = _Dashboard(crawls, gate)
     async with listening(

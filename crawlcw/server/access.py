@@ -18,9 +18,9 @@ class RefusedError(CrawlcwError):
     """The server refuses a request."""
 
     def __init__(
-        self, status: int, sentence: str, *, headers: Mapping[str, str] | None = None
+        self, status: int, message: str, *, headers: Mapping[str, str] | None = None
     ) -> None:
-        super().__init__(sentence)
+        super().__init__(message)
         self.status = status
         self.headers = headers or {}
 

@@ -35,7 +35,7 @@ _MAX_REFUSALS = 32
 _LAST_RESPONSE_S = 1.0
 #: Seconds between two warnings in the log.
 _WARNING_INTERVAL_S = 60.0
-_FULL = b'{"error":"the server has no free connection: try again"}'
+_FULL_BODY = b'{"error":"the server has no free connection: try again"}'
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"Content-Type: application/json\r\n"
@@ -45,7 +45,7 @@ _REFUSAL = (
     b"Connection: close\r\n"
     b"\r\n"
     b"%s"
-) % (len(_FULL), _FULL)
+) % (len(_FULL_BODY), _FULL_BODY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +63,11 @@ class Connections:
     def __init__(self, *, max_connections: int, deadlines: Deadlines = Deadlines()) -> None:
         self.deadlines = deadlines
         self._max_connections = max_connections
-        self._open: dict[asyncio.BaseTransport, _Connection] = {}
+        self._connection_by_transport: dict[asyncio.BaseTransport, _Connection] = {}
         #: The connections that wait for their client, the longest wait first.
-        self.awaited: dict[_Connection, None] = {}
+        self.waiting: dict[_Connection, None] = {}
         #: Rejected connections that receive a 503.
-        self.refused: set[_Connection] = set()
+        self.rejected: set[_Connection] = set()
         self._requests = 0
         self._no_requests = asyncio.Event()
         self._no_requests.set()
@@ -108,17 +108,17 @@ class Connections:
 
     def start_work(self, request: web.Request) -> None:
         """Stop the timer of the connection, because the headers of a request have arrived."""
-        if (connection := self._of(request)) is not None:
+        if (connection := self._connection_of(request)) is not None:
             connection.work()
 
     async def start_idle(self, request: web.Request, _response: web.StreamResponse) -> None:
         """Restart the timer when a response begins (receiver of aiohttp's signal)."""
-        if (connection := self._of(request)) is not None:
+        if (connection := self._connection_of(request)) is not None:
             connection.idle()
 
     async def body(self, request: web.Request) -> bytes:
         """Return the body of a request; raises `RefusedError` if it takes too long."""
-        connection = self._of(request)
+        connection = self._connection_of(request)
         if connection is not None:
             connection.wait()
         try:
@@ -139,26 +139,26 @@ class Connections:
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
         """Return whether a new connection is accepted; may close a waiting one for it."""
-        if len(self._open) >= self._max_connections:
-            if not self.awaited:
+        if len(self._connection_by_transport) >= self._max_connections:
+            if not self.waiting:
                 self._refused_count += 1
                 self._warn()
                 return False
             self._closed_count += 1
             self._warn()
-            next(iter(self.awaited)).close()
-        self._open[transport] = connection
+            next(iter(self.waiting)).close()
+        self._connection_by_transport[transport] = connection
         return True
 
     def forget(self, connection: "_Connection", transport: asyncio.BaseTransport) -> None:
         """Forget a connection."""
-        self._open.pop(transport, None)
-        self.awaited.pop(connection, None)
-        self.refused.discard(connection)
+        self._connection_by_transport.pop(transport, None)
+        self.waiting.pop(connection, None)
+        self.rejected.discard(connection)
 
-    def _of(self, request: web.Request) -> "_Connection | None":
+    def _connection_of(self, request: web.Request) -> "_Connection | None":
         transport = request.transport
-        return None if transport is None else self._open.get(transport)
+        return None if transport is None else self._connection_by_transport.get(transport)
 
     def _warn(self) -> None:
         now = time.monotonic()
@@ -196,13 +196,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        refused_connections = self._connections.refused
+        rejected_connections = self._connections.rejected
         if self._connections.admit(self, transport):
             self._protocol = self._make_protocol()
             self.wait(self._connections.deadlines.headers)
             self._protocol.connection_made(transport)
-        elif len(refused_connections) < _MAX_REFUSALS:
-            refused_connections.add(self)
+        elif len(rejected_connections) < _MAX_REFUSALS:
+            rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
             # Read the request until then, because closing with unread data resets the
@@ -234,14 +234,14 @@ class _Connection(asyncio.Protocol):
         """Wait for the client, at most *within* seconds; None: the caller has its own timer."""
         self._is_idle = False
         self._set_timer(within)
-        self._connections.awaited.pop(self, None)
-        self._connections.awaited[self] = None  # behind all others
+        self._connections.waiting.pop(self, None)
+        self._connections.waiting[self] = None  # behind all others
 
     def work(self) -> None:
         """Stop the timer: the server works on a request."""
         self._is_idle = False
         self._set_timer(None)
-        self._connections.awaited.pop(self, None)
+        self._connections.waiting.pop(self, None)
 
     def idle(self) -> None:
         """Wait until the client has read the answer and begins the next request."""

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which the client may try an unavailable ledger again.
 _RETRY_AFTER = "1"
-_MAX_MESSAGE = 500
+_MAX_MESSAGE_LENGTH = 500
 _MESSAGES = {
     404: "there is no such path; /openapi.json lists them",
     405: "this path does not take this method; the header Allow lists its methods",
@@ -109,7 +109,7 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
 def _refusal(
     status: int, message: object, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    message = printable(" ".join(str(message).split()), limit=_MAX_MESSAGE)
+    message = printable(" ".join(str(message).split()), limit=_MAX_MESSAGE_LENGTH)
     response = json_response({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:

@@ -92,7 +92,7 @@ async def listening(
         await runner.cleanup()
 
 
-def check_reach(host: str, token: str | None) -> None:
+def require_token(host: str, token: str | None) -> None:
     """Raise `UsageError` for an address beyond loopback without a token."""
     if token is None and not is_loopback(host):
         raise UsageError(

@@ -55,7 +55,7 @@ def route(scrape: Scrape) -> Route:
     return "GET", "/metrics", respond
 
 
-def text_of(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
+def metrics_text(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
     """Return the text and its content type; raises `RefusedError` without prometheus-client."""
     try:
         from crawlcw.telemetry import exposition
@@ -115,4 +115,4 @@ class RequestMetrics:
             tasks = None
         if tasks is not None:
             gauges[metrics.TASKS.name] = dict(tasks)
-        return text_of(Snapshot(totals=measures, gauges=gauges), accept=accept)
+        return metrics_text(Snapshot(totals=measures, gauges=gauges), accept=accept)

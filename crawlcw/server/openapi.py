@@ -38,7 +38,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
         [*requests, *responses, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
         ref_template="#/components/schemas/{model}",
     )
-    shared = definitions.get("$defs", {})
+    shared_schemas = definitions.get("$defs", {})
     access_status = 401 if needs_token else 403
     refusals = {
         status: _content(description, schemas["error", "serialization"])
@@ -47,7 +47,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
     paths = {
         operation.path: {
             operation.method.lower(): _operation(
-                operation, schemas, shared, refusals, access_status
+                operation, schemas, shared_schemas, refusals, access_status
             )
         }
         for operation in OPERATIONS
@@ -66,7 +66,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
         "openapi": "3.1.0",
         "info": {"title": f"crawlcw: the tasks of {use_case}", "version": crawlcw.__version__},
         "paths": paths,
-        "components": {"schemas": shared},
+        "components": {"schemas": shared_schemas},
     }
     if needs_token:
         openapi["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -77,7 +77,7 @@ def document(use_case: str, *, needs_token: bool) -> Document:
 def _operation(
     operation: Operation,
     schemas: Mapping[Any, Document],
-    shared: Document,
+    shared_schemas: Document,
     refusals: Mapping[int, Document],
     access_status: int,
 ) -> Document:
@@ -95,7 +95,7 @@ def _operation(
     elif "{key}" in operation.path:
         key = TypeAdapter(requests.Key).json_schema()
         entry["parameters"] = [{"name": "key", "in": "path", "required": True, "schema": key}]
-    elif parameters := _in_query(schema, shared):
+    elif parameters := _in_query(schema, shared_schemas):
         entry["parameters"] = parameters
     return entry
 
@@ -104,9 +104,9 @@ def _content(description: str, schema: Document) -> Document:
     return {"description": description, "content": {_JSON: {"schema": schema}}}
 
 
-def _in_query(schema: Document, shared: Document) -> list[Document]:
+def _in_query(schema: Document, shared_schemas: Document) -> list[Document]:
     if "$ref" in schema:
-        schema = shared.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
+        schema = shared_schemas.pop(schema["$ref"].rpartition("/")[2], {"properties": {}})
     return [
         {"name": name, "in": "query", "required": False, "schema": _not_null(property_schema)}
         for name, property_schema in schema.get("properties", {}).items()
@@ -116,7 +116,7 @@ def _in_query(schema: Document, shared: Document) -> list[Document]:
 def _not_null(schema: Document) -> Document:
     """Return the schema of a query parameter: optional, but never null."""
     fields = {name: value for name, value in schema.items() if name not in ("default", "title")}
-    if kinds := fields.pop("anyOf", None):
-        (kind,) = (value for value in kinds if value != {"type": "null"})
-        fields |= kind
+    if choices := fields.pop("anyOf", None):
+        (choice,) = (value for value in choices if value != {"type": "null"})
+        fields |= choice
     return fields

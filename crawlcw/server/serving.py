@@ -10,7 +10,7 @@ from crawlcw.server import metrics
 from crawlcw.server.access import Access
 from crawlcw.server.connections import Connections, Deadlines, allowed_connections
 from crawlcw.server.exchange import json_response, map_errors, read_request
-from crawlcw.server.listening import Route, check_reach, listening
+from crawlcw.server.listening import Route, listening, require_token
 from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Api, Operation
 from crawlcw.tracking import Tracker
@@ -35,7 +35,7 @@ async def serving(
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """
-    check_reach(host, token)
+    require_token(host, token)
     api = Api(tracker)
     request_metrics = metrics.RequestMetrics(tracker.name, tracker.counts)
     document_json = json.dumps(document(tracker.name, needs_token=token is not None)).encode()

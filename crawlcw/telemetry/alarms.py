@@ -131,8 +131,8 @@ class Alarms:
         if attempts - first_attempts < _MIN_ATTEMPTS:
             return None
         rate = (failed_count - first_failed) / (attempts - first_attempts)
-        was_alarmed = self._failures_reported
+        was_reported = self._failures_reported
         self._failures_reported = rate > (
-            self._max_failure_rate / 2 if was_alarmed else self._max_failure_rate
+            self._max_failure_rate / 2 if was_reported else self._max_failure_rate
         )
-        return rate if self._failures_reported and not was_alarmed else None
+        return rate if self._failures_reported and not was_reported else None

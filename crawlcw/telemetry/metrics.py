@@ -201,7 +201,7 @@ def counters_of(stats: Stats) -> dict[str, Values]:
             "failed": outcomes[Event.FAIL],
             "given-up": outcomes[Event.GIVE_UP] + outcomes[Event.ABANDON],
         },
-        RESPONSES: _by_class(stats.statuses),
+        RESPONSES: _by_status_class(stats.statuses),
         FAILURES: by_label(stats.failures),
         HOST_FAILURES: by_label(stats.host_failures),
         LINKS_DROPPED: by_label(stats.links_dropped),
@@ -235,7 +235,7 @@ def by_label(counts: Mapping[str, int]) -> dict[str, float]:
     return totals
 
 
-def _by_class(statuses: Mapping[int, int]) -> dict[str, float]:
+def _by_status_class(statuses: Mapping[int, int]) -> dict[str, float]:
     count_by_class: dict[str, float] = {}
     for status, number in statuses.items():
         name = f"{status // 100}xx" if 100 <= status < 600 else OTHER
@@ -267,14 +267,14 @@ class TaskCounts:
         """*count* may raise `LedgerError`."""
         self._count = count
         self._counts: Counts | None = None
-        self._next = 0.0
-        self._counting = anyio.Lock()
+        self._next_count_at = 0.0
+        self._count_lock = anyio.Lock()
 
     async def latest(self) -> Values | None:
         """Return the numbers by the statuses' names; None: unknown."""
-        async with self._counting:
+        async with self._count_lock:
             started_at = time.monotonic()
-            if started_at >= self._next:
+            if started_at >= self._next_count_at:
                 try:
                     with anyio.move_on_after(_COUNT_TIMEOUT_S):
                         self._counts = await self._count()
@@ -282,7 +282,7 @@ class TaskCounts:
                     # Other code logs the error. Old numbers would look like new ones.
                     self._counts = None
                 ended_at = time.monotonic()
-                self._next = ended_at + _COUNT_COST * (ended_at - started_at)
+                self._next_count_at = ended_at + _COUNT_COST * (ended_at - started_at)
         counts = self._counts
         if counts is None:
             return None

@@ -32,8 +32,8 @@ from crawlcw.model import urls
 
 _LIMIT = 64 << 10
 #: Timeout in seconds, far above the duration of any test.
-_ENOUGH = 20.0
-_MANY = 40
+_TIMEOUT_S = 20.0
+_REQUESTS = 40
 _PAGE = b"<p>a page</p>"
 _URL = "http://site.example/page"
 
@@ -43,7 +43,7 @@ def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
 
     def test(contract: Any) -> None:
         run = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
-        asyncio.run(asyncio.wait_for(run, _ENOUGH))
+        asyncio.run(asyncio.wait_for(run, _TIMEOUT_S))
 
     update_wrapper(test, check)
     del vars(test)["__wrapped__"]  # pytest would take the arguments of the check for fixtures
@@ -64,7 +64,7 @@ class DownloaderContract:
         return default
 
     @_test
-    async def test_a_page_arrives_whole(self, downloader: Downloader, origin: str) -> None:
+    async def test_a_page_arrives_complete(self, downloader: Downloader, origin: str) -> None:
         """The response has status, headers by lower-case name, body, URL and duration."""
         request = Request(f"{origin}/page")
         response = await downloader.fetch(request, url=request.url)
@@ -76,9 +76,7 @@ class DownloaderContract:
         assert response.elapsed.total_seconds() >= 0
 
     @_test
-    async def test_the_url_is_the_one_that_is_given(
-        self, downloader: Downloader, origin: str
-    ) -> None:
+    async def test_the_url_argument_is_fetched(self, downloader: Downloader, origin: str) -> None:
         """After a redirect *url* differs from the request's URL: the downloader fetches *url*."""
         url = f"{origin}/page"
         response = await downloader.fetch(Request(f"{origin}/status/500"), url=url)
@@ -99,7 +97,7 @@ class DownloaderContract:
         assert echo["body"] == "00ff"
 
     @_test
-    async def test_every_status_is_an_answer(self, downloader: Downloader, origin: str) -> None:
+    async def test_every_status_is_a_response(self, downloader: Downloader, origin: str) -> None:
         """No status is an error: the crawl decides about it."""
         for status in (201, 204, 301, 404, 429, 500, 503):
             url = f"{origin}/status/{status}"
@@ -117,13 +115,13 @@ class DownloaderContract:
         assert response.headers.get("location") == "/page"
 
     @_test
-    async def test_a_packed_body_is_unpacked(self, downloader: Downloader, origin: str) -> None:
+    async def test_a_compressed_body_is_decoded(self, downloader: Downloader, origin: str) -> None:
         """`Content-Encoding` is decoded."""
         url = f"{origin}/gzip"
         assert (await downloader.fetch(Request(url), url=url)).body == _PAGE
 
     @_test
-    async def test_a_body_over_the_limit_is_cut_and_says_so(
+    async def test_a_body_over_the_limit_is_truncated(
         self, downloader: Downloader, origin: str
     ) -> None:
         """The limit also holds for decoded bodies: a few bytes may decode to many."""
@@ -133,9 +131,7 @@ class DownloaderContract:
             assert response.truncated, "`truncated` says why the body is not whole"
 
     @_test
-    async def test_what_goes_wrong_is_a_fetch_error(
-        self, downloader: Downloader, origin: str
-    ) -> None:
+    async def test_a_failure_raises_fetch_error(self, downloader: Downloader, origin: str) -> None:
         """Refused connection, closed connection, incomplete body, timeout."""
         refused_url = "http://127.0.0.1:1/"
         for url in (refused_url, *(f"{origin}/{path}" for path in ("nothing", "cut", "silence"))):
@@ -159,17 +155,17 @@ class DownloaderContract:
         assert response.body == _PAGE, "and the downloader still works"
 
     @_test
-    async def test_many_at_once_get_their_own_answers(
+    async def test_concurrent_requests_get_their_own_responses(
         self, downloader: Downloader, origin: str
     ) -> None:
         """Many fetchers use the downloader concurrently."""
-        urls = [f"{origin}/number/{number}" for number in range(_MANY)]
+        urls = [f"{origin}/number/{number}" for number in range(_REQUESTS)]
         responses = await asyncio.gather(*(downloader.fetch(Request(url), url=url) for url in urls))
-        assert [response.body for response in responses] == [b"%d" % n for n in range(_MANY)]
+        assert [response.body for response in responses] == [b"%d" % n for n in range(_REQUESTS)]
         assert [response.url for response in responses] == urls
 
     @_test
-    async def test_it_may_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
+    async def test_it_can_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
         """`close` is called in every state."""
         await downloader.close()
 
@@ -185,13 +181,13 @@ class DownloaderContract:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 2 * _MANY  # with fewer the system refuses some of as many connections
+    request_queue_size = 2 * _REQUESTS  # with fewer, the system refuses some of these connections
 
 
 @contextmanager
 def _serving() -> Iterator[int]:
     """Serve within the block, in threads; yield the port."""
-    with _Server(("127.0.0.1", 0), _Answer) as server:
+    with _Server(("127.0.0.1", 0), _RequestHandler) as server:
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield server.server_port
@@ -199,10 +195,10 @@ def _serving() -> Iterator[int]:
             server.shutdown()
 
 
-class _Answer(BaseHTTPRequestHandler):
-    """Answers one request, and closes the connection."""
+class _RequestHandler(BaseHTTPRequestHandler):
+    """Sends one response, and closes the connection."""
 
-    def _answer(self) -> None:
+    def _respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         with suppress(ConnectionError):
             body = self.rfile.read(int(headers.get("content-length", "0")))
@@ -211,7 +207,7 @@ class _Answer(BaseHTTPRequestHandler):
             echo = {"method": self.command, "headers": headers, "body": body.hex()}
             self.wfile.write(_content(self.path, json.dumps(echo).encode()))
 
-    do_GET = do_PUT = _answer  # noqa: N815  # the names that http.server calls
+    do_GET = do_PUT = _respond  # noqa: N815  # the names that http.server calls
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -260,66 +256,66 @@ class LayerContract:
         check_layers([self.layer()], type(self).__name__)
 
     @_test
-    async def test_each_request_gets_the_answer_to_itself(self, layer: Layer) -> None:
+    async def test_concurrent_requests_get_their_own_responses(self, layer: Layer) -> None:
         """A layer does not mix up concurrent requests."""
 
-        async def below(_: Attempt, request: Request) -> Response:
+        async def next_layer(_: Attempt, request: Request) -> Response:
             await asyncio.sleep(0.001 * (hash(request.url) % 5))
             return Response(request.url, request=request, body=request.url.encode())
 
         async def check_request(number: int) -> None:
             url = f"{_URL}/{number}"
-            response = await _response_of(layer, url, below)
+            response = await _response_of(layer, url, next_layer)
             if response is not None:
                 path = urls.parse(response.url).path
                 assert path == urls.parse(url).path, "the response to another request"
 
-        await asyncio.gather(*map(check_request, range(_MANY)))
+        await asyncio.gather(*map(check_request, range(_REQUESTS)))
 
     @_test
-    async def test_it_asks_at_the_same_origin_only(self, layer: Layer) -> None:
+    async def test_it_requests_the_same_origin_only(self, layer: Layer) -> None:
         """Another host has other delays, another robots.txt and other secrets."""
         requested_urls: list[str] = []
 
-        async def below(_: Attempt, request: Request) -> Response:
+        async def next_layer(_: Attempt, request: Request) -> Response:
             requested_urls.append(request.url)
             return Response(request.url, request=request, body=b"<p>a page</p>")
 
-        await _response_of(layer, _URL, below)
+        await _response_of(layer, _URL, next_layer)
         assert {urls.origin_of(url) for url in requested_urls} <= {urls.origin_of(_URL)}
 
     @_test
     async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
         """A layer does not change the first request of an attempt, which is used for retries."""
 
-        async def below(_: Attempt, request: Request) -> Response:
+        async def next_layer(_: Attempt, request: Request) -> Response:
             return Response(request.url, request=request)
 
         first_request = Request(_URL, headers={"X-Own": "mine"})
         sent_request = first_request.elsewhere(first_request.url, headers=first_request.headers)
-        await _result(layer(Attempt(request=first_request), sent_request, below))
+        await _result(layer(Attempt(request=first_request), sent_request, next_layer))
         assert (first_request.url, dict(first_request.headers)) == (_URL, {"X-Own": "mine"})
 
     @_test
-    async def test_a_failure_stays_one(self, layer: Layer) -> None:
+    async def test_a_failure_stays_a_failure(self, layer: Layer) -> None:
         """After a failure: a response, another try, or an allowed exception."""
 
-        async def below(_: Attempt, request: Request) -> Response:
+        async def next_layer(_: Attempt, request: Request) -> Response:
             raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
 
-        await _response_of(layer, _URL, below)
+        await _response_of(layer, _URL, next_layer)
 
     @_test
     async def test_a_cancellation_passes(self, layer: Layer) -> None:
         """The crawl cancels an attempt to end it."""
         started = asyncio.Event()
 
-        async def below(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
+        async def next_layer(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
             started.set()
             await asyncio.Event().wait()
             raise AssertionError
 
-        layer_task = asyncio.ensure_future(_response_of(layer, _URL, below))
+        layer_task = asyncio.ensure_future(_response_of(layer, _URL, next_layer))
         start_waiter = asyncio.ensure_future(started.wait())
         await asyncio.wait([layer_task, start_waiter], return_when=asyncio.FIRST_COMPLETED)
         start_waiter.cancel()
@@ -332,11 +328,11 @@ class LayerContract:
         await check(self.layer())
 
 
-async def _response_of(layer: Layer, url: str, below: Next) -> Response | None:
+async def _response_of(layer: Layer, url: str, next_layer: Next) -> Response | None:
     """Return the response of a layer to a request; None if it raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE)
-    return await _result(layer(attempt, request.elsewhere(url), below))
+    return await _result(layer(attempt, request.elsewhere(url), next_layer))
 
 
 async def _result(pending_response: Awaitable[Response]) -> Response | None:

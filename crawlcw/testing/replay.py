@@ -1,4 +1,4 @@
-"""Downloader that answers from memory, for tests of spiders and of the crawl itself."""
+"""Downloader with responses from memory, for tests of spiders and of the crawl itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,47 +19,52 @@ class Replay:
     elapsed: timedelta = timedelta(0)
 
 
-Answer = bytes | str | Replay | Exception
+PreparedResponse = bytes | str | Replay | Exception
 
 
 class ReplayDownloader:
-    """A `Downloader` that returns prepared answers and opens no socket.
+    """A `Downloader` that returns prepared responses and opens no socket.
 
-    *answers* maps a URL, as the spider requests it, to its answer: the body of
-    an HTML page (bytes or text); a `Replay`; an exception to raise; or a list
-    of these, used one after the other, and then its last one again. A URL
-    without an answer is a 404. `requested` lists the requested URLs, in order.
+    *responses* maps a URL, as the spider requests it, to its response: the body of
+    an HTML page (bytes or text); a `Replay`; an exception to raise; or a list of
+    these. A list is used one after the other, and its last entry again and again.
+    A URL without a response is a 404. `requested_urls` has the URLs of all requests,
+    in order.
     """
 
-    def __init__(self, answers: Mapping[str, Answer | Iterable[Answer]] | None = None) -> None:
-        self._answers = {url: _turns(answer) for url, answer in (answers or {}).items()}
-        self.requested: list[str] = []
+    def __init__(
+        self, responses: Mapping[str, PreparedResponse | Iterable[PreparedResponse]] | None = None
+    ) -> None:
+        self._responses = {url: _as_list(response) for url, response in (responses or {}).items()}
+        self.requested_urls: list[str] = []
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the answer prepared for *url*; see `Downloader`."""
-        self.requested.append(url)
-        prepared = self._answers.get(url) or [Replay(status=404)]
-        answer = prepared.pop(0) if len(prepared) > 1 else prepared[0]
-        if isinstance(answer, Exception):
-            raise answer
-        if not isinstance(answer, Replay):
-            answer = Replay(headers={"Content-Type": "text/html; charset=utf-8"}, body=answer)
-        body = answer.body.encode() if isinstance(answer.body, str) else answer.body
+        """Return the response prepared for *url*; see `Downloader`."""
+        self.requested_urls.append(url)
+        responses = self._responses.get(url) or [Replay(status=404)]
+        response = responses.pop(0) if len(responses) > 1 else responses[0]
+        if isinstance(response, Exception):
+            raise response
+        if not isinstance(response, Replay):
+            response = Replay(headers={"Content-Type": "text/html; charset=utf-8"}, body=response)
+        body = response.body.encode() if isinstance(response.body, str) else response.body
         return Response(
             url,
             request=request,
-            status=answer.status,
-            headers=answer.headers,
+            status=response.status,
+            headers=response.headers,
             body=body,
-            truncated=answer.truncated,
-            elapsed=answer.elapsed,
+            truncated=response.truncated,
+            elapsed=response.elapsed,
         )
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
 
 
-def _turns(answer: Answer | Iterable[Answer]) -> list[Answer]:
-    if isinstance(answer, (bytes, str, Replay, Exception)):
-        return [answer]
-    return list(answer)
+def _as_list(
+    response: PreparedResponse | Iterable[PreparedResponse],
+) -> list[PreparedResponse]:
+    if isinstance(response, (bytes, str, Replay, Exception)):
+        return [response]
+    return list(response)

@@ -42,7 +42,7 @@ from crawlcw.tracking.tasks import MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the use case's settings.
-_POLICY_CHECK = 15.0
+_POLICY_INTERVAL_S = 15.0
 #: Tasks that one write claims or changes, and tasks that are read in addition while some leases
 #: have a grace period.
 _BATCH_SIZE = 500
@@ -142,8 +142,8 @@ class Dispenser:
         if request is None or not leases:
             new_leases = await self._claim(task_holder, limit - len(leases), stages)
             leases += await self._begin_quarantined(new_leases)
-        assigned = [await self._assignment(lease, expires_at) for lease in leases]
-        return [entry for entry in assigned if entry is not None]
+        assignments = [await self._assignment(lease, expires_at) for lease in leases]
+        return [entry for entry in assignments if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
         """Return those of the keys that the worker still holds: `finish` would accept them now."""
@@ -318,7 +318,7 @@ class Dispenser:
         self._tracker.tasks_due.set()
         refusal_by_key = {}
         for settlement, error in zip(settlements, errors, strict=True):
-            await self._settlements.drop_replaced(settlement, recorded=error is None)
+            await self._settlements.drop_replaced(settlement, is_recorded=error is None)
             if error is not None:
                 is_lost = isinstance(error, LeaseLostError)
                 key = settlement.lease.task.url
@@ -328,7 +328,7 @@ class Dispenser:
     async def _follow_policy(self) -> None:
         """Read the settings from time to time, because other processes may change them."""
         now = time.monotonic()
-        if now - self._policy_read_at > _POLICY_CHECK:
+        if now - self._policy_read_at > _POLICY_INTERVAL_S:
             self._policy_read_at = now
             await self._tracker.session.refresh()
 
@@ -358,7 +358,7 @@ class Dispenser:
         async with self._claim_lock:
             # Missed tasks are not the end: other workers were faster, and there may be more
             # tasks.
-            while page := await self._page(min(limit - len(leases), _BATCH_SIZE), stages):
+            while page := await self._due_tasks(min(limit - len(leases), _BATCH_SIZE), stages):
                 claimed = await self._ledger.leases.claim(
                     page,
                     worker=token_prefix,
@@ -375,12 +375,12 @@ class Dispenser:
         """Return the leases that still hold; record that the work on quarantined tasks begins."""
         valid_leases = []
         for lease in leases:
-            recorded = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
-            if recorded or await self._ledger.leases.begin(lease):
+            has_begun = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
+            if has_begun or await self._ledger.leases.begin(lease):
                 valid_leases.append(lease)
         return valid_leases
 
-    async def _page(self, limit: int, stages: Collection[str] | None) -> list[Task]:
+    async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
         """Return due tasks, except those whose holders could not reach the ledger."""
         if limit < 1:
             return []
@@ -405,9 +405,9 @@ class Dispenser:
 
     async def _assignment(self, lease: Lease, expires_at: datetime) -> Assignment | None:
         task = lease.task
-        carried = task.carried or Payload()
+        payload = task.carried or Payload()
         try:
-            data = await self._tracker.session.load_value(carried.data)
+            data = await self._tracker.session.load_value(payload.data)
             context = await self._tracker.session.load_value(task.context)
         except LedgerUnavailableError:
             raise

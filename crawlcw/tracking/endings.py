@@ -224,7 +224,7 @@ class Settlements:
         data = None if ending.data is None else await store_value(task_id, keys.data(ending.data))
         return replace(trace, data=data, results=results)
 
-    async def drop_replaced(self, settlement: Settlement, *, recorded: bool) -> None:
+    async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
         """Delete the large values that nothing refers to any more."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
@@ -234,7 +234,7 @@ class Settlements:
             new_values["data"] = progress.data
         if change.next is not None:
             new_values["context"] = change.next.context
-        if recorded:
+        if is_recorded:
             unused_values = [
                 old_values[name] for name in new_values if old_values[name] != new_values[name]
             ]

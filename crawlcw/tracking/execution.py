@@ -81,7 +81,7 @@ class Execution:
         """
         self._check()
         session, task = self._session, self.lease.task
-        carried = task.carried or Payload()
+        payload = task.carried or Payload()
         data = await session.store_value(task.id, keys.data(self.data))
         is_saved = await session.ledger.leases.save(
             self.lease, data=data, duration=session.policy.lease
@@ -91,8 +91,8 @@ class Execution:
             session.leases.end([self.lease])
             self.has_ended = True
             raise LeaseLostError(f"another worker holds task {self.key!r} now")
-        await session.delete_blobs(carried.data)
-        self.lease = replace(self.lease, task=replace(task, carried=replace(carried, data=data)))
+        await session.delete_blobs(payload.data)
+        self.lease = replace(self.lease, task=replace(task, carried=replace(payload, data=data)))
 
     async def finish(self) -> None:
         """End successfully: the task is finished, or in the next stage of its chain."""
@@ -151,11 +151,11 @@ class Execution:
             traceback=traceback,
         )
         self._check()
-        committing = self._session.commit(settlement)
+        commit_future = self._session.commit(settlement)
         # Only now, because an ending that cannot be recorded leaves the execution open.
         self.has_ended = True
-        error = await committing
-        await self._settlements.drop_replaced(settlement, recorded=error is None)
+        error = await commit_future
+        await self._settlements.drop_replaced(settlement, is_recorded=error is None)
         if error is not None:
             raise error
 

@@ -56,8 +56,8 @@ def data(value: object) -> dict[str, Any]:
     """Return *value* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
     if not isinstance(value, Mapping):
         raise UsageError(f"a task's data is a mapping, not {type(value).__name__}")
-    cleaned: dict[str, Any] = values.clean(value)
-    return cleaned
+    clean_data: dict[str, Any] = values.clean(value)
+    return clean_data
 
 
 def priority(value: object) -> int:

@@ -29,7 +29,7 @@ from crawlcw.tracking.use_case import Policy
 logger = logging.getLogger(__name__)
 
 #: Seconds between two reads of the use case's settings.
-_POLICY_CHECK = 30.0
+_POLICY_INTERVAL_S = 30.0
 #: Limit of the wait for an unavailable ledger at the end of a session.
 CLOSE_TIMEOUT = timedelta(seconds=5)
 
@@ -41,8 +41,8 @@ class Session(WorkerSession):
         """Give up if the ledger has not answered for *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease_length=lambda: self.policy.lease, give_up=give_up)
-        self._claiming: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
-        self._committing: Coalescer[Settlement, LedgerError | None] = Coalescer(self._commit)
+        self._claims: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
+        self._commits: Coalescer[Settlement, LedgerError | None] = Coalescer(self._commit)
         self._upkeep_task: asyncio.Task[None] | None = None
         self._join_lock = anyio.Lock()
         self._failure: Exception | None = None
@@ -55,14 +55,14 @@ class Session(WorkerSession):
     async def claim_one(self, task: Task) -> Lease | None:
         """Do the same as `claim` for one task; concurrent calls share a round trip."""
         await self._ensure_joined()
-        claimed = await self._await_claim(self._claiming(task))
+        claimed = await self._await_claim(self._claims(task))
         return next(iter(claimed.leases), None)
 
-    async def _await_claim(self, claiming: asyncio.Future[Claimed]) -> Claimed:
+    async def _await_claim(self, claim_future: asyncio.Future[Claimed]) -> Claimed:
         try:
-            return await asyncio.shield(claiming)
+            return await asyncio.shield(claim_future)
         except asyncio.CancelledError:
-            await run_shielded(self._undo_claim(claiming))
+            await run_shielded(self._undo_claim(claim_future))
             raise
 
     async def _claim_for_callers(self, tasks: Sequence[Task]) -> list[Claimed]:
@@ -88,19 +88,19 @@ class Session(WorkerSession):
             self.lease_changed()
         return claimed
 
-    async def _undo_claim(self, claiming: asyncio.Future[Claimed]) -> None:
+    async def _undo_claim(self, claim_future: asyncio.Future[Claimed]) -> None:
         """Release the tasks of a claim whose caller is gone."""
-        await asyncio.wait([claiming], timeout=CLOSE_TIMEOUT.total_seconds())
-        if not claiming.done():
+        await asyncio.wait([claim_future], timeout=CLOSE_TIMEOUT.total_seconds())
+        if not claim_future.done():
             # The ledger is unavailable: when it is back, the renewal releases the claimed tasks.
-            claiming.add_done_callback(self._orphan_leases)
+            claim_future.add_done_callback(self._orphan_leases)
             return
         with suppress(LedgerError):
-            await self.release(claiming.result().leases)
+            await self.release(claim_future.result().leases)
 
-    def _orphan_leases(self, claiming: asyncio.Future[Claimed]) -> None:
-        if not claiming.cancelled() and claiming.exception() is None:
-            self.leases.orphans += claiming.result().leases
+    def _orphan_leases(self, claim_future: asyncio.Future[Claimed]) -> None:
+        if not claim_future.cancelled() and claim_future.exception() is None:
+            self.leases.orphans += claim_future.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
         """Record an outcome, together with others that are pending, and end its lease.
@@ -111,7 +111,7 @@ class Session(WorkerSession):
         recorded.
         """
         self._check()
-        return self._committing(settlement)
+        return self._commits(settlement)
 
     async def _commit(self, settlements: Sequence[Settlement]) -> list[LedgerError | None]:
         self._check()
@@ -120,9 +120,9 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # First, because a session that breaks stops all work under the leases in `held`.
+            # First, because a session that breaks stops all work under the current leases.
             self.leases.end(leases)
-            self._break(error)
+            self._fail(error)
             raise
         finally:
             self.leases.end(leases)
@@ -170,7 +170,7 @@ class Session(WorkerSession):
         if self._upkeep_task is None:
             return
         self.retry.shorten(CLOSE_TIMEOUT)
-        await self._committing.finish()
+        await self._commits.finish()
         self._upkeep_task.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await self._upkeep_task
@@ -224,9 +224,9 @@ class Session(WorkerSession):
                 task_group.start_soon(partial(self.keep_alive, on_lost=self._count_lost))
                 task_group.start_soon(self._follow_policy)
         except* Exception as errors:
-            self._break(errors.exceptions[0])
+            self._fail(errors.exceptions[0])
 
-    def _break(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         """Stop everything that runs under a lease, because none of it could be recorded."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
@@ -239,7 +239,7 @@ class Session(WorkerSession):
     async def _follow_policy(self) -> None:
         """Check from time to time whether another process has changed the settings."""
         while True:
-            await anyio.sleep(_POLICY_CHECK)
+            await anyio.sleep(_POLICY_INTERVAL_S)
             with suppress(LedgerUnavailableError):
                 await self.refresh()
 

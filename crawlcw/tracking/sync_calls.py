@@ -54,7 +54,7 @@ class SyncCalls(ThreadProxy):
         thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         thread_end.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 
-        async def hold_block(*, task_status: TaskStatus[Any]) -> None:
+        async def run_block(*, task_status: TaskStatus[Any]) -> None:
             tracked_block = self._subject.start(key, **options)
             task_status.started(await tracked_block.__aenter__())
             try:
@@ -68,7 +68,7 @@ class SyncCalls(ThreadProxy):
             )
 
         with portal.closed_as_ledger_error(f", and the work on task {key!r} with it"):
-            block_end, execution = portal.open().start_task(hold_block)
+            block_end, execution = portal.open().start_task(run_block)
             try:
                 yield SyncExecution(execution, portal.call)
             except BaseException as error:

@@ -73,7 +73,10 @@ class Tasks:
             task,
             data=await self.session.load_value(task.data),
             context=await self.session.load_value(task.context),
-            results={k: await self.session.load_value(v) for k, v in task.results.items()},
+            results={
+                stage: await self.session.load_value(result)
+                for stage, result in task.results.items()
+            },
         )
 
     async def find(

@@ -55,14 +55,14 @@ CHUNK_SIZE = 500
 class TrackerOpening(Generic[TrackerT]):
     """A tracker that opens by `await`, or by `async with`, which closes it as well."""
 
-    def __init__(self, opening: Coroutine[Any, Any, TrackerT]) -> None:
-        self._opening = opening
+    def __init__(self, coroutine: Coroutine[Any, Any, TrackerT]) -> None:
+        self._coroutine = coroutine
 
     def __await__(self) -> Generator[Any, Any, TrackerT]:
-        return self._opening.__await__()
+        return self._coroutine.__await__()
 
     async def __aenter__(self) -> TrackerT:
-        self._tracker = await self._opening
+        self._tracker = await self._coroutine
         return self._tracker
 
     async def __aexit__(self, *_: object) -> None:
@@ -222,11 +222,11 @@ class Tracker(Tasks):
         """
         reopened_statuses = parse_statuses(from_status)
         lease = await self._claim(keys.key(key), reopened_statuses, stage)
-        async with self.executing(lease) as execution:
+        async with self.start_leased(lease) as execution:
             yield execution
 
     @asynccontextmanager
-    async def executing(self, lease: Lease) -> AsyncIterator[Execution]:
+    async def start_leased(self, lease: Lease) -> AsyncIterator[Execution]:
         """Do the same as `start`, with a lease that exists already."""
         held_leases = self.session.leases
         execution: Execution | None = None
@@ -253,13 +253,13 @@ class Tracker(Tasks):
             raise LeaseLostError(f"another worker holds task {lease.task.url!r} now")
 
     async def _execution(self, lease: Lease) -> Execution:
-        carried = lease.task.carried or Payload()
+        payload = lease.task.carried or Payload()
         load = self.session.load_value
         context = await load(lease.task.context)
         return Execution(
             lease,
-            data=await load(carried.data),
-            results={stage: await load(result) for stage, result in carried.results.items()},
+            data=await load(payload.data),
+            results={stage: await load(result) for stage, result in payload.results.items()},
             context=context or {},
             session=self.session,
             use_case=self.use_case,

@@ -141,9 +141,9 @@ class Policy:
     inline_limit: Size = Size("256KiB", "a larger value is kept beside its task's document")
 
     @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Self:
+    def of(cls, stored_values: Mapping[str, Any]) -> Self:
         """Return the policy that a ledger has recorded, with defaults for the rest."""
-        return replace(cls(), **check_settings(stored))
+        return replace(cls(), **check_settings(stored_values))
 
     @cached_property
     def retries(self) -> RetryPolicy:

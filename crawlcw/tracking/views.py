@@ -45,12 +45,12 @@ class TrackedTask:
     def of(cls, record: Record, *, stage: str) -> Self:
         """Return the view of a record; *stage* is its stage as the use case calls it."""
         task = record.task
-        carried = task.carried or Payload()
+        payload = task.carried or Payload()
         return cls(
             key=task.url,
             stage=stage,
-            data=carried.data,
-            results=carried.results,
+            data=payload.data,
+            results=payload.results,
             holder=holder_of(task),
             errors=record.errors,
             trace=record.trace,

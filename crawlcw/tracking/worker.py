@@ -163,7 +163,7 @@ class Worker:
             task_group.start_soon(cancelled_gently, self._wake_by_changes)
             with anyio.CancelScope() as self._run_scope:
                 reason = await self._pool.run(
-                    self._work_in_turn,
+                    self._work_loop,
                     self._pull,
                     release_queued=self._release_waiting,
                     grace_scope=lambda: anyio.move_on_after(self.grace.total_seconds()),
@@ -249,7 +249,7 @@ class Worker:
                 extra={"event": "stage_unknown"},
             )
 
-    async def _work_in_turn(self) -> None:
+    async def _work_loop(self) -> None:
         while True:
             lease = await self._pool.get()
             try:
@@ -263,7 +263,7 @@ class Worker:
             return  # lost while it waited in the queue
         handler = self._handlers[self._tracker.use_case.resolve_stage(lease.task.callback)]
         try:
-            async with self._tracker.executing(lease) as execution:
+            async with self._tracker.start_leased(lease) as execution:
                 while not await self._quarantine.enter(lease):
                     pass  # another task had to run alone first
                 async with Cancellation().contained():

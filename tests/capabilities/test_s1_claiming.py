@@ -168,7 +168,7 @@ async def test_nobody_is_given_what_they_did_not_ask_for(tracker: Tracker, other
 async def test_a_process_at_work_follows_the_settings_that_somebody_changes(
     tracker: Tracker, other: Tracker, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("crawlcw.tracking.session._POLICY_CHECK", 0.01)
+    monkeypatch.setattr("crawlcw.tracking.session._POLICY_INTERVAL_S", 0.01)
     await other.session.claim([])  # it is at work
     await tracker.configure(max_retry=1, lease=5)
     async with asyncio.timeout(10):

@@ -206,7 +206,7 @@ class Harness:
         )
         self.session, self.held, self.stats = session, session.leases, session.stats
         web = FailureLog({"http://example.com/robots.txt": robots} if robots else {})
-        self.failures, self.asked = web.failures, web.requested
+        self.failures, self.asked = web.failures, web.requested_urls
         ask = way(web, self.settings, purpose=Purpose.PROBE)
         self.frontier = Frontier(
             spider,

@@ -119,7 +119,7 @@ class Web(ReplayDownloader):
     @property
     def pages(self) -> list[str]:
         """Return the requested URLs, without robots.txt."""
-        return [url for url in self.requested if not url.endswith("/robots.txt")]
+        return [url for url in self.requested_urls if not url.endswith("/robots.txt")]
 
 
 class Slowly(ReplayDownloader):
@@ -235,7 +235,7 @@ async def test_a_second_run_fetches_nothing(ledger: SqliteLedger):
 
     report = await crawled(Books(), web, ledger)
 
-    assert web.requested == []
+    assert web.requested_urls == []
     assert (report.finish_reason, report.pages) == ("drained", 0)
     assert report.counts.by_status == {Status.FINISHED: 6}
 
@@ -999,7 +999,7 @@ async def test_what_robots_txt_disallows_is_never_requested(ledger: SqliteLedger
 
     report = await crawled(spider, web, ledger)
 
-    assert sorted(web.requested) == [HOME, f"{HOME}open", ROBOTS]
+    assert sorted(web.requested_urls) == [HOME, f"{HOME}open", ROBOTS]
     private = await record(ledger, f"{HOME}private/1")
     assert (private.task.status, private.task.reason) == (Status.IGNORED, Reason.REFUSED_ROBOTS)
     assert private.task.retry == 0, "unwanted, not failed"
@@ -1013,8 +1013,8 @@ async def test_robots_txt_is_asked_for_first_and_once(ledger: SqliteLedger):
 
     await crawled(Books(), web, ledger)
 
-    assert web.requested[0] == ROBOTS
-    assert web.requested.count(ROBOTS) == 1
+    assert web.requested_urls[0] == ROBOTS
+    assert web.requested_urls.count(ROBOTS) == 1
 
 
 async def test_while_robots_txt_is_not_to_be_had_no_page_is_requested(ledger: SqliteLedger):
@@ -1022,7 +1022,7 @@ async def test_while_robots_txt_is_not_to_be_had_no_page_is_requested(ledger: Sq
 
     await crawled(Books(), web, ledger, host_max_failures=3)
 
-    assert web.requested == [ROBOTS] * 3
+    assert web.requested_urls == [ROBOTS] * 3
     assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
 
 
@@ -1038,7 +1038,7 @@ async def test_a_robots_txt_that_is_moved_out_of_reach_says_nothing_of_its_own_h
 
     await crawled(Books(), web, ledger, host_max_failures=3)
 
-    assert web.requested == [ROBOTS, "http://b.example/r.txt"] * 3
+    assert web.requested_urls == [ROBOTS, "http://b.example/r.txt"] * 3
     assert (await record(ledger, HOME)).task.reason is Reason.HOST_UNREACHABLE
 
 
@@ -1047,7 +1047,7 @@ async def test_robots_txt_can_be_left_alone(ledger: SqliteLedger):
 
     await crawled(Books(), web, ledger, obey_robots=False)
 
-    assert web.requested == [HOME]
+    assert web.requested_urls == [HOME]
     assert (await ledger.hosts.get(["a.example"]))["a.example"].robots is None
 
 
@@ -1056,8 +1056,8 @@ async def test_links_to_other_hosts_are_counted_and_not_followed(ledger: SqliteL
 
     report = await crawled(Books(), web, ledger, max_retry=1)
 
-    assert "http://b.example/" not in web.requested
-    assert "http://www.a.example/" in web.requested, "below an allowed host"
+    assert "http://b.example/" not in web.requested_urls
+    assert "http://www.a.example/" in web.requested_urls, "below an allowed host"
     assert report.links_dropped == {"refused-scope": 1, "refused-scheme": 1}
     assert report.link_examples == {
         "refused-scope": ["http://b.example/"],

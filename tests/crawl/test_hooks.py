@@ -133,7 +133,7 @@ async def test_what_a_hook_does_wrong_fails_its_page_alone(place: str, returned:
     assert failed["reason"] == "parse-error"
     assert failed["why"].startswith(f"before_request raised {why}")
     assert (report.pages, report.failures) == (2, {"parse-error": 1})
-    assert f"{HOME}bad" not in web.requested
+    assert f"{HOME}bad" not in web.requested_urls
     assert report.finish_reason is FinishReason.DRAINED
 
 
@@ -194,7 +194,7 @@ async def test_a_hook_may_answer_itself(place: str):
     web = Web({})
     _, items = await crawled(Known(), web, place)
 
-    assert web.requested == [ROBOTS]
+    assert web.requested_urls == [ROBOTS]
     assert items == [{"url": HOME, "text": "known", "asked": HOME}]
 
 
@@ -228,7 +228,7 @@ async def test_a_hook_may_have_a_page_tried_again(place: str):
     web = Web({HOME: ["captcha", "there"]})
     report, items = await crawled(Patient(), web, place)
 
-    assert web.requested == [ROBOTS, HOME, HOME]
+    assert web.requested_urls == [ROBOTS, HOME, HOME]
     assert [item["text"] for item in items] == ["there"]
     assert report.counts.by_status.keys() == {50}
 
@@ -287,7 +287,7 @@ async def test_a_spider_wraps_its_downloader_and_both_are_closed(place: str):
     spider, web = Wrapped(), Web({HOME: "there"})
     _, items = await crawled(spider, web, place)
 
-    assert spider.own.urls == web.requested == [ROBOTS, HOME]
+    assert spider.own.urls == web.requested_urls == [ROBOTS, HOME]
     assert (spider.own.closed, web.closed) == (1, 1)
     assert [item["text"] for item in items] == ["there"]
 
@@ -321,7 +321,7 @@ async def test_a_spider_replaces_its_downloader(place: str):
     _, items = await crawled(Replaced(), web, place)
 
     assert [item["text"] for item in items] == ["another's"]
-    assert (web.requested, web.closed) == ([], 1)
+    assert (web.requested_urls, web.closed) == ([], 1)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ async def test_a_refusal_behind_a_redirect_is_not_of_the_host_that_led_there(tmp
     report = await assemble(Wide(), ledger, site, settings).run()
     await ledger.close()
 
-    assert site.requested == [FROM, busy]
+    assert site.requested_urls == [FROM, busy]
     assert (report.failures, report.host_failures) == ({"http-status": 1}, {})
 
 
@@ -251,7 +251,7 @@ async def crawled(
     site = ReplayDownloader(answers)
     chosen = {"delay": 0.0, "backoff_base": 0.0, "concurrency": 1, "obey_robots": False}
     report = await assemble(spider, ledger, site, Settings(**chosen | settings)).run()
-    return report, site.requested
+    return report, site.requested_urls
 
 
 async def paths(ledger: SqliteLedger) -> list[str]:

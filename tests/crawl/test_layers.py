@@ -115,7 +115,7 @@ async def test_each_hop_passes_with_its_own_url_and_the_page_keeps_its_own(tmp_p
     report = await crawled(crawler(layer), web, tmp_path)
 
     assert (report.items, report.failures) == (1, {})
-    assert web.requested == [f"{HOME}?signed"]
+    assert web.requested_urls == [f"{HOME}?signed"]
 
 
 async def test_a_layer_that_asks_again_waits_for_the_turn_of_the_host(tmp_path: Path):
@@ -232,7 +232,7 @@ async def test_a_page_that_is_put_back_is_tried_later_and_pays_nothing(tmp_path:
     report = await crawled(crawler(layer), web, tmp_path, max_retry=1)
 
     assert (report.items, report.failures, layer.asked) == (1, {}, 2)
-    assert web.requested == [HOME]
+    assert web.requested_urls == [HOME]
 
 
 NEW_ZEALAND, BAKER_ISLAND = timezone(timedelta(hours=12)), timezone(timedelta(hours=-12))
@@ -303,7 +303,7 @@ async def test_a_layer_may_answer_by_itself(tmp_path: Path):
 
     report = await crawled(crawler(Archive()), web, tmp_path)
 
-    assert (report.items, web.requested) == (1, [])
+    assert (report.items, web.requested_urls) == (1, [])
 
 
 async def test_the_settings_name_layers_below_those_of_the_spider(tmp_path: Path):
@@ -493,11 +493,11 @@ class Raising:
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (Mixing, "test_each_request_gets_the_answer_to_itself"),
+        (Mixing, "test_concurrent_requests_get_their_own_responses"),
         (Changing, "test_the_task_keeps_its_request"),
-        (Leading, "test_it_asks_at_the_same_origin_only"),
+        (Leading, "test_it_requests_the_same_origin_only"),
         (Swallowing, "test_a_cancellation_passes"),
-        (Raising, "test_a_failure_stays_one"),
+        (Raising, "test_a_failure_stays_a_failure"),
         (object, "test_it_is_a_layer"),
     ],
 )
@@ -524,5 +524,5 @@ def test_the_examples_of_the_guide_work(tmp_path: Path):
 
     report = asyncio.run(crawled(spider, web, tmp_path))
 
-    assert (report.items, web.requested) == (2, [f"{HOME}2"])
+    assert (report.items, web.requested_urls) == (2, [f"{HOME}2"])
     assert len(wire.headers["X-Signature"]) == 64

@@ -61,7 +61,7 @@ async def crawled(
     report = await assemble(
         spider or Pages(start_urls=[HOME]), ledger, web, Settings(**quick | settings)
     ).run()
-    return report, web.requested
+    return report, web.requested_urls
 
 
 def asking(**options: Any) -> Pages:

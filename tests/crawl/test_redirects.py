@@ -101,7 +101,7 @@ async def test_a_loop_is_seen_at_the_second_visit() -> None:
     with pytest.raises(FetchError, match=r"redirect-loop.*cookies"):
         await attempt(Request(START), downloader=downloader, settings=Settings())
 
-    assert downloader.requested == [START, "http://a.example/other"]
+    assert downloader.requested_urls == [START, "http://a.example/other"]
 
 
 async def test_with_cookies_a_page_may_send_its_visitor_back_once() -> None:
@@ -173,7 +173,7 @@ async def test_every_target_is_asked_about_before_it_is_requested() -> None:
     asked = []
 
     async def admit(url: str) -> None:
-        asked.append((url, list(downloader.requested)))
+        asked.append((url, list(downloader.requested_urls)))
         if url.endswith("two"):
             raise FetchError(Reason.REFUSED_ROBOTS)
 
@@ -182,7 +182,7 @@ async def test_every_target_is_asked_about_before_it_is_requested() -> None:
 
     one, two = "http://a.example/one", "http://a.example/two"
     assert asked == [(one, [START]), (two, [START, one])]
-    assert downloader.requested == [START, one]
+    assert downloader.requested_urls == [START, one]
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ async def test_a_crawl_ends_though_pages_are_to_be_visited_later(ledger: SqliteL
     report, web, _ = await crawled(ledger, {HOME: page("home", etag='"1"')}, revisit="7d")
 
     task = (await record(ledger, HOME)).task
-    assert (report.drained, report.pages, web.requested) == (True, 0, [])
+    assert (report.drained, report.pages, web.requested_urls) == (True, 0, [])
     assert (task.status, task.due) == (Status.FINISHED, None)
     assert task.visit is not None
     assert task.revisit == task.visit.time + timedelta(days=7)
@@ -208,7 +208,7 @@ async def test_a_request_says_when_its_own_page_is_visited_again(ledger: SqliteL
 
     _, web, _ = await crawled(ledger, answers, Own())
 
-    assert web.requested == [HOME]
+    assert web.requested_urls == [HOME]
     assert (await record(ledger, HOME + "once")).task.revisit is None
     often = (await record(ledger, HOME + "often")).task.visit
     assert often is not None

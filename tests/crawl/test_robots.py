@@ -106,7 +106,7 @@ async def test_many_callers_at_once_make_one_request():
     web.go.set()
     rules = await asyncio.gather(*callers)
 
-    assert web.requested == [ROBOTS]
+    assert web.requested_urls == [ROBOTS]
     assert not any(each.allows(PRIVATE) for each in rules)
 
 
@@ -118,7 +118,7 @@ async def test_every_origin_has_rules_of_its_own():
     await robots.admit("http://a.example:8080/private/")
     await robots.admit("http://b.example/private/")
 
-    assert web.requested == [
+    assert web.requested_urls == [
         ROBOTS,
         "https://a.example/robots.txt",
         "http://a.example:8080/robots.txt",
@@ -158,7 +158,7 @@ async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
     # The host rests after that, so the next caller requests it again.
     await robots.admit(PAGE)
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert web.requested == [ROBOTS, ROBOTS]
+    assert web.requested_urls == [ROBOTS, ROBOTS]
 
 
 async def test_the_rules_are_kept_for_a_day(time: FakeTime):
@@ -170,7 +170,7 @@ async def test_the_rules_are_kept_for_a_day(time: FakeTime):
     time.seconds = 24 * 3600 + 1
     await robots.admit(PRIVATE)
 
-    assert web.requested == [ROBOTS, ROBOTS]
+    assert web.requested_urls == [ROBOTS, ROBOTS]
 
 
 @pytest.mark.parametrize(("plain", "secure"), [(2, 5), (5, 2), (5, None), (None, 5)])
@@ -204,11 +204,11 @@ async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime)
     assert robots.known("http://b.example/", theirs) is None, "not of another user agent"
     time.seconds = 59
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert web.requested == []
+    assert web.requested_urls == []
 
     time.seconds = 60
     await robots.admit(PRIVATE)
-    assert web.requested == [ROBOTS]
+    assert web.requested_urls == [ROBOTS]
 
 
 async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
@@ -218,7 +218,7 @@ async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
 
     assert await robots.rules(PRIVATE) is ALLOW_ALL
     assert robots.known(PRIVATE) is ALLOW_ALL
-    assert web.requested == []
+    assert web.requested_urls == []
 
 
 async def test_redirects_are_followed_to_another_host_too():
@@ -245,7 +245,7 @@ async def test_five_redirects_are_followed():
     robots, web = robots_of(chain(5))
 
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert len(web.requested) == 6
+    assert len(web.requested_urls) == 6
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ async def crawled(ledger: SqliteLedger, spider: Spider, **settings: Any) -> list
     }
     web = ReplayDownloader({f"http://a.example/{page}": text for page, text in pages.items()})
     await assemble(spider, ledger, web, Settings(obey_robots=False, max_retry=1, **settings)).run()
-    return sorted(url.removeprefix("http://") for url in web.requested)
+    return sorted(url.removeprefix("http://") for url in web.requested_urls)
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ class Crawls:
         report = await run_spider(spider, ledger=self.ledger_url, downloader=downloader)
         assert report.finish_reason == "drained"
         self.dropped, self.failures = report.links_dropped, report.failures
-        return sorted(url.removeprefix(SITE) for url in downloader.requested)
+        return sorted(url.removeprefix(SITE) for url in downloader.requested_urls)
 
     async def items(self, spider: Spider) -> list[str]:
         ledger = await open_ledger(self.ledger_url, spider.name)
@@ -126,7 +126,7 @@ async def test_a_run_that_was_not_drained_goes_on_and_reads_no_sitemap_again(cra
     pages |= {"/1": "one", "/2": "two", "/3": "three"}
     downloader = ReplayDownloader({f"{SITE}{path}": page for path, page in pages.items()})
     await run_spider(Few(), ledger=crawls.ledger_url, downloader=downloader)
-    asked = [url.removeprefix(SITE) for url in downloader.requested]
+    asked = [url.removeprefix(SITE) for url in downloader.requested_urls]
 
     rest = await crawls.asked(Docs(), pages)
 

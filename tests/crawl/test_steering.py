@@ -217,4 +217,4 @@ async def test_a_page_that_is_purged_is_done_again_if_the_running_crawl_finds_a_
     assert await ledger.admin.purge(TaskFilter(ids=[Request(quick).identity()[1]])) == 1
 
     assert (await running).pages == 4
-    assert web.requested.count(quick) == 2
+    assert web.requested_urls.count(quick) == 2

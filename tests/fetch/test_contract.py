@@ -132,4 +132,4 @@ def test_a_downloader_that_cannot_be_closed_breaks_the_contract():
             return Stuck({})
 
     with pytest.raises(KeyError):
-        Contract().test_it_may_be_closed_unused_and_twice()
+        Contract().test_it_can_be_closed_unused_and_twice()

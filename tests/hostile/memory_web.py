@@ -76,7 +76,7 @@ async def crawl(
         crawled = await looked_up(ledger, report)
     finally:
         await ledger.close()
-    crawled.requested = [each for each in downloader.requested if "robots.txt" not in each]
+    crawled.requested = [each for each in downloader.requested_urls if "robots.txt" not in each]
     return crawled
 
 

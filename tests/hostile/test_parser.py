@@ -563,7 +563,7 @@ async def test_a_crawl_that_is_told_to_stop_does_not_wait_for_the_parser(tmp_pat
     async with open_crawl(Site(), ledger=url, downloader=downloader, settings=settings) as crawl:
 
         async def stop() -> None:
-            while f"{URL}refused" not in downloader.requested:
+            while f"{URL}refused" not in downloader.requested_urls:
                 await asyncio.sleep(0.01)
             crawl.stop_now()
 

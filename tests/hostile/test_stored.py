@@ -247,7 +247,7 @@ async def test_a_page_that_is_too_large_for_a_store_takes_no_other_along(
     assert (outcome, kept) == ("finished", [large(3)]) or (
         outcome in ("document-too-large", "store-rejected") and not kept
     )
-    assert pages.requested.count("http://a.example/3") == 1
+    assert pages.requested_urls.count("http://a.example/3") == 1
 
 
 async def test_a_context_that_is_too_large_takes_no_other_link_along(ledger_url: str):
@@ -298,7 +298,7 @@ async def test_a_context_and_items_that_are_too_large_together_harm_nobody(ledge
     assert crawled.outcome("http://a.example/other") == "finished"
     assert crawled.outcome(PAGE) in ("finished", "store-rejected", "document-too-large")
     assert len(crawled.items) == (2 if crawled.outcome(PAGE) == "finished" else 1)
-    assert pages.requested.count(PAGE) == 1
+    assert pages.requested_urls.count(PAGE) == 1
 
 
 async def test_nothing_that_is_indexed_is_long(ledger_url: str):

@@ -104,10 +104,10 @@ def serve(
 
     async def serve_tasks() -> None:
         with extras.needed("pydantic", by="the server needs", extra="serve"):
-            from crawlcw.server.listening import check_reach
+            from crawlcw.server.listening import require_token
             from crawlcw.server.serving import serving
 
-        check_reach(host, token)
+        require_token(host, token)
         async with Tracker.open(ledger_url, declaration, ledger_give_up=_GIVE_UP) as tracker:
             stop_event = loop.stopped_by_signals()
             async with serving(
@@ -160,9 +160,9 @@ def dashboard(
         with extras.needed("pydantic", by="the dashboard needs", extra="dashboard"):
             from crawlcw.dashboard.crawls import Crawls
             from crawlcw.dashboard.serving import serving
-            from crawlcw.server.listening import check_reach
+            from crawlcw.server.listening import require_token
 
-        check_reach(host, token)
+        require_token(host, token)
         settings = options.settings_of()
         read_names = partial(recorded_names, ledger_url, settings=settings)
         known_names = await read_names()
