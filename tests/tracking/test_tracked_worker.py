@@ -69,7 +69,7 @@ async def test_the_last_attempt_makes_it_dead_and_it_is_never_run_again(tracker:
     again = await Worker(tracker, drain=True).run()
 
     assert attempts == [1, 2]
-    assert (first.failed, again.failed, again.done) == (2, 0, 0)
+    assert (first.failed, again.failed, again.succeeded) == (2, 0, 0)
     task = await tracker.get("order-1")
     assert (task.status, task.reason, task.retry) == (Status.IGNORED, Reason.TASK_ERROR, 2)
 
@@ -79,14 +79,14 @@ def resting(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """Event that is set when a worker without due tasks rests; only a wake-up ends the rest."""
     event = asyncio.Event()
     # A patch, because a worker does not announce that it is about to rest.
-    rest = Worker._rest
+    rest = Worker._wait_for_due
 
     async def rest_long(worker: Worker, horizon: datetime | None) -> None:
         worker._pause_s = 3600.0
         event.set()
         await rest(worker, horizon)
 
-    monkeypatch.setattr(Worker, "_rest", rest_long)
+    monkeypatch.setattr(Worker, "_wait_for_due", rest_long)
     return event
 
 
