@@ -145,7 +145,8 @@ class FetchError(CrawlcwError):
     """
 
     hop = 1
-    response: Any = None  #: the failed `Response`; `api`, which has that class, imports this module
+    # `Any`, because the module of `Response` imports this one.
+    response: Any = None  #: the failed `Response`, if there was one
     proxy: object = None  #: the `Proxy` of the request, if it may be the cause
     deadline: float | None = None  #: the request's deadline in seconds, if that has passed
     port_closed = False  #: whether the connection was refused

@@ -84,7 +84,8 @@ class Spider:
     #: None: the hosts of the start URLs.
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
-    #: Limits of single hosts, which replace the settings; `Limits` lists the possible keys.
+    #: Limits of single hosts, which replace the settings. A key is `shop.example.com`, with
+    #: or without a port, `*.example.com` for its subdomains, or `*`; the most specific one counts.
     limits: Mapping[str, Limit] = {}
     #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()

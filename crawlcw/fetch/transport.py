@@ -80,10 +80,10 @@ class _Exchange(Hop):
 class AiohttpDownloader:
     """A `Downloader` on aiohttp's client.
 
-    *start_origins* are the `Location.host` of the start URLs. These hosts, and those of
-    `settings.allow_private`, may be at private addresses, see `AddressGuard`, which also gets
-    *public_names*. Open it inside the running loop, by `open`, `async with` or the first `fetch`;
-    the code that opens it must close it.
+    It connects to private addresses only for the hosts in *start_origins* and in the setting
+    `allow_private`. *start_origins* are the hosts of the start URLs, such as `example.com` or
+    `example.com:8080`; `AddressGuard` explains *public_names*. Use it inside a running event loop
+    by `async with`, or close it after `open` or the first `fetch`.
     """
 
     def __init__(

@@ -292,7 +292,9 @@ def _is_described(kind: type) -> bool:
 
 def _is_internal(kind: str, member: str) -> bool:
     """Return whether only crawlcw uses a member of the class *kind*."""
-    return member.startswith(("_", "test_")) or member in _INTERNAL.get(kind, ())
+    if member.startswith(("_", "test_")):
+        return member != "__call__"
+    return member in _INTERNAL.get(kind, ())
 
 
 def _facets(kind: type) -> dict[str, type]:
@@ -331,7 +333,8 @@ def _methods(kind: str, members: "_Members") -> Iterator[str]:
     for function in members.functions.values():
         if _is_internal(kind, function.name):
             continue
-        yield f"### {kind}.{function.name}\n"
+        heading = f"{kind}.{function.name}".replace("__", r"\_\_")
+        yield f"### {heading}\n"
         if not {"property", "cached_property"} & _decorators(function):
             yield _code(_signature(function))
         if docstring := _markdown(ast.get_docstring(function) or ""):
@@ -449,7 +452,16 @@ def _call(called: str, arguments: list[str], returns: str = "") -> str:
 
 
 def _parsed(thing: Any) -> ast.AST:
-    return ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+    """Return the syntax tree of a class or function, with values for constants as defaults."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(thing))).body[0]
+    constants = vars(sys.modules[thing.__module__])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            for default in (*node.defaults, *node.kw_defaults):
+                if isinstance(default, ast.Name):
+                    # `ast.unparse` prints the text of a name unchanged.
+                    default.id = repr(constants[default.id]).removeprefix("datetime.")
+    return tree
 
 
 def _decorators(node: _Function) -> set[str]:
