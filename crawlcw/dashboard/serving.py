@@ -19,6 +19,7 @@ from crawlcw.dashboard.assets import assets
 from crawlcw.dashboard.crawls import Crawls, Overview
 from crawlcw.dashboard.gate import Gate
 from crawlcw.dashboard.history import History, history
+from crawlcw.dashboard.items import ListItems, list_items
 from crawlcw.dashboard.metrics import scrape
 from crawlcw.dashboard.stories import story
 from crawlcw.dashboard.tasks import Act, FindTasks, Steer, act, search, steer
@@ -93,6 +94,7 @@ class _Dashboard:
         yield "GET", f"{prefix}/history", self._handler(History, history)
         yield "GET", f"{prefix}/tasks", self._handler(FindTasks, search)
         yield "GET", f"{prefix}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
+        yield "GET", f"{prefix}/items", self._handler(ListItems, list_items)
         yield "POST", f"{prefix}/act", self._handler(Act, act)
         yield "POST", f"{prefix}/steer", self._handler(Steer, steer)
         yield metrics.route(partial(scrape, self._crawls))

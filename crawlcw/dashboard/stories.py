@@ -25,7 +25,7 @@ def row(record: Record) -> dict[str, Any]:
     task = record.task
     last_error = record.errors[-1] if record.errors else None
     return {
-        **_place(task),
+        **link_to(task),
         **fields(task, "host", "reason", "update_time", "retry"),
         "status": task.status.name.lower(),
         "holder": holder_of(task),
@@ -46,11 +46,10 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "errors": [error_document(error) for error in reversed(record.errors)],
         "response": part_document(record.response) if record.response else None,
         "stored": asdict(task.stored) if task.stored else None,
-        "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
-        "item_count": len(record.items),
-        "found_on": [_place(page) async for page in pages_above(ledger, task)],
+        **items_of(record),
+        "found_on": [link_to(page) async for page in pages_above(ledger, task)],
         "leads_to": [
-            {**_place(next_record.task), "status": next_record.task.status.name.lower()}
+            {**link_to(next_record.task), "status": next_record.task.status.name.lower()}
             | {"reason": next_record.task.reason}
             async for next_record in pages_ahead(ledger, record)
         ],
@@ -94,7 +93,16 @@ def fields(value: object, *names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names}
 
 
-def _place(task: Task) -> dict[str, Any]:
+def items_of(record: Record) -> dict[str, Any]:
+    """Return the first items of a task as JSON texts, and the number of all."""
+    return {
+        "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
+        "item_count": len(record.items),
+    }
+
+
+def link_to(task: Task) -> dict[str, Any]:
+    """Return the id and the URL of a task, for a link to its page."""
     return {"id": task.id.hex(), "url": task.url}
 
 

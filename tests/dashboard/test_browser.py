@@ -29,6 +29,7 @@ AXE = Path(__file__).parents[1] / "support" / "axe" / "axe.min.js"
 PATIENCE = 60_000
 expect.set_options(timeout=PATIENCE)
 
+VIEWS = ("start", "overview", "tasks", "items", "task", "confirmation", "settings")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
@@ -247,6 +248,15 @@ def test_crawled_markup_does_nothing(crawl: Crawl, page: "Page"):
     page.locator("summary").click()
     expect(page.locator("details pre")).to_contain_text("ValueError: no price: <script>")
 
+    page.get_by_role("link", name="Items").click()
+    expect(page.locator(".foot p")).to_have_text(f"{1 + len(ODD)} items, that is all")
+    odd_item = page.locator("pre").filter(has_text="window.hacked")
+    expect(odd_item.first).to_contain_text("<script>window.hacked = 1</script>")
+    odd_page = page.locator("section").filter(has=odd_item.first).locator("h2 a").last
+    url = odd_page.inner_text()
+    odd_page.click()
+    expect(page.locator("h1")).to_have_text(url)
+
     for evil in ("/#/<img src=x onerror=alert(1)>", "/#/__proto__", "/#/shop/constructor"):
         page.goto(crawl.address + evil)
     assert page.evaluate("window.hacked") is None
@@ -310,7 +320,7 @@ def test_it_is_accessible_and_fits_on_a_phone_in_the_dark(
                 reduced_motion="reduce",
             )
             page = context.new_page()
-            for view in ("start", "overview", "tasks", "task", "confirmation", "settings"):
+            for view in VIEWS:
                 _open(page, crawl, view)
                 page.screenshot(path=screenshots / f"{view}-{device}-{scheme}.png", full_page=True)
                 assert faults(page) == [], (view, device, scheme)
@@ -331,6 +341,9 @@ def _open(page: "Page", crawl: Crawl, view: str) -> None:
             expect(page.locator("canvas").first).to_be_visible()
         case "tasks":
             page.goto(f"{crawl.address}/#/shop/tasks")
+            expect(page.locator(".foot p")).to_contain_text("that is all")
+        case "items":
+            page.goto(f"{crawl.address}/#/shop/items")
             expect(page.locator(".foot p")).to_contain_text("that is all")
         case "task":
             page.goto(f"{crawl.address}/#/shop/tasks?text=broken")

@@ -103,6 +103,7 @@ async def test_a_dashboard_with_a_token_shows_nothing_without_it(url: str):
             "/api/start",
             "/api/crawls",
             "/api/crawls/books/tasks",
+            "/api/crawls/books/items",
             "/api/crawls/books/live",
             "/api/none",
             "/metrics",

@@ -224,6 +224,62 @@ async def test_one_task_s_story_is_told(ledger_url: str):
         assert (await page.get(f"/api/crawls/books/tasks/{'0' * 32}"))[0] == 404
 
 
+async def test_items_are_listed_page_by_page_with_their_tasks(ledger_url: str):
+    async with books(ledger_url) as (ledger, page):
+        urls = [f"http://example.com/shelf/{n}" for n in range(4)]
+        now = ledger.now()
+        moment = {"due": now, "update_time": now, "create_time": now}
+        await ledger.tasks.add([make_task(url, **moment) for url in urls])
+        items = {urls[0]: [], urls[1]: [{"n": n} for n in range(120)]}
+        for lease in await claimed(ledger):
+            if lease.task.url in urls:
+                found = items.get(lease.task.url, [{"title": "one"}])
+                await ledger.outcomes.commit([success(ledger, lease, *found)])
+
+        listed, pages, after = {}, 0, {}
+        while after is not None:
+            query = urlencode({"limit": 2, **after})
+            status, answer = await page.get(f"/api/crawls/books/items?{query}")
+            assert status == 200
+            listed |= {task["url"]: task for task in answer["tasks"]}
+            after = {"after": answer["after"]} if answer["after"] else None
+            pages += 1
+
+        assert pages >= 2
+        assert {url: task["item_count"] for url, task in listed.items()} == {
+            "http://example.com/": 1,
+            urls[1]: 120,
+            urls[2]: 1,
+            urls[3]: 1,
+        }
+        assert listed["http://example.com/"]["items"] == ['{"title":"<b>x</b>"}']
+        assert listed[urls[1]]["items"] == [f'{{"n":{n}}}' for n in range(50)]
+        _, story = await page.get(f"/api/crawls/books/tasks/{listed[urls[2]]['id']}")
+        assert story["url"] == urls[2]
+
+
+async def test_a_page_of_items_ends_early_if_its_tasks_have_many(tmp_path):
+    async with books(f"sqlite:///{tmp_path}/ledger.db") as (ledger, page):
+        now = ledger.now()
+        moment = {"due": now, "update_time": now, "create_time": now}
+        urls = {f"http://example.com/shelf/{n}" for n in range(5)}
+        await ledger.tasks.add([make_task(url, **moment) for url in urls])
+        for lease in await claimed(ledger):
+            if lease.task.url in urls:
+                items = [{"n": n} for n in range(60)]
+                await ledger.outcomes.commit([success(ledger, lease, *items)])
+
+        numbers, listed, after = [], [], {}
+        while after is not None:
+            _, answer = await page.get(f"/api/crawls/books/items?{urlencode(after)}")
+            numbers.append(sum(len(task["items"]) for task in answer["tasks"]))
+            listed += [task["url"] for task in answer["tasks"]]
+            after = {"after": answer["after"]} if answer["after"] else None
+
+        assert numbers == [100, 100, 51]
+        assert sorted(listed) == sorted([*urls, "http://example.com/"])
+
+
 async def test_what_a_request_carries_in_secret_is_not_shown(ledger_url: str):
     async with books(ledger_url) as (ledger, page):
         secret = {"headers": (("Authorization", "Bearer s3cret"),), "body": b"password=s3cret"}

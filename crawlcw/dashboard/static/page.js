@@ -1,14 +1,16 @@
 // The page as a whole: which crawl and view are shown, by the address behind the #, and whether
-// what is shown is live. Views are made by crawls.js, overview.js, tasks.js and story.js.
+// what is shown is live. Views are made by crawls.js, overview.js, tasks.js,
+// items.js and story.js.
 
 import { live, Refused, start, token } from "/static/api.js";
 import { crawlList } from "/static/crawls.js";
 import { el, fill, say } from "/static/dom.js";
+import { items } from "/static/items.js";
 import { overview } from "/static/overview.js";
 import { story } from "/static/story.js";
 import { tasks } from "/static/tasks.js";
 
-const VIEWS = { overview, tasks, task: story };
+const VIEWS = { overview, tasks, items, task: story };
 const NAMES_EVERY = 4_000;
 const main = document.getElementById("main");
 const picker = document.getElementById("picker");
@@ -57,7 +59,7 @@ function route() {
   }
   listen(asked.name);
   choice.value = asked.name;
-  nav.replaceChildren(...links(asked));
+  showLinks(asked);
   document.title = `${asked.name} · crawlcw`;
   if (shown?.name === asked.name && shown.view === asked.view && shown.page.move?.(asked)) return;
   shown?.ended.abort();
@@ -76,7 +78,7 @@ function all() {
   listening?.ended.abort();
   shown?.ended.abort();
   listening = latest = null;
-  nav.replaceChildren();
+  fill(nav, [], () => []);
   choice.value = "";
   document.title = "Crawls · crawlcw";
   tell("waiting", "connecting");
@@ -87,10 +89,12 @@ function all() {
   window.scrollTo(0, 0);
 }
 
-function links(asked) {
+function showLinks(asked) {
   const link = (view, text) =>
     el("a", { href: address(asked.name, view), "aria-current": asked.view === view ? "page" : null, text });
-  return [link("overview", "Overview"), link("tasks", "Tasks")];
+  // The tasks of a use case have results, and no items.
+  const isCrawl = latest?.kind !== "use_case";
+  fill(nav, [asked.name, asked.view, isCrawl], () => [link("overview", "Overview"), link("tasks", "Tasks"), ...(isCrawl ? [link("items", "Items")] : [])]);
 }
 
 function listen(name) {
@@ -107,6 +111,7 @@ function heard(event, data) {
   if (event === "overview") {
     latest = data;
     tell("on", "live");
+    showLinks(place());
     shown?.page.update?.(data);
   } else if (event === "crawls") {
     tell("on", "live");
@@ -122,7 +127,7 @@ function nothing(name) {
   shown?.ended.abort();
   listening = shown = latest = null;
   nav.hidden = crawls.length === 0;
-  nav.replaceChildren();
+  fill(nav, [], () => []);
   choice.value = "";
   tell("waiting", "waiting");
   const unknown = crawls.length > 0;

@@ -131,7 +131,7 @@ function definitions(pairs) {
 const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
 
 /** Return JSON with a line for each value. Its own text: a number that is parsed may be another one. */
-function pretty(text) {
+export function pretty(text) {
   try {
     JSON.parse(text);
   } catch {

@@ -1,0 +1,51 @@
+"""The recorded items of a crawl, page by page, each with its task."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from crawlcw.dashboard.stories import fields, items_of, link_to
+from crawlcw.ledger.protocol import Ledger, TaskFilter
+from crawlcw.model.task import Status, Task
+from crawlcw.server.requests import Cursor, RequestModel, integer_of_digits
+from crawlcw.tracking import views
+
+#: Tasks in a page, and the number of items after which a page ends early.
+_MAX_TASKS = 100
+_MAX_ITEMS = 100
+
+
+class ListItems(RequestModel):
+    """A request for the items of up to `limit` finished tasks, the last changed first."""
+
+    limit: Annotated[int, Field(ge=1, le=_MAX_TASKS), BeforeValidator(integer_of_digits)] = 50
+    after: Cursor | None = None
+
+
+async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
+    """Return the tasks with items, and the cursor of the next page; null: there are no more.
+
+    It reads `limit` tasks, or fewer if they have many items. Tasks without items are left out.
+    """
+    cursor = views.parse_cursor(query.after) if query.after is not None else None
+    page = await ledger.queries.page(
+        TaskFilter(statuses=(Status.FINISHED,)),
+        limit=query.limit,
+        scan_limit=query.limit,
+        cursor=cursor,
+    )
+    tasks: list[dict[str, Any]] = []
+    next_position: Task | None = None
+    for listed_record in page.records:
+        if sum(len(task["items"]) for task in tasks) >= _MAX_ITEMS:
+            break
+        next_position = listed_record.task
+        # The records of a list have no items.
+        record = await ledger.tasks.get(next_position.id)
+        if record is not None and record.items:
+            tasks.append(
+                {**link_to(record.task), **fields(record.task, "update_time"), **items_of(record)}
+            )
+    else:
+        return {"tasks": tasks, "after": page.cursor and views.cursor_text(page.cursor)}
+    return {"tasks": tasks, "after": next_position and views.cursor_text(next_position)}

@@ -1,0 +1,67 @@
+// The recorded items of a crawl, those of the task that changed last first, with their tasks.
+
+import { get, of } from "/static/api.js";
+import { el, say } from "/static/dom.js";
+import { ago, moment, plural, whole } from "/static/format.js";
+import { pretty } from "/static/story.js";
+
+const TASKS = 20;
+// One read looks at 50 tasks, and most tasks may have no items: go on by itself so many times.
+const ROUNDS = 20;
+
+export function items({ name, signal, address }) {
+  const list = el("div", { class: "stack" });
+  const line = el("p", { class: "muted", role: "status" });
+  const more = el("button", { type: "button", hidden: true, on: { click: () => read() }, text: "More" });
+  const reload = el("button", { type: "button", on: { click: () => restart() }, text: "Reload" });
+  const element = el("div", { class: "stack" },
+    el("div", { class: "title-row" },
+      el("div", {}, el("h1", { text: "Items" }), el("p", { class: "headline", text: "Of the finished tasks, the last changed first" })),
+      el("div", { class: "buttons" }, reload)),
+    list,
+    el("div", { class: "foot" }, line, more));
+  let after = null;
+  let number = 0;
+
+  async function read() {
+    more.hidden = reload.disabled = true;
+    say(line, "Reading…");
+    try {
+      const wanted = list.children.length + TASKS;
+      for (let round = 0; round < ROUNDS && list.children.length < wanted; round += 1) {
+        const answer = await get(of(name, `items${after ? `?after=${after}` : ""}`), signal);
+        list.append(...answer.tasks.map(task));
+        number += answer.tasks.reduce((sum, { item_count }) => sum + item_count, 0);
+        after = answer.after;
+        if (after === null) break;
+      }
+      say(line, `${number ? plural(number, "item") : "No item"}${after === null ? ", that is all" : " so far"}`);
+    } catch (error) {
+      if (signal.aborted) return;
+      say(line, error.message);
+    }
+    more.hidden = after === null;
+    reload.disabled = false;
+  }
+
+  function restart() {
+    after = null;
+    number = 0;
+    list.replaceChildren();
+    read();
+  }
+
+  function task(one) {
+    const rest = one.item_count - one.items.length;
+    const page = address(name, "task", `/${one.id}`);
+    return el("section", { class: "card wide", "aria-label": `Items of ${one.url}` },
+      el("div", { class: "card-head" },
+        el("h2", {}, el("a", { class: "url", href: page, text: one.url })),
+        el("p", { class: "muted" }, `${plural(one.item_count, "item")} · `, el("time", { datetime: one.update_time, title: moment(one.update_time), text: ago(one.update_time) }))),
+      one.items.map((item) => el("pre", { tabindex: "0", text: pretty(item) })),
+      rest ? el("p", { class: "muted", text: `and ${whole(rest)} more` }) : null);
+  }
+
+  read();
+  return { element };
+}
