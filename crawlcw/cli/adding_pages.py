@@ -19,18 +19,18 @@ from crawlcw.model.task import ChangedTask, Task
 #: Requests a transaction. Tasks of many hosts are spread over SQLite's indexes, and most index
 #: pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in transactions
 #: of 1,000, and 8 GiB in these.
-_AT_ONCE = 5_000
+_BATCH_SIZE = 5_000
 #: Seconds between two signals to running crawls; each makes them check all their hosts.
-_TELL_EVERY = 0.5
+_SIGNAL_EVERY = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
-class Fed:
+class AddCounts:
     """Counts of added and refused requests."""
 
     new: int = 0
-    known: int = 0
-    again: int = 0  #: known ones that were reopened
+    existing: int = 0
+    reopened: int = 0  #: of the existing ones
     refused: Counter[str] = field(default_factory=Counter)  #: by reason
     examples: dict[str, str] = field(default_factory=dict)  #: one URL of each reason
 
@@ -47,8 +47,8 @@ class PageAdder:
         # The salt makes each request with `dont_filter` a new task, in this call too.
         self._salt = secrets.token_hex(8)
         self._numbers = count()
-        self._told_at = float("-inf")
-        self.fed = Fed()
+        self._signalled_at = float("-inf")
+        self.counts = AddCounts()
 
     async def add_all(self, requests: Iterator[Request]) -> None:
         """Add each request as soon as *requests* yields it, and signal running crawls.
@@ -57,15 +57,15 @@ class PageAdder:
         have. The requests before it are added.
         """
         try:
-            async for batch in in_chunks(requests, at_once=_AT_ONCE):
+            async for batch in in_chunks(requests, chunk_size=_BATCH_SIZE):
                 await self._add(batch)
         except UsageError as error:
-            if self.fed == Fed():
+            if self.counts == AddCounts():
                 raise
             raise UsageError(f"{error}; the requests before it are added") from None
         finally:
-            if self.fed.new or self.fed.again:
-                await self._tell()
+            if self.counts.new or self.counts.reopened:
+                await self._signal_crawls()
 
     async def _add(self, requests: Sequence[Request]) -> None:
         now = self._ledger.now()
@@ -75,19 +75,19 @@ class PageAdder:
         result = await self._ledger.tasks.add(tasks)
         for task, reason in result.rejected:
             self._refuse("store-rejected", f"{task.url}: {reason}")
-        self.fed.new += result.new
-        self.fed.known += result.existing
+        self.counts.new += result.new
+        self.counts.existing += result.existing
         if result.existing:
-            self.fed.again += await self._ledger.tasks.admit_nearer(tasks)
+            self.counts.reopened += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
-                self.fed.again += await self._ledger.tasks.reopen_changed(changed_tasks)
+                self.counts.reopened += await self._ledger.tasks.reopen_changed(changed_tasks)
         # After the tasks, because a host that woke up before would find nothing.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
-        if time.monotonic() - self._told_at >= _TELL_EVERY:
-            await self._tell()
+        if time.monotonic() - self._signalled_at >= _SIGNAL_EVERY:
+            await self._signal_crawls()
 
-    async def _tell(self) -> None:
-        self._told_at = time.monotonic()
+    async def _signal_crawls(self) -> None:
+        self._signalled_at = time.monotonic()
         await self._ledger.notes.set_control({"fed": secrets.token_hex(8)})
 
     def _task(self, request: Request, now: datetime) -> Task | None:
@@ -115,5 +115,5 @@ class PageAdder:
         self._callbacks.add(name)
 
     def _refuse(self, reason: str, url: str) -> None:
-        self.fed.refused[str(reason)] += 1
-        self.fed.examples.setdefault(str(reason), url)
+        self.counts.refused[str(reason)] += 1
+        self.counts.examples.setdefault(str(reason), url)

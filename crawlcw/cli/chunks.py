@@ -11,15 +11,15 @@ from anyio import to_thread
 T = TypeVar("T")
 
 
-async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[T]]:
-    """Yield *things* in lists of at most *at_once*, read in a thread, in constant memory."""
+async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[list[T]]:
+    """Yield *values* in lists of at most *chunk_size*, read in a thread, in constant memory."""
     # None is the end of the input.
-    entries: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * at_once)
+    entries: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * chunk_size)
 
     def fill() -> None:
         try:
-            for thing in things:
-                entries.put((thing,))
+            for value in values:
+                entries.put((value,))
             entries.put(None)
         except Exception as error:
             entries.put(error)
@@ -27,7 +27,9 @@ async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[
     # A daemon, because a thread that waits for standard input cannot be interrupted.
     threading.Thread(target=fill, daemon=True).start()
     while True:
-        chunk, entry = await to_thread.run_sync(_some, entries, at_once, abandon_on_cancel=True)
+        chunk, entry = await to_thread.run_sync(
+            _next_chunk, entries, chunk_size, abandon_on_cancel=True
+        )
         if chunk:
             yield chunk
         if isinstance(entry, Exception):
@@ -36,8 +38,8 @@ async def in_chunks(things: Iterator[T], *, at_once: int) -> AsyncIterator[list[
             return
 
 
-def _some(
-    entries: "queue.Queue[tuple[T] | Exception | None]", at_once: int
+def _next_chunk(
+    entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
     """Wait for one entry, then return all that are available, with the last entry."""
     chunk: list[T] = []
@@ -45,7 +47,7 @@ def _some(
     with suppress(queue.Empty):
         while isinstance(entry, tuple):
             chunk.append(entry[0])
-            if len(chunk) == at_once:
+            if len(chunk) == chunk_size:
                 break
             entry = entries.get_nowait()
     return chunk, entry

@@ -13,7 +13,7 @@ from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.cli.first_run import warn_of
 from crawlcw.cli.notifying import notifying
-from crawlcw.cli.showing import Output, report_fields, sum_up, watched
+from crawlcw.cli.showing import Output, report_fields, show_report, watched
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason, Report
@@ -38,7 +38,7 @@ async def crawl(
         at_once = report.finish_reason == FinishReason.STOPPED_AT_ONCE
         if afterwards is not None and not at_once:
             await afterwards(ledger)
-        code = sum_up(report, output, settings=settings)
+        code = show_report(report, output, settings=settings)
         code = INTERRUPTED if at_once else code
         notice |= {**report_fields(report, settings), "exit_code": code}
         return code
@@ -59,7 +59,7 @@ async def crawl(
         deadline.finish = partial(anyio.run, abandon)
         current_crawl.on_end(deadline.allow)
         await warn_of(spider, current_crawl.ledger)
-        with signals.stopping(current_crawl, grace=settings.grace, own=current_crawl):
+        with signals.stopping(current_crawl, grace=settings.grace, blockable=current_crawl):
             take_measures = partial(_measured, current_crawl)
             async with (
                 exposing.exposed(spider.name, current_crawl.ledger, take_measures, output.metrics),

@@ -35,7 +35,7 @@ _LAST_WORDS = 6.0
 _OWN_WORK = 60.0
 #: Seconds for the leftovers of a command that has set no deadline.
 _LEFTOVERS = 10.0
-_NAMED = 3
+_MAX_LOCATIONS = 3
 #: The attributes of suspended code: its frame, and the awaited object.
 _SUSPENDED = {
     CoroutineType: ("cr_frame", "cr_await"),
@@ -129,7 +129,9 @@ class Deadline:
             exit_timer = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
             exit_timer.daemon = True
             exit_timer.start()
-        location_list = ", ".join(locations[:_NAMED]) + (", ..." if locations[_NAMED:] else "")
+        location_list = ", ".join(locations[:_MAX_LOCATIONS]) + (
+            ", ..." if locations[_MAX_LOCATIONS:] else ""
+        )
         logger.warning(
             "still in your code: %s: %sended with the process",
             location_list or "unknown",
@@ -178,18 +180,20 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
         if thread.daemon or thread is threading.current_thread():
             continue
         stack = list(_callers(stacks.get(thread.ident or 0)))
-        location = _place(stack, folder)
+        location = _user_location(stack, folder)
         if thread is threading.main_thread():
             locations += [location] if location else []
         elif location or not _is_own(stack):
             locations.append(f"thread {thread.name}" + (f", {location}" if location else ""))
     if loop is not None:
         tasks = [task for task in asyncio.all_tasks(loop) if not task.done()]
-        locations += filter(None, (_place(_awaited(task.get_coro()), folder) for task in tasks))
+        locations += filter(
+            None, (_user_location(_awaited(task.get_coro()), folder) for task in tasks)
+        )
     return [printable(location) for location in dict.fromkeys(locations)]
 
 
-def _place(stack: list[FrameType], folder: str) -> str:
+def _user_location(stack: list[FrameType], folder: str) -> str:
     """Return function, file and line of the innermost code of the user; empty: there is none."""
     for frame in stack:
         code = frame.f_code

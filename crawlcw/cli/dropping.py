@@ -19,7 +19,7 @@ from crawlcw.model.task import Status
 
 #: A worker on another machine counts as dead after this silence: its leases have ended.
 _SILENT = timedelta(minutes=10)
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 #: Number of tasks whose items are counted, because for a million this takes seconds.
 _SCAN_LIMIT = 10_000
 
@@ -37,7 +37,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     return total
 
 
-async def drop_unread(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
+async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete all data of *name* that has another format, once the user confirms.
 
     It does not check for workers, which only their own version could find.
@@ -48,7 +48,7 @@ async def drop_unread(name: str, ledger_url: str, *, settings: Settings, yes: bo
     await discard(ledger_url, name, settings=settings)
 
 
-async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
+async def clear(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete the recorded data of a spider, if there is any."""
     try:
         async with closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
@@ -57,7 +57,7 @@ async def begin_anew(name: str, ledger_url: str, *, settings: Settings, yes: boo
                 if (files_note := files_left(name, settings)) is not None:
                     click.echo(files_note, err=True)
     except LedgerFormatError:
-        await drop_unread(name, ledger_url, settings=settings, yes=yes)
+        await drop_unreadable(name, ledger_url, settings=settings, yes=yes)
 
 
 async def check_idle(ledger: Ledger, name: str) -> None:
@@ -71,7 +71,7 @@ async def check_idle(ledger: Ledger, name: str) -> None:
     if workers:
         names = ", ".join(
             printable(f"process {process.pid} on {process.host}")
-            for process in workers[:_MOST_NAMED]
+            for process in workers[:_MAX_NAMED]
         )
         verb = "is" if len(workers) == 1 else "are"
         raise UsageError(

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 #: Members of Scrapy's spiders that nothing here reads, so a crawl differs from Scrapy's.
-_SCRAPYS = (
+_SCRAPY_NAMES = (
     *("allowed_domains", "custom_settings", "download_delay", "from_crawler"),
     *("handle_httpstatus_list", "start_requests"),
 )
@@ -54,7 +54,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
 
 
 def _warn_of_names(spider: Spider) -> None:
-    names = [name for name in _SCRAPYS if hasattr(spider, name)]
+    names = [name for name in _SCRAPY_NAMES if hasattr(spider, name)]
     if not names:
         return
     try:

@@ -27,9 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 L = TypeVar("L", bound=Ledger)
 R = TypeVar("R")
 
-_PASSING = "sqlite:///:memory:"
+_TEMPORARY = "sqlite:///:memory:"
 #: Environment variable with the URL of this command's temporary ledger, for its workers.
-_PLACE = "CRAWLCW_PASSING_LEDGER"
+_TEMPORARY_URL = "CRAWLCW_PASSING_LEDGER"
 _MONGODB = ("mongodb", "mongodb+srv")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?")
 
@@ -39,7 +39,7 @@ class Subject:
     """The spider or use case that a command names, and the URL of its ledger."""
 
     name: str
-    said_as: str  #: the user's text: a name, a file or a module
+    reference: str  #: the user's text: a name, a file or a module
     ledger_url: str
 
     def opened(self, *, crawls_only: str = "") -> AbstractAsyncContextManager[CopiedLedger]:
@@ -62,7 +62,7 @@ def ledger_command(
             logs.set_up(log_level or "warning")
             text = option_values.pop(argument)
             # Outside the event loop, because a file of the user may run a loop as well.
-            subject = Subject(name=loading.name_of(text), said_as=text, ledger_url=ledger_url)
+            subject = Subject(name=loading.name_of(text), reference=text, ledger_url=ledger_url)
             return loop.run(function(subject, **option_values))
 
         command = click.command(name)(click.argument(argument)(ledger_option(wrapper)))
@@ -117,15 +117,15 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
         raise UsageError(f"{name} is a spider, not a use case: {instead}") from None
 
 
-def run_command(said_as: str) -> str | None:
+def run_command(reference: str) -> str | None:
     """Return the command that crawls a spider; None: there is no spider of that name here."""
     from crawlcw.checking.reading import located  # reads the files, and runs none
 
     try:
-        exists = located(said_as, loading.FOLDER) is not None
+        exists = located(reference, loading.FOLDER) is not None
     except OSError:
         exists = False
-    return pasted("run", said_as) if exists else None
+    return pasted("run", reference) if exists else None
 
 
 async def nothing_of(name: str, url: str) -> UsageError:
@@ -146,9 +146,9 @@ async def nothing_of(name: str, url: str) -> UsageError:
 def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     """Return a valid ledger URL; errors do not repeat it, because it may contain a password."""
     scheme, _, rest = url.partition("://")
-    if url == _PASSING:
+    if url == _TEMPORARY:
         ctx.meta[LEDGER] = None
-        return _passing(ctx)
+        return _temporary(ctx)
     if ctx.get_parameter_source("ledger_url") is ParameterSource.COMMANDLINE:
         ctx.meta[LEDGER] = url
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
@@ -172,13 +172,13 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
     return url
 
 
-def _passing(ctx: click.Context) -> str:
+def _temporary(ctx: click.Context) -> str:
     """Return the URL of a temporary ledger, deleted when the command ends."""
-    if inherited_url := os.environ.get(_PLACE):
+    if inherited_url := os.environ.get(_TEMPORARY_URL):
         return inherited_url
     folder = tempfile.mkdtemp(prefix="crawlcw-")
-    os.environ[_PLACE] = url = f"sqlite:///{folder}/ledger.db"
-    ctx.call_on_close(partial(os.environ.pop, _PLACE))
+    os.environ[_TEMPORARY_URL] = url = f"sqlite:///{folder}/ledger.db"
+    ctx.call_on_close(partial(os.environ.pop, _TEMPORARY_URL))
     ctx.call_on_close(partial(shutil.rmtree, folder, ignore_errors=True))
     return url
 

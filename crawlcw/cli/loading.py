@@ -40,7 +40,7 @@ class Listed:
     path: Path
 
     @property
-    def place(self) -> str:
+    def reference(self) -> str:
         """The unambiguous way to name this spider on the command line."""
         return f"{self.path}:{self.kind.__name__}"
 
@@ -182,7 +182,7 @@ def _by_name(name: str) -> type[Spider]:
     spiders = [entry for entry in entries if isinstance(entry, Listed)]
     matching_spiders = [entry for entry in spiders if entry.name == name]
     if len(matching_spiders) > 1:
-        locations = ", ".join(entry.place for entry in matching_spiders)
+        locations = ", ".join(entry.reference for entry in matching_spiders)
         raise SpiderError(f"several spiders are named {name!r}: say which of {locations}")
     if matching_spiders:
         return matching_spiders[0].kind

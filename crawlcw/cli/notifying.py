@@ -25,12 +25,12 @@ async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, 
         yield notice
     except CrawlcwError as error:
         notice["error"] = printable(redacted(str(error)), limit=1000)
-        await _tell(notice, settings)
+        await _post(notice, settings)
         raise
-    await _tell(notice, settings)
+    await _post(notice, settings)
 
 
-async def _tell(notice: dict[str, object], settings: Settings) -> None:
+async def _post(notice: dict[str, object], settings: Settings) -> None:
     if settings.webhook is not None:
         from crawlcw.telemetry import webhook  # imports aiohttp, which the supervisor rarely needs
 

@@ -64,10 +64,10 @@ def is_kept() -> bool:
 
 
 def number_option(
-    name: str, *, least: int, about: str, default: int | None = None
+    name: str, *, minimum: int, about: str, default: int | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that adds a whole number of at least *least*."""
-    kind = WholeNumber(min=least)
+    """Return a decorator that adds a whole number of at least *minimum*."""
+    kind = WholeNumber(min=minimum)
     return click.option(
         name, type=kind, default=default, show_default=True, metavar="N", help=about
     )

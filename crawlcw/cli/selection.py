@@ -23,7 +23,7 @@ from crawlcw.model.task import Status, key_id
 R = TypeVar("R")
 
 #: Statuses of tasks without a lease.
-UNHELD = tuple(status for status in Status if status is not Status.PROCESSING)
+UNLEASED = tuple(status for status in Status if status is not Status.PROCESSING)
 #: Characters that stay as they are in a URL, percent-encoding included.
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "One JSON object, for programs: `tasks`, their number."
@@ -51,13 +51,13 @@ def host_of(text: str) -> str:
         raise UsageError(f"{text!r} is not a host: write host or host:port") from None
 
 
-def any_reason(text: str, known: Collection[Reason] = tuple(Reason)) -> Reason:
-    """Return the reason named *text*, one of *known*; raises `UsageError`."""
-    if text in known:
+def any_reason(text: str, reasons: Collection[Reason] = tuple(Reason)) -> Reason:
+    """Return the reason named *text*, one of *reasons*; raises `UsageError`."""
+    if text in reasons:
         return Reason(text)
-    matches = difflib.get_close_matches(text, known, n=1)
+    matches = difflib.get_close_matches(text, reasons, n=1)
     hint = f"did you mean {matches[0]}? " if matches else ""
-    raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(known))}")
+    raise UsageError(f"there is no reason {text!r}: {hint}there are {', '.join(sorted(reasons))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ class Selection:
     host: str | None = None
     url_prefix: str | None = None
     callback: str | None = None
-    since: timedelta | None = None  #: changed within this time
+    changed_within: timedelta | None = None
 
     def __bool__(self) -> bool:
         """Return whether the user gave any option."""
         return self != Selection()
 
     @property
-    def which(self) -> str:
+    def condition(self) -> str:
         """Suffix for the tasks in a question: ` with host a.example`, or empty."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
@@ -86,11 +86,11 @@ class Selection:
             "reason": self.reason,
         }
         conditions = [f"{name} {printable(text)}" for name, text in parts.items() if text]
-        if self.since is not None:
-            conditions.append(f"changed in the last {format_duration(self.since)}")
+        if self.changed_within is not None:
+            conditions.append(f"changed in the last {format_duration(self.changed_within)}")
         return f" with {', '.join(conditions)}" if conditions else ""
 
-    def filter(self, ledger: Ledger, *, until: datetime | None = None) -> TaskFilter:
+    def filter(self, ledger: Ledger, *, changed_before: datetime | None = None) -> TaskFilter:
         """Return the filter for a ledger; raises `UsageError` for an invalid URL."""
         is_tracked = ledger.kind.tracked
         return TaskFilter(
@@ -100,14 +100,16 @@ class Selection:
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
-            changed_since=None if self.since is None else ledger.now() - self.since,
-            changed_before=until,
+            changed_since=None
+            if self.changed_within is None
+            else ledger.now() - self.changed_within,
+            changed_before=changed_before,
         )
 
 
 def selection_options(
     *,
-    statuses: Collection[Status] = UNHELD,
+    statuses: Collection[Status] = UNLEASED,
     reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -127,7 +129,9 @@ def selection_options(
             metavar="REASON",
             help="Only tasks that failed or are ignored for this reason.",
         ),
-        duration_option("--since", about="Only tasks that changed in the last 30m, 12h, 7d."),
+        duration_option(
+            "--since", "changed_within", about="Only tasks that changed in the last 30m, 12h, 7d."
+        ),
         click.option(
             "--status",
             "statuses",
@@ -146,7 +150,7 @@ def selection_options(
                 reason=None if reason_name is None else reason(reason_name),
                 **{
                     name: option_values.pop(name)
-                    for name in ("host", "url_prefix", "callback", "since")
+                    for name in ("host", "url_prefix", "callback", "changed_within")
                 },
             )
             return command(*args, selection=selection, **option_values)
@@ -164,10 +168,10 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
     return click.option("--dry-run", is_flag=True, help=_DRY_RUN)(command)
 
 
-def tell_count(
-    count: Count, said: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
+def print_count(
+    count: Count, message: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print how many tasks were changed, or would be with `--dry-run`; *said* is the text form.
+    """Print how many tasks were changed, or would be with `--dry-run`; *message* is the text form.
 
     The JSON object has `at_least` if there may be more.
 
@@ -181,8 +185,8 @@ def tell_count(
         numbers["at_work"] = at_work
     if at_work:
         pronoun = "it" if at_work == 1 else "them"
-        said += f"; {at_work:,} did not change: workers are at work on {pronoun}"
-    click.echo(json.dumps(numbers) if as_json else said)
+        message += f"; {at_work:,} did not change: workers are at work on {pronoun}"
+    click.echo(json.dumps(numbers) if as_json else message)
 
 
 def from_now(ledger: Ledger) -> datetime:

@@ -24,7 +24,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ def report_fields(report: Report, settings: Settings) -> dict[str, object]:
     return progress.summary_fields(report) | {"faults": "; ".join(faults)}
 
 
-def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
+def show_report(report: Report, output: Output, *, settings: Settings) -> int:
     """Show the report of an ended crawl, in the form of *output*; return the exit code."""
     faults = faults_of(report, max_failures=settings.max_failures)
     code = INTERNAL if report.internal_errors else NOT_WELL if faults else OK
@@ -66,10 +66,10 @@ def sum_up(report: Report, output: Output, *, settings: Settings) -> int:
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:
         tables.show(progress.summary(report), err=not output.stdout)
-        click.echo(last_word(report, faults), err=not output.stdout)
+        click.echo(last_line(report, faults), err=not output.stdout)
     if output.quiet and (faults or not report.drained):
         # With --quiet this line is the only sign that the crawl is incomplete.
-        logger.warning("%s", last_word(report, faults), extra={"event": "stopped"})
+        logger.warning("%s", last_line(report, faults), extra={"event": "stopped"})
     return code
 
 
@@ -92,7 +92,7 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
     if hosts := len(report.hosts_given_up) + report.more_hosts_given_up:
         subject = "1 host was" if hosts == 1 else f"{hosts:,} hosts were"
         faults.append(f"{subject} given up ({_named(report)})")
-    if max_failures is not None and _too_many(report, max_failures):
+    if max_failures is not None and _exceeds(report, max_failures):
         faults.append(
             f"{report.given_up:,} of {report.pages + report.given_up:,} pages were given up, "
             f"more than max_failures={tolerance(max_failures)}"
@@ -103,19 +103,19 @@ def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str,
 def _named(report: Report) -> str:
     hosts = [
         f"{printable(origin)}: {printable(reason)}"
-        for origin, reason in islice(report.hosts_given_up.items(), _NAMED)
+        for origin, reason in islice(report.hosts_given_up.items(), _MAX_NAMED)
     ]
     further_count = len(report.hosts_given_up) - len(hosts) + report.more_hosts_given_up
     return "; ".join([*hosts, f"{further_count:,} more"] if further_count else hosts)
 
 
-def _too_many(report: Report, limit: int | float) -> bool:
+def _exceeds(report: Report, limit: int | float) -> bool:
     if isinstance(limit, float):
         return report.given_up > limit * (report.pages + report.given_up)
     return report.given_up > limit
 
 
-def last_word(report: Report, faults: Sequence[str]) -> str:
+def last_line(report: Report, faults: Sequence[str]) -> str:
     """Return the last line of a crawl: the reason of its end, and its faults."""
     fault_text = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:

@@ -51,15 +51,15 @@ def stopping(
     *,
     grace: timedelta,
     kill: Callable[[], None] = lambda: None,
-    own: Blockable | None = None,
+    blockable: Blockable | None = None,
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
     The third one calls *kill* and exits the process. *grace* is the time that the first one
-    leaves for running requests. If the work is this process's *own*, the signals and the end of
-    the block set the deadline of the process as well.
+    leaves for running requests. With *blockable*, the work of this process's own event loop, the
+    signals and the end of the block set the deadline of the process as well.
     """
-    stop = _Stop(crawl, grace, kill, own)
+    stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {
         signal_number: signal.signal(signal_number, stop)
         for signal_number in (signal.SIGINT, signal.SIGTERM)
@@ -67,7 +67,7 @@ def stopping(
     try:
         yield
     finally:
-        if own is not None:
+        if blockable is not None:
             deadline.allow(grace)
         for signal_number, handler in old_handlers.items():
             signal.signal(signal_number, handler)
@@ -80,7 +80,7 @@ class _Stop:
     crawl: Stoppable
     grace: timedelta
     kill: Callable[[], None]
-    own: Blockable | None
+    blockable: Blockable | None
     received: int = 0
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -94,12 +94,12 @@ class _Stop:
         obeyed_event = threading.Event()
         with suppress(RuntimeError):  # the loop has just ended
             self.loop.call_soon_threadsafe(self._obey, self.received, received_signal, obeyed_event)
-        if self.own is not None:
+        if self.blockable is not None:
             if at_once := self.received > 1:
                 deadline.hurry()
             else:
                 deadline.allow(self.grace)
-            arguments = (self.own, received_signal, at_once, obeyed_event)
+            arguments = (self.blockable, received_signal, at_once, obeyed_event)
             threading.Thread(target=self._wait, args=arguments, daemon=True).start()
 
     def _wait(

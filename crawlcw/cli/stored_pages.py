@@ -26,7 +26,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class ParseOptions:
     """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: none: all of them
@@ -34,7 +34,7 @@ class Wish:
     save: bool
     yes: bool
     as_json: bool
-    said_as: str  #: the spider, as the user named it
+    reference: str  #: the spider, as the user named it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,40 +52,44 @@ class _Numbers:
         return self.parsed + self.missing.total() + self.wrong.total()
 
 
-async def parse(spider: Spider, settings: Settings, ledger_url: str, wish: Wish) -> int:
+async def parse(
+    spider: Spider, settings: Settings, ledger_url: str, parse_options: ParseOptions
+) -> int:
     """Run *spider* on stored pages, and show or record the results; return the exit code.
 
     Raises `UsageError` if no page is stored.
     """
-    if wish.callback is not None:
-        callback_named(spider, wish.callback)
+    if parse_options.callback is not None:
+        callback_named(spider, parse_options.callback)
     message = ": its tasks are not pages"
     async with ledger_option.opened(ledger_url, spider.name, crawls_only=message) as ledger:
-        records = await _chosen(ledger, spider, wish)
-        if wish.save and not wish.urls:
+        records = await _selected_pages(ledger, spider, parse_options)
+        if parse_options.save and not parse_options.urls:
             question = f"Replace the items of all stored pages of {spider.name}?"
-            options.confirm(question, yes=wish.yes)
-        saving = saving_to(ledger, settings) if wish.save else None
+            options.confirm(question, yes=parse_options.yes)
+        saving = saving_to(ledger, settings) if parse_options.save else None
         numbers = _Numbers()
         reparser = await reparser_of(spider, settings, ledger, saving=saving)
         await settled(spider.opened())
-        await _parse_all(records, reparser, numbers, wish, saving)
+        await _parse_all(records, reparser, numbers, parse_options, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)
-        run = options.pasted("run", wish.said_as, "-s", "keep_bodies=true")
+        run = options.pasted("run", parse_options.reference, "-s", "keep_bodies=true")
         raise UsageError(
             f"no page of {spider.name} is stored: {run} keeps pages in {folder}, those of an "
-            f"earlier run after {options.pasted('recrawl', wish.said_as)}"
+            f"earlier run after {options.pasted('recrawl', parse_options.reference)}"
         )
-    return _told(numbers, saving, wish)
+    return _print_summary(numbers, saving, parse_options)
 
 
-async def _chosen(ledger: Ledger, spider: Spider, wish: Wish) -> AsyncIterator[Record]:
+async def _selected_pages(
+    ledger: Ledger, spider: Spider, parse_options: ParseOptions
+) -> AsyncIterator[Record]:
     """Return the chosen stored pages; raises `UsageError` for a URL without one."""
     ids = None
-    if wish.urls:
+    if parse_options.urls:
         ids = set()
-        for url in wish.urls:
+        for url in parse_options.urls:
             task_id = task_of(ledger, url)
             record = await ledger.tasks.get(task_id)
             if record is None:
@@ -103,11 +107,11 @@ async def _parse_all(
     records: AsyncIterator[Record],
     reparser: Reparser,
     numbers: _Numbers,
-    wish: Wish,
+    parse_options: ParseOptions,
     saving: Saving | None,
 ) -> None:
     async for record in records:
-        callback = wish.callback or record.task.callback
+        callback = parse_options.callback or record.task.callback
         try:
             response, produced = await reparser.reparsed(record, callback=callback)
         except FileMissingError as error:
@@ -115,17 +119,17 @@ async def _parse_all(
             continue
         except DamagedRecordError as error:
             reason = f"its record is damaged: {error}"
-            _note(record, "could not be read", reason, numbers)
+            _count_fault(record, "could not be read", reason, numbers)
             continue
         if isinstance(produced, Failed):
-            _note(record, "failed", f"{callback} failed: {produced.message}", numbers)
+            _count_fault(record, "failed", f"{callback} failed: {produced.message}", numbers)
             continue
         numbers.parsed += 1
         numbers.items += len(produced.items)
         numbers.requests += len(produced.tasks)
         if saving is not None:
             await saving.take(record, produced)
-        elif wish.as_json:
+        elif parse_options.as_json:
             parsed_pages.show_json(response, produced)
         else:
             parsed_pages.show(produced)
@@ -136,7 +140,7 @@ async def _parse_all(
         await saving.flush()
 
 
-def _note(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
+def _count_fault(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
     """Count a faulty page; show the first ones."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
@@ -144,7 +148,7 @@ def _note(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
         click.echo(f"crawlcw: {url}: {printable(reason, limit=400)}", err=True)
 
 
-def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
+def _print_summary(numbers: _Numbers, saving: Saving | None, parse_options: ParseOptions) -> int:
     """Show the counts, and return the exit code."""
     for reason, number in numbers.missing.most_common(_SHOWN):
         click.echo(
@@ -161,11 +165,11 @@ def _told(numbers: _Numbers, saving: Saving | None, wish: Wish) -> int:
     refused_pages = +saving.refused
     for reason, number in refused_pages.items():
         click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {reason}", err=True)
-    click.echo(f"{_pages(saving.pages)} recorded anew, with {counted(saving.items, 'item')}")
+    click.echo(f"{_pages(saving.pages)} recorded again, with {counted(saving.items, 'item')}")
     if saving.links:
         verb = "waits" if saving.links == 1 else "wait"
         links = counted(saving.links, "new link")
-        click.echo(f"{links} {verb} for {options.pasted('run', wish.said_as)}")
+        click.echo(f"{links} {verb} for {options.pasted('run', parse_options.reference)}")
     return NOT_WELL if numbers.missing or numbers.wrong or refused_pages else OK
 
 

@@ -52,7 +52,7 @@ class AnyPage(Spider):
         """Yield nothing."""
 
 
-def made(spider: str | None, arguments: Sequence[str]) -> Spider:
+def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
     """Return the named spider, or one for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
 
@@ -100,9 +100,9 @@ class Trial:
             render=self._render,
             watch=self._watch,
         )
-        self._ways = pipeline.ways(layers)
+        self._senders = pipeline.ways(layers)
         clock = asyncio.get_running_loop().time
-        self._robots = Robots(self._ways[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
+        self._robots = Robots(self._senders[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
         admission.robots = self._robots
         self._state = KeptState(spider, None)
         self._sessions: Sessions | None = None
@@ -111,7 +111,7 @@ class Trial:
                 spider,
                 settings,
                 WorkerSession(ledger, lease_length=lambda: settings.lease, give_up=settings.lease),
-                self._ways,
+                self._senders,
                 admission=admission,
                 proxies=proxies,
                 end=lambda *_: None,
@@ -161,7 +161,7 @@ class Trial:
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
-        send = self._ways[RENDERED if is_rendered else Purpose.PAGE]
+        send = self._senders[RENDERED if is_rendered else Purpose.PAGE]
         response = await send(attempt, request)
         if session is not None:
             response = replaced(response, session=session.page_session())

@@ -10,7 +10,7 @@ import anyio
 import click
 
 from crawlcw.cli.ledger_option import Subject
-from crawlcw.dashboard.observer import Look, Observer
+from crawlcw.dashboard.observer import CrawlState, Observer
 from crawlcw.errors import LedgerUnavailableError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 #: Seconds that the live table waits for slow counts.
-_PATIENCE = 0.5
+_MAX_WAIT = 0.5
 
 
 async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
@@ -34,30 +34,30 @@ async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
         Observer(ledger, subject.name) as observer,
     ):
         if as_json or not sys.stdout.isatty() or console.is_dumb_terminal:
-            await _tell(observer, every=every, as_json=as_json)
+            await _print_states(observer, every=every, as_json=as_json)
         else:
-            await _show(observer, console, every=every)
+            await _draw_states(observer, console, every=every)
 
 
-async def _tell(observer: Observer, *, every: timedelta, as_json: bool) -> None:
+async def _print_states(observer: Observer, *, every: timedelta, as_json: bool) -> None:
     from crawlcw.cli.terminal import overview
 
     while True:
-        state = await observer.look()
+        state = await observer.poll()
         click.echo(json.dumps(overview.fields(state)) if as_json else overview.line(state))
         await anyio.sleep(every.total_seconds())
 
 
-async def _show(observer: Observer, console: "Console", *, every: timedelta) -> None:
+async def _draw_states(observer: Observer, console: "Console", *, every: timedelta) -> None:
     from rich.live import Live
 
     from crawlcw.cli.terminal import overview
 
-    state: Look | None = None
+    state: CrawlState | None = None
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             try:
-                state = await observer.look(patience=_PATIENCE)
+                state = await observer.poll(patience=_MAX_WAIT)
             except LedgerUnavailableError as error:
                 if state is None:
                     raise

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
-from crawlcw.dashboard.observer import HostLine, Look, Observer, is_silent
+from crawlcw.dashboard.observer import CrawlState, HostLine, Observer, is_silent
 from crawlcw.dashboard.stories import fields, row
 from crawlcw.errors import FAILURE_REASONS, LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
@@ -129,7 +129,7 @@ class Overview:
         self._failures.forget()
 
     async def _take(self) -> dict[str, Any]:
-        state = await self._observer.look(patience=_PATIENCE)
+        state = await self._observer.poll(patience=_PATIENCE)
         return {
             **_numbers(state, await self._counters.get()),
             "paused": state.paused,
@@ -177,7 +177,7 @@ class _Cached(Generic[T]):
         self._until = float("-inf")
 
 
-def _numbers(state: Look, counters: Counters) -> dict[str, Any]:
+def _numbers(state: CrawlState, counters: Counters) -> dict[str, Any]:
     return {
         "name": state.name,
         "kind": state.kind.value,

@@ -41,7 +41,7 @@ class HostLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class CrawlState:
     """State of a crawl at one moment."""
 
     name: str
@@ -119,7 +119,7 @@ class Observer:
             self._counting.cancel()
             await asyncio.wait([self._counting])
 
-    async def look(self, *, patience: float | None = None) -> Look:
+    async def poll(self, *, patience: float | None = None) -> CrawlState:
         """Return the state of the crawl; raises `LedgerError`.
 
         Waits up to *patience* seconds for a due count; None: until it is done.
@@ -139,7 +139,7 @@ class Observer:
         leased_hosts, waiting_hosts = await self._ledger.hosts.busiest(limit=_HOSTS)
         is_tracked = self._ledger.kind.tracked
         orders = {} if is_tracked else await self._ledger.notes.control()
-        return Look(
+        return CrawlState(
             name=self._name,
             kind=self._ledger.kind,
             now=now,

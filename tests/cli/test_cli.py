@@ -721,7 +721,7 @@ async def test_counting_takes_a_twentieth_of_the_time_at_most():
 
     for second in range(630):
         crawl.time = max(crawl.time, second)
-        await progress.look()
+        await progress.poll()
 
     assert crawl.counted == 10
 
@@ -750,9 +750,9 @@ async def test_a_ledger_that_is_away_leaves_the_last_count():
 
     crawl = Away()
     progress = Progress(crawl, clock=lambda: crawl.time)
-    await progress.look()
+    await progress.poll()
     crawl.time = 1000
-    await progress.look()
+    await progress.poll()
 
     assert progress.counts[Status.TODO] == 60
 

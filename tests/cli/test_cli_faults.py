@@ -8,7 +8,7 @@ import pytest
 from crawlcw.api.settings import Settings
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
 from crawlcw.cli.ledger_option import ledger_option
-from crawlcw.cli.showing import Output, faults_of, last_word, sum_up
+from crawlcw.cli.showing import Output, faults_of, last_line, show_report
 from crawlcw.engine.stats import MOST_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.counters import FINISH_RULES, FinishReason, Report
@@ -37,7 +37,7 @@ def report(**fields: Any) -> Report:
 
 def said(max_failures: int | float | None = None, **fields: Any) -> str:
     ended = report(**fields)
-    return last_word(ended, faults_of(ended, max_failures=max_failures))
+    return last_line(ended, faults_of(ended, max_failures=max_failures))
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_crawl_is_not_well_where_something_is_wrong(fields, max_failures, faul
 def test_the_exit_code_follows(capsys: pytest.CaptureFixture[str]):
     settings = Settings(max_failures="5%")
 
-    assert sum_up(report(), Output(), settings=settings) == OK
-    assert sum_up(report(given_up=5), Output(), settings=settings) == NOT_WELL
+    assert show_report(report(), Output(), settings=settings) == OK
+    assert show_report(report(given_up=5), Output(), settings=settings) == NOT_WELL
     assert (
         "Drained, but 5 of 95 pages were given up, more than max_failures=5%: "
         in (capsys.readouterr().out.splitlines()[-1])

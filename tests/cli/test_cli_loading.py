@@ -224,7 +224,7 @@ def test_listing_shows_what_cannot_be_loaded_beside_what_can():
     first, second = loading.listed()
 
     assert isinstance(first, Listed)
-    assert (first.name, first.place) == ("books", "spiders/a.py:Books")
+    assert (first.name, first.reference) == ("books", "spiders/a.py:Books")
     assert isinstance(second, Broken)
     assert "ZeroDivisionError" in str(second.error)
 

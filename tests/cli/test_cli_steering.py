@@ -124,7 +124,7 @@ def test_a_crawl_is_paused_fed_slowed_and_resumed_and_nothing_is_lost(
     wait_until(lambda: stats()["counts"]["processing"] == 0)
     asked = site.pages
     added = json.loads(told("add", "pages", "-", "--json", given=new_urls(site, number)))
-    assert added == {"new": number, "known": 0, "again": 0, "refused": {}}
+    assert added == {"new": number, "existing": 0, "reopened": 0, "refused": {}}
     assert stats()["paused"] is not None
     assert json.loads(told("pause", "pages", "--json")) == {
         "spider": "pages",

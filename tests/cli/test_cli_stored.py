@@ -147,7 +147,7 @@ def test_saved_items_take_the_place_of_the_old_ones_and_new_links_wait(start: st
 
     assert run.returncode == 0, run.stderr
     assert run.stdout == (
-        f"{PAGES} pages recorded anew, with {PAGES} items\n"
+        f"{PAGES} pages recorded again, with {PAGES} items\n"
         "1 new link waits for `crawlcw run pages`\n"
     )
     assert len(items()) == PAGES
@@ -158,7 +158,7 @@ def test_saved_items_take_the_place_of_the_old_ones_and_new_links_wait(start: st
     assert invoke("doctor", "pages").returncode == 0
     # A second run changes nothing.
     again = invoke("parse", "pages", "--stored", "--save", "--yes")
-    assert again.stdout == f"{PAGES} pages recorded anew, with {PAGES} items\n"
+    assert again.stdout == f"{PAGES} pages recorded again, with {PAGES} items\n"
     assert len(items()) == PAGES
 
 
@@ -170,7 +170,7 @@ def test_a_callback_that_raises_costs_its_page_nothing(start: str):
     assert run.returncode == 3
     assert "3.html: parse failed: AssertionError: no 3" in run.stderr
     assert "crawlcw: 1 page failed\n" in run.stderr
-    assert run.stdout == f"{PAGES - 1} pages recorded anew, with {PAGES - 1} items\n"
+    assert run.stdout == f"{PAGES - 1} pages recorded again, with {PAGES - 1} items\n"
     assert sorted(item["title"] for item in items() if "new" not in item) == ["page 3"]
 
 
@@ -187,7 +187,7 @@ def test_a_page_whose_callback_had_raised_is_brought_back(tmp_path: Path, monkey
     run = invoke("parse", "pages", "--stored", "--save", start.replace("index", "2"))
 
     assert run.returncode == 0, run.stderr
-    assert run.stdout == "1 page recorded anew, with 1 item\n"
+    assert run.stdout == "1 page recorded again, with 1 item\n"
     assert len(items()) == 3
     assert counts()["ignored"] == 0
 
@@ -204,7 +204,7 @@ def test_a_file_that_was_moved_away_is_named_and_found_again(start: str):
         f"crawlcw: {PAGES} pages could not be read: {path.name} is not in .crawlcw/warc/pages "
         "(-s bodies_dir=... names another folder)\n"
     )
-    assert run.stdout == "0 pages recorded anew, with 0 items\n"
+    assert run.stdout == "0 pages recorded again, with 0 items\n"
     assert len(items()) == PAGES
     moved = invoke("parse", "pages", "--stored", "-s", "bodies_dir=elsewhere")
     assert moved.returncode == 0
@@ -309,7 +309,7 @@ def test_without_warcio_one_sentence_says_what_to_install(start: str, monkeypatc
 def test_the_example_runs(tmp_path: Path):
     said = output_of("stored.py", tmp_path)
 
-    assert said.startswith("20 pages recorded anew, with 20 items\n")
+    assert said.startswith("20 pages recorded again, with 20 items\n")
     assert '"links":' in said
 
 

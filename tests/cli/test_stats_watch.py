@@ -27,7 +27,7 @@ from rich.console import Console
 
 from crawlcw.cli.commands import stats
 from crawlcw.cli.terminal import overview
-from crawlcw.dashboard.observer import Look, Observer, average, notable
+from crawlcw.dashboard.observer import CrawlState, Observer, average, notable
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
@@ -70,9 +70,9 @@ def worker(name: str = "w", **vitals: Any) -> Worker:
     )
 
 
-def look(**fields: Any) -> Look:
+def look(**fields: Any) -> CrawlState:
     counts = Counts(by_status={Status.TODO: 70, Status.FAILED: 20, Status.FINISHED: 10})
-    usual = Look(
+    usual = CrawlState(
         name="books",
         kind=LedgerKind.SPIDER,
         now=START,
@@ -86,7 +86,7 @@ def look(**fields: Any) -> Look:
     return replace(usual, **fields)
 
 
-def drawn(seen: Look, *, height: int = 40, terminal: bool = True) -> str:
+def drawn(seen: CrawlState, *, height: int = 40, terminal: bool = True) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=140, _environ={})
     console.print(overview.picture(seen, height=height))
@@ -202,7 +202,7 @@ async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp
     ledger.queries = PatchedFacet(queries, counts=counts)
     await ledger.tasks.add(make_tasks(3))
     async with Observer(ledger, "books", clock=lambda: now) as observer:
-        assert (await observer.look()).counts.total == 3
+        assert (await observer.poll()).counts.total == 3
         await ledger.workers.join(replace(this_worker(now=START), name="a"))
         await ledger.workers.beat("a", Counters(), vitals=Vitals(rate=2.0))
         started = START - MINUTE
@@ -212,11 +212,11 @@ async def test_counting_takes_a_twentieth_of_the_time_and_the_rest_is_of_now(tmp
             await ledger.rates.record(Point(worker="a", started=started, time=time, vitals=vitals))
 
         now = 62.0
-        second = await observer.look()
+        second = await observer.poll()
         assert (counted, second.rate) == (1, 2.0)
 
         now = 64.0
-        await observer.look()
+        await observer.poll()
         assert counted == 2
     await ledger.close()
 

@@ -13,7 +13,7 @@ import click
 from crawlcw.api.request import Request
 from crawlcw.api.spider import Spider
 from crawlcw.cli import ledger_option, loading, loop, options, reading_requests, reading_tasks
-from crawlcw.cli.adding_pages import Fed, PageAdder
+from crawlcw.cli.adding_pages import AddCounts, PageAdder
 from crawlcw.cli.chunks import in_chunks
 from crawlcw.cli.exit_codes import OK, USAGE
 from crawlcw.cli.terminal import logs
@@ -89,19 +89,19 @@ def command(
         style, priority = style or _style(sources[0]), keys.priority(priority)
         tasks = reading_tasks.read(source, style, key=key, priority=priority)
         result = loop.run(_add(use_case, ledger_url, tasks, stage))
-        _tell_added(result, as_json=as_json)
+        _print_added_tasks(result, as_json=as_json)
         return OK
     if stage is not None or key != "key" or style == "csv":
         raise UsageError(f"{spider_name} is a spider: --stage, --key and CSV are for use cases")
     with ExitStack() as stack:
         lines = chain.from_iterable([_lines(source, stack) for source in sources])
         requests = reading_requests.read(lines, callback=callback, priority=priority)
-        counts = loop.run(_feed(spider_name, spider, ledger_url, requests))
+        counts = loop.run(_add_pages(spider_name, spider, ledger_url, requests))
     if kind is not None and spider is None:
         warning = "hosts and callbacks were not checked"
         click.echo(f"crawlcw: there is no spider {spider_name!r} here: {warning}", err=True)
-    _tell_fed(counts, as_json=as_json)
-    return USAGE if counts.refused and not (counts.new or counts.known) else OK
+    _print_added_pages(counts, as_json=as_json)
+    return USAGE if counts.refused and not (counts.new or counts.existing) else OK
 
 
 def _is_bare(name: str) -> bool:
@@ -145,35 +145,37 @@ def _file(source: str) -> IO[bytes]:
     return stream
 
 
-async def _feed(
+async def _add_pages(
     name: str, spider: Spider | None, ledger_url: str, requests: Iterator[Request]
-) -> Fed:
+) -> AddCounts:
     settings = options.settings_of(spider)
     async with ledger_option.closing(open_ledger(ledger_url, name, settings=settings)) as ledger:
         state = await ledger.notes.state()
         checks = None if spider is None else LinkChecks(spider, settings, state)
         adder = PageAdder(ledger, spider, checks)
         await adder.add_all(requests)
-        return adder.fed
+        return adder.counts
 
 
-def _tell_fed(counts: Fed, *, as_json: bool) -> None:
+def _print_added_pages(counts: AddCounts, *, as_json: bool) -> None:
     if as_json:
         refused_by_reason = dict(counts.refused.most_common())
         click.echo(
             json.dumps(
                 {
                     "new": counts.new,
-                    "known": counts.known,
-                    "again": counts.again,
+                    "existing": counts.existing,
+                    "reopened": counts.reopened,
                     "refused": refused_by_reason,
                 }
             )
         )
         return
-    reopened_note = f" ({counts.again:,} of them reopened)" if counts.again else ""
+    reopened_note = f" ({counts.reopened:,} of them reopened)" if counts.reopened else ""
     refused_note = f", {counts.refused.total():,} refused" if counts.refused else ""
-    click.echo(f"{counts.new:,} added, {counts.known:,} known already{reopened_note}{refused_note}")
+    click.echo(
+        f"{counts.new:,} added, {counts.existing:,} known already{reopened_note}{refused_note}"
+    )
     for reason, number in counts.refused.most_common():
         message = printable(f"{reason}: {number:,}, such as {counts.examples[reason]}", limit=500)
         click.echo(f"crawlcw: {message}", err=True)
@@ -191,9 +193,9 @@ def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
     return _file(sources[0])
 
 
-def _tell_added(result: Added, *, as_json: bool) -> None:
+def _print_added_tasks(result: Added, *, as_json: bool) -> None:
     if as_json:
-        numbers = {"new": result.new, "known": result.existing, "refused": len(result.rejected)}
+        numbers = {"new": result.new, "existing": result.existing, "refused": len(result.rejected)}
         click.echo(json.dumps(numbers))
         return
     rejected_note = f", {len(result.rejected):,} cannot be stored" if result.rejected else ""
@@ -207,7 +209,7 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
         keys.stage(stage)
     total = Added()
     async with Tracker.open(ledger_url, name) as tracker:
-        async for chunk in in_chunks(tasks, at_once=CHUNK_SIZE):
+        async for chunk in in_chunks(tasks, chunk_size=CHUNK_SIZE):
             result = await tracker.add_many(
                 task if task.stage else replace(task, stage=stage) for task in chunk
             )

@@ -15,15 +15,15 @@ from crawlcw.cli.ledger_option import Subject, ledger_command, run_command
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.options import confirm, duration_option, pasted, yes_option
 from crawlcw.cli.selection import (
-    UNHELD,
+    UNLEASED,
     Selection,
     any_reason,
     dry_run_option,
     from_now,
     host_of,
+    print_count,
     selection_options,
     task_of,
-    tell_count,
 )
 from crawlcw.engine.workers import dead_workers, reap_dead_workers
 from crawlcw.errors import FAILURE_REASONS, POLICY_REASONS, Reason, UsageError
@@ -35,7 +35,7 @@ from crawlcw.tracking import keys as tracking_keys
 
 #: Changes the chosen tasks of a ledger; returns their number.
 Change = Callable[[Ledger, TaskFilter], Awaitable[int]]
-_HELD = (Status.PROCESSING,)
+_LEASED = (Status.PROCESSING,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Choice:
     def confirm(self, question: str) -> None:
         """Ask before a change of tasks without keys; `{}` stands for the choice."""
         if not self.keys and not self.dry_run:
-            task_text = f"{self.subject.name}{self.selection.which}"
+            task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
@@ -77,8 +77,8 @@ class Choice:
         async with self.subject.opened() as ledger:
             task_filter = self._filter(ledger)
             count = await ledger.queries.count(task_filter.among(statuses))
-            orphans = await _orphaned_number(ledger, task_filter)
-            return count + Count(number=orphans), await _held_number(ledger, task_filter) - orphans
+            orphans = await _orphaned_count(ledger, task_filter)
+            return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
         """Change the tasks; return their number, and that of those which workers hold."""
@@ -86,21 +86,21 @@ class Choice:
             await reap_dead_workers(ledger)
             # Tasks that change from now on stay.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
-            return Count(number=await change(ledger, task_filter)), await _held_number(
+            return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
 
-    async def run(self, change: Change, statuses: Collection[Status], what: str) -> None:
-        """Count or change the tasks, and print the number of those that are *what* now."""
+    async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
+        """Count or change the tasks, and print the number of those that are *participle* now."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
-        self.tell(
-            count, at_work, f"{count}{total_note} {'would be ' if self.dry_run else ''}{what}"
+        self.print_count(
+            count, at_work, f"{count}{total_note} {'would be ' if self.dry_run else ''}{participle}"
         )
 
-    def tell(self, count: Count, at_work: int, said: str) -> None:
-        """Print the numbers, see `tell_count`."""
-        tell_count(count, said, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
+    def print_count(self, count: Count, at_work: int, message: str) -> None:
+        """Print the numbers, see `print_count`."""
+        print_count(count, message, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
 
     def _filter(self, ledger: Ledger) -> TaskFilter:
         if self.keys:
@@ -109,7 +109,7 @@ class Choice:
 
 
 def _choice_command(
-    name: str, *, statuses: Collection[Status] = UNHELD, everything: str | None = None
+    name: str, *, statuses: Collection[Status] = UNLEASED, everything: str | None = None
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], click.Command]:
     """Return a decorator that makes a command of a function that takes a `Choice`.
 
@@ -137,14 +137,14 @@ def _choice_command(
     return decorate
 
 
-async def _held_number(ledger: Ledger, task_filter: TaskFilter) -> int:
-    leased_filter = task_filter.among(_HELD)
+async def _leased_count(ledger: Ledger, task_filter: TaskFilter) -> int:
+    leased_filter = task_filter.among(_LEASED)
     return (await ledger.queries.count(leased_filter)).number if leased_filter.statuses else 0
 
 
-async def _orphaned_number(ledger: Ledger, task_filter: TaskFilter) -> int:
+async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
     """Return the number of orphaned tasks: their leases ran out, or their workers are dead."""
-    leased_filter = task_filter.among(_HELD)
+    leased_filter = task_filter.among(_LEASED)
     if not leased_filter.statuses:
         return 0
     now = ledger.now()
@@ -187,18 +187,18 @@ async def purge(choice: Choice) -> None:
     again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
     """
     choice.check()
-    count, at_work = await choice.count(UNHELD)
+    count, at_work = await choice.count(UNLEASED)
     if not choice.dry_run:
         task_text = f"{counted(count, 'task')} of {choice.subject.name}"
         confirm(f"Delete {task_text} with their items, for good?", yes=choice.yes)
         count, at_work = await choice.change(_purge)
     message = f"{counted(count, 'task')} {'would be ' if choice.dry_run else ''}deleted"
-    choice.tell(count, at_work, message)
+    choice.print_count(count, at_work, message)
 
 
 async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
-    number = await ledger.admin.purge(task_filter.among(UNHELD))
-    orphaned_filter = replace(task_filter.among(_HELD), due_by=ledger.now())
+    number = await ledger.admin.purge(task_filter.among(UNLEASED))
+    orphaned_filter = replace(task_filter.among(_LEASED), due_by=ledger.now())
     return number + (await ledger.admin.purge(orphaned_filter) if orphaned_filter.statuses else 0)
 
 
@@ -278,8 +278,8 @@ async def retry_failed(
             count = Count(number=await ledger.admin.retry_failed(task_filter))
         is_tracked = ledger.kind.tracked
     # A use case's tasks may have other workers than `crawlcw work`.
-    run = "" if is_tracked else subject.said_as
-    _tell_again(count, "task", "tried", run=run, dry_run=dry_run, as_json=as_json)
+    run = "" if is_tracked else subject.reference
+    _print_reopened(count, "task", "tried", run=run, dry_run=dry_run, as_json=as_json)
 
 
 @ledger_command("recrawl")
@@ -318,21 +318,23 @@ async def recrawl(
             if older_than is not None:
                 age_note = f" that were visited more than {format_duration(older_than)} ago"
             finished_note = " finished" if statuses == (Status.FINISHED,) else ""
-            pages = f"all{finished_note} pages of {subject.name}{selection.which}{age_note}"
+            pages = f"all{finished_note} pages of {subject.name}{selection.condition}{age_note}"
             confirm(f"Visit {pages} again?", yes=yes)
         now = None if dry_run else from_now(ledger)
         changed_before = now if older_than is None else ledger.now() - older_than
-        task_filter = selection.filter(ledger, until=changed_before).among(statuses)
+        task_filter = selection.filter(ledger, changed_before=changed_before).among(statuses)
         # The other options narrow the named URLs.
         task_filter = replace(task_filter, ids={task_of(ledger, url) for url in urls} or None)
         if dry_run:
             count = await ledger.queries.count(task_filter)
         else:
             count = Count(number=await ledger.admin.revisit(task_filter))
-    _tell_again(count, "page", "visited", run=subject.said_as, dry_run=dry_run, as_json=as_json)
+    _print_reopened(
+        count, "page", "visited", run=subject.reference, dry_run=dry_run, as_json=as_json
+    )
 
 
-def _tell_again(
+def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
     """Print the number of tasks that will be *participle* again, by a run of the spider *run*."""
@@ -342,4 +344,4 @@ def _tell_again(
     message = (
         f"{counted(count, noun)} {'would' if dry_run else 'will'} be {participle} again{run_note}"
     )
-    tell_count(count, message, dry_run=dry_run, as_json=as_json)
+    print_count(count, message, dry_run=dry_run, as_json=as_json)

@@ -65,11 +65,11 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                         f"the target ledger already has tasks of {name}: "
                         f"{options.pasted('drop', name, ledger=target_url)} deletes them"
                     )
-                return await copy(source, target, on_progress=_tell)
+                return await copy(source, target, on_progress=_log_progress)
             await target.admin.drop()
         async with closing(open_ledger(target_url, name, kind=kind)) as target:
-            return await copy(source, target, on_progress=_tell)
+            return await copy(source, target, on_progress=_log_progress)
 
 
-def _tell(part: Part, number: int) -> None:
+def _log_progress(part: Part, number: int) -> None:
     logger.info("%s %s copied", f"{number:,}", part, extra={"event": "copying"})

@@ -24,7 +24,7 @@ from crawlcw.ledger_opening import open_for_inspection
 @click.option("--repair", is_flag=True, help="Repair the violations that are safe to repair.")
 @options.number_option(
     "--examples",
-    least=0,
+    minimum=0,
     default=5,
     about="Number of findings shown of each kind; all are counted.",
 )

@@ -24,7 +24,7 @@ async def command(subject: Subject, *, yes: bool, as_json: bool) -> None:
         async with subject.opened() as ledger:
             count: int | None = await dropping.drop(ledger, name, yes=yes)
     except LedgerFormatError:
-        await dropping.drop_unread(name, subject.ledger_url, settings=settings, yes=yes)
+        await dropping.drop_unreadable(name, subject.ledger_url, settings=settings, yes=yes)
         count = None
     if as_json:
         click.echo(json.dumps({"name": name, "tasks": count}))

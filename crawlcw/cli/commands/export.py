@@ -18,7 +18,7 @@ from crawlcw.feeds.target import Target
 @exporting.outputs_option(required=True, about="Write to FILE, which appears when it is complete:")
 @click.option("--fields", metavar="A,B,...", help="Only these fields of each item, in this order.")
 @options.duration_option(
-    "--since", about="Only items of pages fetched in the last 30m, 12h, 7d ..."
+    "--since", "fetched_within", about="Only items of pages fetched in the last 30m, 12h, 7d ..."
 )
 @click.option(
     "--with-meta", is_flag=True, help="Add _url and _fetched_at of the item's page to each item."
@@ -43,7 +43,7 @@ async def command(
     *,
     outputs: list[Target],
     fields: str | None,
-    since: timedelta | None,
+    fetched_within: timedelta | None,
     with_meta: bool,
     versions: bool,
     formulas: bool,
@@ -69,8 +69,8 @@ async def command(
     advice = f"{pasted('tasks', subject.name, '--json', '--limit', '0')} prints them"
     message = f": its tasks have results, not items: {advice}"
     async with subject.opened(crawls_only=message) as ledger:
-        if since is not None:
-            item_selection = item_selection.newer_than(ledger.now() - since)
+        if fetched_within is not None:
+            item_selection = item_selection.newer_than(ledger.now() - fetched_within)
         if follow:
             await follow_items(ledger, item_selection, stdout=exporting.stdout())
             return

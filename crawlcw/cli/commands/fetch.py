@@ -37,7 +37,7 @@ def command(
 
     Exit code 3: no response, or its status is not between 200 and 299.
     """
-    loaded_spider = trying.made(spider, arguments)
+    loaded_spider = trying.spider_or_any(spider, arguments)
     settings = options.settings_of(loaded_spider, assignments)
     return loop.run(_fetch(loaded_spider, url, settings, headers=headers))
 

@@ -19,7 +19,7 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
-_NOTHING = "-"
+_EMPTY = "-"
 _LONGEST_NAME = 80
 
 
@@ -40,7 +40,7 @@ class Row:
 
 @ledger_command("hosts")
 @options.number_option(
-    "--limit", least=0, default=50, about="Number of hosts in the table; 0: all."
+    "--limit", minimum=0, default=50, about="Number of hosts in the table; 0: all."
 )
 @click.option("--json", "as_json", is_flag=True, help="All hosts, one JSON object a line.")
 async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
@@ -118,7 +118,7 @@ def table(rows: Sequence[Row], *, now: datetime, noun: str = "host") -> Iterator
     columns = [
         [noun if header == "host" else header, *(row[header] for row in cells)]
         for header in _HEADERS
-        if any(row[header] != _NOTHING for row in cells)
+        if any(row[header] != _EMPTY for row in cells)
     ]
     lines = zip(*map(_aligned, columns), strict=True)
     return ("  ".join(line).rstrip() for line in lines)
@@ -140,11 +140,11 @@ def _cells(row: Row, *, now: datetime) -> dict[str, str]:
         "failed": f"{row.counts[Status.FAILED]:,}",
         "finished": f"{row.counts[Status.FINISHED]:,}",
         "ignored": f"{row.counts[Status.IGNORED]:,}",
-        "owner": _NOTHING if row.owner is None else printable(row.owner),
-        "delay": f"{row.delay:.2f} s" if row.delay else _NOTHING,
-        "rest": _NOTHING if rest_end is None else format_duration(rest_end - now),
-        "failures in a row": f"{row.failures:,}" if row.failures else _NOTHING,
-        "given up": _NOTHING if row.given_up is None else printable(row.given_up),
+        "owner": _EMPTY if row.owner is None else printable(row.owner),
+        "delay": f"{row.delay:.2f} s" if row.delay else _EMPTY,
+        "rest": _EMPTY if rest_end is None else format_duration(rest_end - now),
+        "failures in a row": f"{row.failures:,}" if row.failures else _EMPTY,
+        "given up": _EMPTY if row.given_up is None else printable(row.given_up),
         "why": printable(row.why),
     }
 

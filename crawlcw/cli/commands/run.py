@@ -27,21 +27,21 @@ from crawlcw.ledger.protocol import Ledger
 @ledger_option.ledger_option
 @options.number_option(
     "--processes",
-    least=0,
+    minimum=0,
     default=1,
     about="Worker processes; 0: crawl in this process, for a debugger or stdin.",
 )
-@options.number_option("--concurrency", least=1, about="Fetchers in each process.")
+@options.number_option("--concurrency", minimum=1, about="Fetchers in each process.")
 @options.settings_option
 @options.arguments_option
 @options.number_option(
     "--max-pages",
-    least=1,
+    minimum=1,
     about="Stop after N pages of all processes together; each process gets a share.",
 )
 @options.number_option(
     "--max-items",
-    least=1,
+    minimum=1,
     about="Stop after N items of all processes together; current pages are finished.",
 )
 @exporting.outputs_option(required=False, about="Write all recorded items to FILE after the crawl:")
@@ -144,7 +144,7 @@ def command(
     if fresh:
         from crawlcw.cli import dropping
 
-        loop.run(dropping.begin_anew(loaded_spider.name, ledger_url, settings=settings, yes=yes))
+        loop.run(dropping.clear(loaded_spider.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
     output = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 

@@ -69,7 +69,7 @@ def _access_token(path: Path | None) -> str | None:
 @_access_options(port=8700)
 @options.number_option(
     "--max-connections",
-    least=1,
+    minimum=1,
     default=256,
     about="Limit of open connections; one more closes the longest idle one.",
 )

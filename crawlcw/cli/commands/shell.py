@@ -46,7 +46,7 @@ def command(
     The shell is IPython if that is installed. `fetch(url)` and `parse(callback)` work in
     it. Nothing is recorded.
     """
-    loaded_spider = trying.made(spider, arguments)
+    loaded_spider = trying.spider_or_any(spider, arguments)
     # asyncio's loop, not uvloop's: users at the prompt expect Python's own.
     with asyncio.Runner() as runner, _Session(runner, loaded_spider, assignments) as session:
         if url is not None:

@@ -192,15 +192,15 @@ def listing(*, as_json: bool) -> None:
     broken_files = [entry for entry in entries if isinstance(entry, Broken)]
     if as_json:
         for spider in spiders:
-            fields = {"name": spider.name, "place": spider.place, "about": _about(spider)}
+            fields = {"name": spider.name, "reference": spider.reference, "about": _about(spider)}
             click.echo(json.dumps(fields))
         for broken_file in broken_files:
             click.echo(json.dumps({"file": str(broken_file.path), "error": str(broken_file.error)}))
         return
     name_width = max((len(spider.name) for spider in spiders), default=0)
-    place_width = max((len(spider.place) for spider in spiders), default=0)
+    reference_width = max((len(spider.reference) for spider in spiders), default=0)
     for spider in spiders:
-        line = f"{spider.name:{name_width}}  {spider.place:{place_width}}  {_about(spider)}"
+        line = f"{spider.name:{name_width}}  {spider.reference:{reference_width}}  {_about(spider)}"
         click.echo(printable(line.rstrip(), limit=500))
     for broken_file in broken_files:
         click.echo(printable(f"cannot be loaded: {broken_file.error}", limit=500))

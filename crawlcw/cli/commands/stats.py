@@ -23,10 +23,10 @@ from crawlcw.model.counters import Counters
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-_SHORTEST_PAUSE = timedelta(seconds=1)
+_MIN_INTERVAL = timedelta(seconds=1)
 #: Number of tasks whose items are counted: takes 0.05 s on MongoDB.
 _SCAN_LIMIT = 10_000
-_MOST_ROWS = 50
+_MAX_ROWS = 50
 _LONGEST_VALUE = 80
 #: Fields of a worker's vitals in its JSON object.
 _VITALS = ("rate", "processing", "memory", "lag")
@@ -89,7 +89,7 @@ async def command(
         raise UsageError("--all-items does not go with --by or --watch: leave them out")
     if dimension is not None and watched:
         raise UsageError("--by does not go with --watch: leave one of them out")
-    if every is not None and every < _SHORTEST_PAUSE:
+    if every is not None and every < _MIN_INTERVAL:
         raise UsageError("--every is at least 1s: shorter intervals would load the ledger")
     if watched:
         interval = every or timedelta(seconds=2 if sys.stdout.isatty() else 10)
@@ -133,11 +133,11 @@ def _print_groups(groups: list[Group], heading: str) -> None:
             "none" if group.value is None else printable(str(group.value), limit=_LONGEST_VALUE),
             *(f"{number:,}" for number in (group.open, group.finished, group.ignored, group.total)),
         )
-        for group in groups[:_MOST_ROWS]
+        for group in groups[:_MAX_ROWS]
     ]
     tables.show(tables.columns((heading, "open", "finished", "ignored", "total"), rows))
-    if len(groups) > _MOST_ROWS:
-        click.echo(f"{_MOST_ROWS:,} of {len(groups):,}; --json writes all")
+    if len(groups) > _MAX_ROWS:
+        click.echo(f"{_MAX_ROWS:,} of {len(groups):,}; --json writes all")
 
 
 async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:

@@ -44,7 +44,7 @@ async def pause(subject: Subject, *, as_json: bool) -> None:
         click.echo(json.dumps({"spider": subject.name, "paused": paused, "workers": workers}))
         return
     already_note = "" if earlier_pause is None else " already"
-    click.echo(f"{subject.name} is paused{already_note}: {_followed_by(workers)}")
+    click.echo(f"{subject.name} is paused{already_note}: {_follow_note(workers)}")
 
 
 @ledger_command("resume")
@@ -55,16 +55,16 @@ async def resume(subject: Subject, *, as_json: bool) -> None:
     advice = f"{_NO_CRAWL}`crawlcw work FILE` works on its tasks"
     async with subject.opened(crawls_only=advice) as ledger:
         was_paused = Control.of(await ledger.notes.control()).paused is not None
-        workers = await _tell(ledger, {"paused": None})
+        workers = await _record_control(ledger, {"paused": None})
     if as_json:
         fields = {"spider": name, "paused": None, "was_paused": was_paused, "workers": workers}
         click.echo(json.dumps(fields))
     elif not was_paused:
         click.echo(f"{name} is not paused")
     elif workers:
-        click.echo(f"{name} is resumed: {_followed_by(workers)}")
+        click.echo(f"{name} is resumed: {_follow_note(workers)}")
     else:
-        run = run_command(subject.said_as) or "the next run"
+        run = run_command(subject.reference) or "the next run"
         click.echo(f"{name} is no longer paused: {run} continues the crawl")
 
 
@@ -88,13 +88,13 @@ async def set_(
         changes = dict.fromkeys(ADJUSTABLE)
     advice = f"{_NO_CRAWL}{options.pasted('policy', subject.name)} shows and changes its settings"
     async with subject.opened(crawls_only=advice) as ledger:
-        workers = await _tell(ledger, changes) if changes else 0
+        workers = await _record_control(ledger, changes) if changes else 0
         control = Control.of(await ledger.notes.control())
     if as_json:
         click.echo(json.dumps({"spider": subject.name, **control.fields()}))
         return
     settings_text = " ".join(f"{name}={value}" for name, value in control.settings.items())
-    effect = f": {_followed_by(workers)}" if changes else ""
+    effect = f": {_follow_note(workers)}" if changes else ""
     if changes and not workers:
         effect += "; crawls that start later follow the change"
     click.echo(
@@ -128,7 +128,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
     name = subject.name
     async with subject.opened(crawls_only=f"{_NO_CRAWL}SIGTERM ends its workers") as ledger:
         stopped_at = ledger.now()
-        workers = remaining = await _tell(ledger, {"stopped": iso_time(stopped_at)})
+        workers = remaining = await _record_control(ledger, {"stopped": iso_time(stopped_at)})
         if wait:
             remaining = await _wait_for_end(ledger, stopped_at, limit)
     if as_json:
@@ -160,7 +160,7 @@ async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) 
     return await _at_work(ledger, started_by=stopped_at)
 
 
-async def _tell(ledger: Ledger, control: Mapping[str, Any]) -> int:
+async def _record_control(ledger: Ledger, control: Mapping[str, Any]) -> int:
     """Record *control* for the crawls of a ledger; return the number of live workers."""
     await ledger.notes.set_control(control)
     return await _at_work(ledger)
@@ -177,7 +177,7 @@ async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int
     )
 
 
-def _followed_by(workers: int) -> str:
+def _follow_note(workers: int) -> str:
     """Return the text that says how many workers follow a change, and how soon."""
     if not workers:
         return "no worker is at work"

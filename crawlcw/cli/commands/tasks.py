@@ -40,7 +40,7 @@ _MAX_KEY_WIDTH = 70
 @click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
 @click.option("--given-up", is_flag=True, help="Only ignored tasks that `retry-failed` reopens.")
-@options.number_option("--limit", least=0, default=50, about="Limit of the list; 0: all.")
+@options.number_option("--limit", minimum=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
 @click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
 async def tasks(
@@ -167,7 +167,7 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     async with subject.opened() as ledger:
         record = await ledger.tasks.get(task_of(ledger, key))
         if record is None:
-            await _tell_why_not(subject.said_as, key, ledger, as_json=as_json)
+            await _explain_unknown(subject.reference, key, ledger, as_json=as_json)
         parent_urls = [task.url async for task in pages_above(ledger, record.task)]
         next_records = [next_record async for next_record in pages_ahead(ledger, record)]
     if as_json:
@@ -203,7 +203,9 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
     for url in parent_urls:
         yield printable(f"  found on {url}", limit=2000)
     for next_record in next_records:
-        yield printable(f"  leads to {next_record.task.url}: {_came_to(next_record)}", limit=2000)
+        yield printable(
+            f"  leads to {next_record.task.url}: {_status_text(next_record)}", limit=2000
+        )
     if task.context and not isinstance(task.context, BlobRef):
         yield printable(f"  context {values.to_json(task.context)}", limit=2000)
     yield from _attempts(record)
@@ -211,7 +213,7 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
         yield f"  item {escaping.visible(values.to_json(item))}"
 
 
-def _came_to(record: Record) -> str:
+def _status_text(record: Record) -> str:
     """Return the status of a page that a redirect leads to, in words."""
     task = record.task
     if record.leads_to is not None:
@@ -250,10 +252,12 @@ def _moment(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}Z"
 
 
-async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
+async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
     """Raise a `UsageError` with the reason why a URL is unknown; print it as JSON as well."""
     refusal, explanation = (
-        (None, "no task has this key") if ledger.kind.tracked else await _why_not(name, key, ledger)
+        (None, "no task has this key")
+        if ledger.kind.tracked
+        else await _explanation(name, key, ledger)
     )
     if as_json:
         reason = None if refusal is None else str(refusal.reason)
@@ -262,7 +266,7 @@ async def _tell_why_not(name: str, key: str, ledger: Ledger, *, as_json: bool) -
     raise UsageError(f"{key!r} is not recorded: {explanation}")
 
 
-async def _why_not(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
+async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
     """Return a crawl's refusal of a link to a URL, if any, and the reason in words."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 

@@ -20,10 +20,12 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @click.argument("use_case", metavar="MODULE:OBJECT")
 @ledger_option.ledger_option
 @options.number_option(
-    "--concurrency", least=1, default=50, about="Number of tasks to work on concurrently."
+    "--concurrency", minimum=1, default=50, about="Number of tasks to work on concurrently."
 )
 @options.number_option(
-    "--prefetch", least=0, about="Number of tasks to claim ahead; limit and default: --concurrency."
+    "--prefetch",
+    minimum=0,
+    about="Number of tasks to claim ahead; limit and default: --concurrency.",
 )
 @click.option("--drain", is_flag=True, help="End when all tasks are done.")
 @options.duration_option(
@@ -107,7 +109,7 @@ async def _work(
 
     deadline.finish = abandon
     # Outside of the tracker's block: signals must not interrupt the release of its tasks.
-    with signals.stopping(worker, grace=grace, own=worker):
+    with signals.stopping(worker, grace=grace, blockable=worker):
         async with (
             tracker,
             exposing.exposed(tracker.name, tracker.ledger, take_measures, metrics),

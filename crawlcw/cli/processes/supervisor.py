@@ -25,7 +25,7 @@ from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState, code_of
 from crawlcw.cli.processes.worker_process import POLL_EVERY, WorkerProcess
-from crawlcw.cli.showing import Output, report_fields, sum_up, watched
+from crawlcw.cli.showing import Output, report_fields, show_report, watched
 from crawlcw.cli.starting import Process
 from crawlcw.crawl.control import Control
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
@@ -98,7 +98,7 @@ async def crawl(
             reason = supervisor.finish_reason(is_empty=False)
             notice |= {"finish_reason": reason, "exit_code": code}
             return code
-        code = worst((code, sum_up(report, output, settings=settings)))
+        code = worst((code, show_report(report, output, settings=settings)))
         notice |= {**report_fields(report, settings), "exit_code": code}
     return code
 

@@ -188,7 +188,7 @@ async def crawl(
         current_crawl.on_end(deadline.allow)
         supervision.control(current_crawl, grace=settings.grace)
         # Other programs send signals too: a shutdown of the machine sends one to each process.
-        with signals.stopping(current_crawl, grace=settings.grace, own=current_crawl):
+        with signals.stopping(current_crawl, grace=settings.grace, blockable=current_crawl):
             async with background_tasks(_send_states(current_crawl, supervision)):
                 report = await current_crawl.run()
             code = end(report)

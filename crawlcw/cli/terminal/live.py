@@ -30,7 +30,7 @@ async def drawn(crawl: Watched) -> AsyncIterator[None]:
 
 async def _count(progress: Progress) -> None:
     while True:
-        await progress.look()
+        await progress.poll()
         await asyncio.sleep(_FRAME_EVERY)
 
 
@@ -52,14 +52,14 @@ def frame(progress: Progress) -> Group:
     total = max(progress.counts.total, 1)
     bar = ProgressBar(
         total=total,
-        completed=progress.done,
+        completed=progress.done_count,
         width=40,
         # By default the bar of rich is red.
         complete_style="green",
         finished_style="green",
     )
     title_row = Table.grid(padding=(0, 2))
-    title_row.add_row(title, bar, f"{progress.done / total:.0%} of the known pages")
+    title_row.add_row(title, bar, f"{progress.done_count / total:.0%} of the known pages")
     tasks = counts_text(progress.counts.for_display())
     reason = progress.standstill
     return Group(title_row, tasks, rate_text, *([Text(reason, style="yellow")] if reason else []))

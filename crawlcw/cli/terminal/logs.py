@@ -38,7 +38,7 @@ _INDENT = "    "
 #: Limit of the text searched for passwords, before the cut to the lengths above, because a
 #: password may end after that cut.
 _LONGEST_READ = 20_000
-_FIRST_FEW = 5
+_SHOWN_RECORDS = 5
 _COUNT_EVERY = 60.0
 #: Libraries that log each packet, the commands sent to a database included.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
@@ -208,33 +208,33 @@ class TerseHandler(logging.Handler):
         super().__init__()
         self._stream = stream
         self._clock = clock
-        self._since = clock()
-        self._seen: Counter[tuple[str, str]] = Counter()  #: records of this minute
+        self._minute_start = clock()
+        self._record_counts: Counter[tuple[str, str]] = Counter()  #: records of this minute
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless it is only counted."""
         now = self._clock()
-        if now - self._since >= _COUNT_EVERY:
-            self._tell_counts()
-            self._since = now
+        if now - self._minute_start >= _COUNT_EVERY:
+            self._write_counts()
+            self._minute_start = now
         if _counted(record):
             key = _key(record)
-            self._seen[key] += 1
-            if self._seen[key] > _FIRST_FEW:
+            self._record_counts[key] += 1
+            if self._record_counts[key] > _SHOWN_RECORDS:
                 return
         self._write(record)
 
     def close(self) -> None:
         """Write the remaining counts."""
-        self._tell_counts()
+        self._write_counts()
         if self._stream is not None:
             self._stream.close()
         super().close()
 
-    def _tell_counts(self) -> None:
-        counts, self._seen = self._seen, Counter()
+    def _write_counts(self) -> None:
+        counts, self._record_counts = self._record_counts, Counter()
         for (event, reason), number in counts.items():
-            if (further_count := number - _FIRST_FEW) > 0:
+            if (further_count := number - _SHOWN_RECORDS) > 0:
                 extra = {"event": "repeated", "of": event, "reason": reason, "times": further_count}
                 fields = {"name": __name__, "levelno": logging.INFO, "levelname": "INFO"}
                 cause = ", ".join(part for part in (event, reason) if part)

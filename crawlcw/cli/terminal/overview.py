@@ -14,7 +14,7 @@ from rich.text import Text
 
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal.tables import STATUS_COLOURS
-from crawlcw.dashboard.observer import HostLine, Look, is_silent
+from crawlcw.dashboard.observer import CrawlState, HostLine, is_silent
 from crawlcw.ledger.protocol import Worker
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
@@ -32,68 +32,68 @@ _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored
 _FRESH = timedelta(seconds=5)
 
 
-def picture(look: Look, *, height: int) -> RenderableType:
+def picture(state: CrawlState, *, height: int) -> RenderableType:
     """Return the display for a terminal with *height* lines."""
-    free_lines = max(height - _FRAME - 2 * _TABLE - min(len(look.reasons), _MAX_REASONS) - 2, 4)
-    worker_rows = min(len(look.workers), max(free_lines // 2, free_lines - len(look.hosts)))
-    parts: list[RenderableType] = [_title(look), _tasks(look)]
-    parts.append(Text(f"{_speed(look)}, backlog {look.backlog:,}, eta {_eta(look)}"))
-    if look.paused is not None:
-        parts.append(Text(_paused(look.paused), style="bold yellow"))
-    if _is_drained(look):
+    free_lines = max(height - _FRAME - 2 * _TABLE - min(len(state.reasons), _MAX_REASONS) - 2, 4)
+    worker_rows = min(len(state.workers), max(free_lines // 2, free_lines - len(state.hosts)))
+    parts: list[RenderableType] = [_title(state), _tasks(state)]
+    parts.append(Text(f"{_speed(state)}, backlog {state.backlog:,}, eta {_eta(state)}"))
+    if state.paused is not None:
+        parts.append(Text(_paused(state.paused), style="bold yellow"))
+    if _is_drained(state):
         parts.append(Text(f"{_DRAINED}; Ctrl-C ends this display", style="bold green"))
-    if look.trouble:
-        parts.append(Text(printable(look.trouble), style="bold red"))
-    parts.append(_workers(look, max_rows=worker_rows))
-    if look.hosts and not look.kind.tracked:
-        parts.append(_hosts(look, max_rows=max(free_lines - worker_rows, 2)))
-    if look.reasons:
-        parts.append(Text(f"failed and ignored: {_reasons(look)}", style="dim"))
+    if state.trouble:
+        parts.append(Text(printable(state.trouble), style="bold red"))
+    parts.append(_workers(state, max_rows=worker_rows))
+    if state.hosts and not state.kind.tracked:
+        parts.append(_hosts(state, max_rows=max(free_lines - worker_rows, 2)))
+    if state.reasons:
+        parts.append(Text(f"failed and ignored: {_reasons(state)}", style="dim"))
     return Group(*parts)
 
 
-def line(look: Look) -> str:
+def line(state: CrawlState) -> str:
     """Return a summary in one line."""
-    counts = (f"{name} {number:,}" for name, number in look.counts.for_display().items())
+    counts = (f"{name} {number:,}" for name, number in state.counts.for_display().items())
     task_count = sum(
-        worker.vitals.processing for worker in look.workers if worker.vitals is not None
+        worker.vitals.processing for worker in state.workers if worker.vitals is not None
     )
-    parts = [printable(look.name), *counts, _speed(look), f"eta {_eta(look)}"]
-    parts += [f"workers {len(look.workers):,} with {counted(task_count, 'task')}"]
-    if look.paused is not None:
-        parts.append(_paused(look.paused))
-    if _is_drained(look):
+    parts = [printable(state.name), *counts, _speed(state), f"eta {_eta(state)}"]
+    parts += [f"workers {len(state.workers):,} with {counted(task_count, 'task')}"]
+    if state.paused is not None:
+        parts.append(_paused(state.paused))
+    if _is_drained(state):
         parts.append(_DRAINED)
-    failing_count = sum(host_line.host.failures > 0 for host_line in look.hosts)
+    failing_count = sum(host_line.host.failures > 0 for host_line in state.hosts)
     if failing_count:
         parts.append(f"hosts failing {failing_count:,}")
-    if look.reasons:
-        parts.append(f"reasons {_reasons(look)}")
+    if state.reasons:
+        parts.append(f"reasons {_reasons(state)}")
     return ", ".join(parts)
 
 
-def fields(look: Look) -> dict[str, Any]:
+def fields(state: CrawlState) -> dict[str, Any]:
     """Return all fields, for programs; times in UTC, durations in seconds."""
     return {
-        look.kind.value: look.name,
-        "time": iso_time(look.now),
-        "counted": look.counted and iso_time(look.counted),
-        "counts": look.counts.by_name(),
-        "redirects": look.counts.redirects,
-        "total": look.counts.without_redirects,
-        "backlog": look.backlog,
-        "rate": round(look.rate, 3),
-        "average_rate": None if look.average is None else round(look.average, 3),
-        "paused": look.paused,
-        "drained": _is_drained(look),
-        "eta": None if look.eta is None else look.eta.total_seconds(),
-        "workers": [_worker_fields(worker) for worker in look.workers],
-        "hosts": [_host_fields(host_line) for host_line in look.hosts],
-        "reasons": dict(look.reasons),
+        state.kind.value: state.name,
+        "time": iso_time(state.now),
+        "counted": state.counted and iso_time(state.counted),
+        "counts": state.counts.by_name(),
+        "redirects": state.counts.redirects,
+        "total": state.counts.without_redirects,
+        "backlog": state.backlog,
+        "rate": round(state.rate, 3),
+        "average_rate": None if state.average is None else round(state.average, 3),
+        "paused": state.paused,
+        "drained": _is_drained(state),
+        "eta": None if state.eta is None else state.eta.total_seconds(),
+        "workers": [_worker_fields(worker) for worker in state.workers],
+        "hosts": [_host_fields(host_line) for host_line in state.hosts],
+        "reasons": dict(state.reasons),
     }
 
 
-def _is_drained(state: Look) -> bool:
+def _is_drained(state: CrawlState) -> bool:
     return state.counted is not None and not state.backlog
 
 
@@ -123,7 +123,7 @@ def _host_fields(host_line: HostLine) -> dict[str, Any]:
     }
 
 
-def _title(state: Look) -> Text:
+def _title(state: CrawlState) -> Text:
     title = Text(printable(state.name, limit=_LONGEST_NAME), style="bold")
     title.append(f"  {state.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
     if state.counted is None:
@@ -133,7 +133,7 @@ def _title(state: Look) -> Text:
     return title
 
 
-def _tasks(state: Look) -> Text:
+def _tasks(state: CrawlState) -> Text:
     text = counts_text(state.counts.for_display())
     return text.append(f"  total {state.counts.without_redirects:,}", style="dim")
 
@@ -149,20 +149,20 @@ def counts_text(numbers: Mapping[str, int]) -> Text:
     return text
 
 
-def _speed(state: Look) -> str:
+def _speed(state: CrawlState) -> str:
     average = "-" if state.average is None else f"{state.average:,.1f}"
     return f"{state.rate:,.1f} {_unit(state)}/s now, {average} on average"
 
 
-def _unit(state: Look) -> str:
+def _unit(state: CrawlState) -> str:
     return "tasks" if state.kind.tracked else "pages"
 
 
-def _eta(state: Look) -> str:
+def _eta(state: CrawlState) -> str:
     return "-" if state.eta is None else format_duration(state.eta)
 
 
-def _workers(state: Look, *, max_rows: int) -> RenderableType:
+def _workers(state: CrawlState, *, max_rows: int) -> RenderableType:
     if not state.workers:
         return Text("no worker is at work", style="yellow")
     unit = _unit(state)
@@ -192,7 +192,7 @@ def _worker_cells(worker: Worker, *, now: datetime) -> Iterator[Text]:
         yield Text("idle" if worker.idle else "", style="dim")
 
 
-def _hosts(state: Look, *, max_rows: int) -> Table:
+def _hosts(state: CrawlState, *, max_rows: int) -> Table:
     table = _table("slow, resting or failing host", "delay", "failures", "why")
     table.columns[-1].justify = "left"
     for host_line in state.hosts[:max_rows]:
@@ -214,7 +214,7 @@ def _table(first_header: str, *headers: str) -> Table:
     return table
 
 
-def _reasons(state: Look) -> str:
+def _reasons(state: CrawlState) -> str:
     entries = list(state.reasons.items())[:_MAX_REASONS]
     text = ", ".join(f"{printable(name)} {number:,}" for name, number in entries)
     further_count = len(state.reasons) - len(entries)

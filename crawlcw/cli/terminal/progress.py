@@ -90,13 +90,13 @@ class Progress:
         self.crawl = crawl
         self._clock = clock
         self.counts = Counts()
-        self._done = Rate()
-        self._pages = Rate()
-        self._began = clock()
-        self._pages.add(0, now=self._began)
+        self._done_rate = Rate()
+        self._page_rate = Rate()
+        self._started_at = clock()
+        self._page_rate.add(0, now=self._started_at)
         self._next_count = 0.0
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Count again, if the last count is old enough for its cost."""
         started_at = self._clock()
         if started_at >= self._next_count:
@@ -106,30 +106,30 @@ class Progress:
                 # The crawl itself logs it and waits; the last count stays.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
-                self._done.add(self.done, now=self._clock())
+                self._done_rate.add(self.done_count, now=self._clock())
             self._next_count = self._clock() + _COUNT_COST * (self._clock() - started_at)
-        self._pages.add(self.crawl.stats.pages, now=self._clock())
+        self._page_rate.add(self.crawl.stats.pages, now=self._clock())
 
     @property
-    def done(self) -> int:
+    def done_count(self) -> int:
         """Tasks that are finished or ignored."""
         return self.counts[Status.FINISHED] + self.counts[Status.IGNORED]
 
     @property
     def elapsed(self) -> timedelta:
         """Time since the start."""
-        return timedelta(seconds=self._clock() - self._began)
+        return timedelta(seconds=self._clock() - self._started_at)
 
     @property
     def pages_per_minute(self) -> float:
         """Pages finished a minute."""
-        return self._pages.per_minute
+        return self._page_rate.per_minute
 
     @property
     def eta(self) -> timedelta | None:
         """Estimated time for the known tasks by all processes; None: unknown."""
-        remaining = self.counts.total - self.done
-        rate = self._done.per_minute
+        remaining = self.counts.total - self.done_count
+        rate = self._done_rate.per_minute
         return timedelta(minutes=remaining / rate) if rate > 0 else None
 
     def line(self) -> str:
@@ -168,7 +168,7 @@ async def logged(crawl: Watched) -> AsyncIterator[None]:
 async def _log(progress: Progress) -> None:
     while True:
         await asyncio.sleep(_LINE_EVERY)
-        await progress.look()
+        await progress.poll()
         logger.info("%s", progress.line(), extra=progress.fields())
 
 

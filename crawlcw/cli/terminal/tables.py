@@ -25,19 +25,19 @@ STATUS_COLOURS = {
     "ignored": "magenta",
 }
 
-_LEAST_NAME, _LEAST_NUMBER = 32, 8
+_MIN_NAME_WIDTH, _MIN_NUMBER_WIDTH = 32, 8
 _GAP = "   "
 _WIDE = ("W", "F")  #: two cells on a terminal, by Unicode's UAX 11
 
 
 def two_columns(title: str, rows: Mapping[str, str]) -> str:
     """Return a table under *title*, its values on the right."""
-    return _table([title, ""], rows.items(), least=(_LEAST_NAME, _LEAST_NUMBER))
+    return _table([title, ""], rows.items(), min_widths=(_MIN_NAME_WIDTH, _MIN_NUMBER_WIDTH))
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table of a name and numbers."""
-    return _table(headers, rows, least=[0] * len(headers))
+    return _table(headers, rows, min_widths=[0] * len(headers))
 
 
 def stalls(counters: Counters) -> dict[str, str]:
@@ -78,11 +78,13 @@ def show(text: str, *, err: bool = False) -> None:
     click.echo(text if takes_unicode else text.replace("─", "-"), err=err)
 
 
-def _table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, least: Sequence[int]) -> str:
+def _table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, min_widths: Sequence[int]
+) -> str:
     lines = [list(headers), *map(list, rows)]
     widths = [
         max(min_width, *map(cells, column))
-        for min_width, column in zip(least, zip(*lines, strict=True), strict=True)
+        for min_width, column in zip(min_widths, zip(*lines, strict=True), strict=True)
     ]
     head, *body = (_line(row, widths) for row in lines)
     rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
