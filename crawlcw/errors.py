@@ -16,7 +16,7 @@
     │   ├── LedgerGoneError            its file was removed or replaced; exit 69
     │   ├── LedgerConfigurationError   will never answer as configured; exit 78
     │   │   └── LedgerKindError        the name is a spider's, not a use case's, or vice versa
-    │   └── LeaseLostError             another worker holds the task now
+    │   └── LeaseLostError             another worker has the lease now
     ├── StopCrawl                      raised by a spider: end the crawl gracefully
     ├── Defer                          an attempt does not count: try the page later
     ├── DropItem                       raised by a spider's item(): the item is not recorded

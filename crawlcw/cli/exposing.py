@@ -34,7 +34,7 @@ class Workers:
     all: Sequence[Measures]  #: of all worker processes, ended ones included
     running: Mapping[str, Measures]  #: of the running ones, by the number of their slot
     crashes: int | None = None  #: None: there is no supervisor to count them
-    standstill: bool | None = None  #: whether any worker stands still; None: not measured
+    standstill: bool | None = None  #: whether any worker makes no progress; None: not measured
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:

@@ -187,7 +187,7 @@ class Steering:
         logger.info(
             "settings from the ledger: %s",
             printable(orders_text) or "none, so the crawl uses its own again",
-            extra={"event": "settings_followed"},
+            extra={"event": "settings_changed"},
         )
         return settings
 

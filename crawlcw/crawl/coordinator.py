@@ -440,7 +440,7 @@ class Coordinator:
         max_lost = self._settings.max_lost
         for task in tasks:
             if (lost_count := losses(task)) != task.lost:
-                event = "give up" if lost_count >= max_lost else "quarantined"
+                event = "given_up" if lost_count >= max_lost else "quarantined"
                 logger.warning(
                     "%s: worker %s crashed while it ran this task alone (%d of %d)",
                     *(printable(task.url), printable(task.lock or ""), lost_count, max_lost),

@@ -249,7 +249,7 @@ class Lending:
             logger.debug(
                 "lent %d slots of %s to %s",
                 *(slots, printable(host.name), printable(worker.name)),
-                extra={"event": "lent", "host": host.name, "worker": worker.name},
+                extra={"event": "slots_lent", "host": host.name, "worker": worker.name},
             )
             await self._keep(host, worker.name, worker)
 

@@ -435,7 +435,8 @@ def _log(lease: Lease, settlement: Settlement) -> None:
         }
     event, suffix = "finished", ""
     if (error := change.error) is not None:
-        event, suffix = str(change.event), f": {error.kind} {error.message}".rstrip()
+        event = "given_up" if change.status is Status.IGNORED else "failed"
+        suffix = f": {error.kind} {error.message}".rstrip()
         log_fields["reason"] = error.kind
     logger.log(
         logging.INFO if change.status is Status.IGNORED else logging.DEBUG,

@@ -169,7 +169,7 @@ class Seeder:
             logger.info(
                 "now following %d links that were too deep before (max_depth)",
                 number,
-                extra={"event": "admitted", "links": number},
+                extra={"event": "links_admitted", "links": number},
             )
         # Note the limit last: if this process dies before, the next one does all of it again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})

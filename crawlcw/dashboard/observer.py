@@ -60,7 +60,7 @@ class CrawlState:
 
     @property
     def backlog(self) -> int:
-        """Number of unfinished tasks, those in flight included."""
+        """Number of unfinished tasks, those in processing included."""
         return unfinished_of(self.counts)
 
     @property
@@ -246,7 +246,7 @@ def given_up_for(host: Host) -> str | None:
 
 
 def owner_of(host: Host, *, now: datetime) -> str | None:
-    """Return the name of the worker that holds the host, if its lease has not run out."""
+    """Return the name of the worker that holds the host, if its lease has not expired."""
     if host.owner is None or host.ready_at is None or host.ready_at <= now:
         return None
     return host.owner.rpartition(":")[0]
@@ -258,5 +258,5 @@ def waiting_of(counts: Counts) -> int:
 
 
 def unfinished_of(counts: Counts) -> int:
-    """Return the number of tasks that wait or are in flight."""
+    """Return the number of tasks that wait or are in processing."""
     return waiting_of(counts) + counts[Status.PROCESSING]

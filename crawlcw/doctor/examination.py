@@ -53,7 +53,7 @@ class Finding:
 
     kind: Kind
     count: int = 0
-    mended: int = 0
+    repaired: int = 0
     examples: list[Example] = field(default_factory=list)
 
     @property
@@ -78,14 +78,16 @@ class Report:
     def clean(self) -> bool:
         """Whether no violation remains."""
         return all(
-            finding.note or finding.mended == finding.count for finding in self.findings.values()
+            finding.note or finding.repaired == finding.count for finding in self.findings.values()
         )
 
-    def add(self, violation: Violation, where: Mapping[str, str], *, mended: bool = False) -> None:
+    def add(
+        self, violation: Violation, where: Mapping[str, str], *, repaired: bool = False
+    ) -> None:
         """Count a violation, and keep the first ones of each kind as examples."""
         finding = self.findings.setdefault(violation.kind, Finding(kind=violation.kind))
         finding.count += 1
-        finding.mended += mended
+        finding.repaired += repaired
         if len(finding.examples) < self.most_examples:
             printable_where = {name: printable(text) for name, text in where.items()}
             finding.examples.append(
@@ -126,7 +128,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
         await ledger.inspection.prepare()
         remaining = (await ledger.inspection.health()).violations
     for violation in health.violations:
-        report.add(violation, {}, mended=violation not in remaining)
+        report.add(violation, {}, repaired=violation not in remaining)
     return not any(problem.kind in _UNREADABLE for problem in remaining)
 
 
@@ -161,7 +163,7 @@ class _Examination:
             # A use case has stages instead of hosts, and stages never sleep.
             await self._confirm(self._blobs)
         # Not if an invalid `due` remains, because tasks could not be sorted by it.
-        elif malformed is None or malformed.mended == malformed.count:
+        elif malformed is None or malformed.repaired == malformed.count:
             await self._confirm(self._sleepers)
         await self._confirm(self._workers)
 
@@ -184,8 +186,8 @@ class _Examination:
             will_repair = self.repair and bool(mendable)
             repaired = will_repair and await candidate.repair() is not False
             for violation in candidate.violations:
-                was_mended = repaired and violation.mend is not None
-                self.report.add(violation, candidate.where, mended=was_mended)
+                was_repaired = repaired and violation.mend is not None
+                self.report.add(violation, candidate.where, repaired=was_repaired)
 
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for document in self.ledger.inspection.examine(Part.TASKS, only=only):
@@ -203,18 +205,18 @@ class _Examination:
                 yield _Candidate(document["_id"], where, violations, mend)
 
     async def _mend(self, document: StoredDocument, violations: Iterable[Violation]) -> bool:
-        """Mend a task or a host if it has not changed; return whether it was mended.
+        """Mend a task or a host if it has not changed; return whether it was repaired.
 
         If two repairs set the same field, the later one wins.
         """
         change: dict[str, Any] = {}
         for violation in violations:
             change |= violation.mend or {}
-        was_mended = await self.ledger.admin.mend(document, change)
+        was_repaired = await self.ledger.admin.mend(document, change)
         due = change.get("due")
-        if was_mended and isinstance(due, datetime) and not self.ledger.kind.tracked:
+        if was_repaired and isinstance(due, datetime) and not self.ledger.kind.tracked:
             await self.ledger.hosts.wake({document["host"]: due})
-        return was_mended
+        return was_repaired
 
     async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""

@@ -353,7 +353,7 @@ class WorkerSession:
         except LedgerError as error:
             # Nothing is lost, because the next point includes this one's counts.
             logger.debug(
-                "cannot write the rates: %s", printable(error), extra={"event": "no_point"}
+                "cannot write the rates: %s", printable(error), extra={"event": "rates_not_written"}
             )
         else:
             self._recorded_minute, self._max_lag = minute_of(now), 0.0

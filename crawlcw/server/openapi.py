@@ -16,7 +16,7 @@ _REFUSALS = {
     403: "The Host header does not name this machine.",
     404: "There is no such task.",
     408: "The body did not arrive within 30 s.",
-    409: "The worker does not hold the task, or not with this fence.",
+    409: "The worker has no lease of the task, or not with this fence.",
     413: "The body is larger than 8 MiB.",
     415: "The body is not plain application/json.",
     422: "The request does not match its schema, or the ledger cannot store its values.",

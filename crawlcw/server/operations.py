@@ -139,7 +139,7 @@ class Api:
 
     @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
     async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
-        """End a held task. A repeated request is recorded once and has the same response."""
+        """End a leased task. A repeated request is recorded once and has the same response."""
         key = body.key
         ending = _to_dataclass(_ENDINGS[type(body)], body)
         result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})
@@ -148,7 +148,7 @@ class Api:
                 return responses.Accepted()
             case Refusal.NOT_FOUND:
                 raise RefusedError(404, f"there is no task {key!r}")
-            case Refusal.NOT_HELD:
+            case Refusal.NOT_LEASED:
                 raise RefusedError(
                     409, f"{body.worker} does not hold task {key!r} with fence {body.fence}"
                 )

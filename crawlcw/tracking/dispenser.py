@@ -239,7 +239,9 @@ class Dispenser:
             ],
             worker_holder,
         )
-        lost_keys = [key for key, refusal in refusal_by_key.items() if refusal is Refusal.NOT_HELD]
+        lost_keys = [
+            key for key, refusal in refusal_by_key.items() if refusal is Refusal.NOT_LEASED
+        ]
         records |= await self._records(lost_keys)
         for key in (*unheld_keys, *lost_keys):
             refusal = refusal_of(worker_holder, records[key], endings[key], fences.get(key))
@@ -322,7 +324,7 @@ class Dispenser:
             if error is not None:
                 is_lost = isinstance(error, LeaseLostError)
                 key = settlement.lease.task.url
-                refusal_by_key[key] = Refusal.NOT_HELD if is_lost else Refusal.NOT_STORABLE
+                refusal_by_key[key] = Refusal.NOT_LEASED if is_lost else Refusal.NOT_STORABLE
         return refusal_by_key
 
     async def _follow_policy(self) -> None:

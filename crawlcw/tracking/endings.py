@@ -90,7 +90,7 @@ class Refusal(StrEnum):
     """Why an ending was not accepted."""
 
     NOT_FOUND = "not-found"
-    NOT_HELD = "not-held"  #: another worker holds it, or none does
+    NOT_LEASED = "not-leased"  #: another worker has its lease, or no worker has
     NOT_STORABLE = "not-storable"  #: the ledger cannot hold the outcome, so the task is given up
 
 
@@ -129,12 +129,12 @@ def refusal_of(
         entries = [entry for entry in record.trace if entry.fence == fence]
     own_entries = [entry for entry in entries if entry.worker == holder]
     if isinstance(ending, Release):
-        return Refusal.NOT_HELD if own_entries and fence is not None else None
+        return Refusal.NOT_LEASED if own_entries and fence is not None else None
     if any(entry.event in _EVENTS[type(ending)] for entry in own_entries):
         return None
     if task.reason is Reason.STORE_REJECTED and task.settled == fence:
         return Refusal.NOT_STORABLE
-    return Refusal.NOT_HELD
+    return Refusal.NOT_LEASED
 
 
 def holder_name(worker: object) -> str:

@@ -77,7 +77,7 @@ class Execution:
     async def checkpoint(self) -> None:
         """Record `data` as it is now, and renew the lease.
 
-        Raises `LeaseLostError`, and records nothing, if another worker holds the task now.
+        Raises `LeaseLostError`, and records nothing, if another worker has the lease now.
         """
         self._check()
         session, task = self._session, self.lease.task
@@ -90,7 +90,7 @@ class Execution:
             await session.delete_blobs(data)
             session.leases.end([self.lease])
             self.has_ended = True
-            raise LeaseLostError(f"another worker holds task {self.key!r} now")
+            raise LeaseLostError(f"another worker now has the lease of task {self.key!r}")
         await session.delete_blobs(payload.data)
         self.lease = replace(self.lease, task=replace(task, carried=replace(payload, data=data)))
 

@@ -196,9 +196,9 @@ class Session(WorkerSession):
         except SettingsError as error:
             # They were written by hand; the current settings stay in force.
             logger.warning(
-                "the settings in the ledger are wrong: %s",
+                "the settings in the ledger are invalid: %s",
                 printable(error),
-                extra={"event": "policy_wrong"},
+                extra={"event": "policy_invalid"},
             )
         if self.policy.lease != old_lease:
             self.lease_changed()
@@ -252,13 +252,13 @@ async def commit_outcomes(
 ) -> list[LedgerError | None]:
     """Record outcomes; return for each why it was not recorded, or None if it was.
 
-    The reason is `LeaseLostError` if another worker holds the task now, and `LedgerError` if the
+    The reason is `LeaseLostError` if another worker has the lease now, and `LedgerError` if the
     store cannot hold the outcome: then the task is given up as `store-rejected`.
     """
     result = await ledger.outcomes.commit(settlements)
     errors: dict[tuple[bytes, str, int], LedgerError] = {}
     for lease in result.lost:
-        message = f"another worker holds task {lease.task.url!r} now"
+        message = f"another worker now has the lease of task {lease.task.url!r}"
         errors[_lease_key(lease)] = LeaseLostError(message)
     for lease, problem in result.rejected:
         message = f"the outcome of task {lease.task.url!r} cannot be stored: {problem}"

@@ -250,7 +250,7 @@ class Tracker(Tasks):
         finally:
             held_leases.cancel_scopes.pop(lease.task.id, None)
         if scope.cancelled_caught:
-            raise LeaseLostError(f"another worker holds task {lease.task.url!r} now")
+            raise LeaseLostError(f"another worker now has the lease of task {lease.task.url!r}")
 
     async def _execution(self, lease: Lease) -> Execution:
         payload = lease.task.carried or Payload()

@@ -97,7 +97,7 @@ def assert_nothing_innocent_is_lost(
 
 def given_up(crawling: Command) -> list[dict[str, Any]]:
     """Return the log records of pages that were given up because they killed workers."""
-    ends = crawling.records("give up")
+    ends = crawling.records("given_up")
     return [each for each in ends if each["reason"] == "crashed-worker"]
 
 

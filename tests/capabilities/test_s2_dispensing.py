@@ -271,7 +271,7 @@ async def test_done_is_said_of_each_task_and_refused_for_what_is_not_held(
 
     assert ended.accepted == again.accepted == {share[0]}
     assert {key: str(why) for key, why in ended.refused.items()} == {
-        pool[7]: "not-held",
+        pool[7]: "not-leased",
         "unknown": "not-found",
     }
     assert await dispenser.check("w1", pool) == set(share[1:])

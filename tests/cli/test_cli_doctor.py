@@ -93,8 +93,8 @@ def test_what_was_mended_is_told_and_what_is_left_is_exit_code_1(damaged_ledger:
     after = invoke("doctor", "teas", "--ledger", damaged_ledger)
 
     assert run.returncode == 1
-    assert "VIOLATION field-left (1, 1 mended)" in run.stdout
-    assert run.stdout.splitlines()[-1] == "1 violation; 1 mended"
+    assert "VIOLATION field-left (1, 1 repaired)" in run.stdout
+    assert run.stdout.splitlines()[-1] == "1 violation; 1 repaired"
     assert after.returncode == 1
     assert "field-left" not in after.stdout
 
@@ -110,7 +110,7 @@ def test_a_program_gets_one_object(damaged_ledger: str):
     assert shown["facts"]["journal mode"] == "wal"
     findings = {finding["kind"]: finding for finding in shown["findings"]}
     lock = findings["field-left"]
-    assert (lock["severity"], lock["count"], lock["mended"]) == ("violation", 1, 1)
+    assert (lock["severity"], lock["count"], lock["repaired"]) == ("violation", 1, 1)
     assert lock["examples"][0]["url"] == "https://tea.example/1"
     assert len(lock["examples"][0]["task"]) == 32
     evil = findings["fence-behind"]["examples"][0]
@@ -125,7 +125,7 @@ async def test_when_all_is_mended_it_exits_with_0(tmp_path: Path):
 
     assert run.returncode == 0
     assert "    and 2 more" in run.stdout
-    assert run.stdout.splitlines()[-1] == "clean: no violation; 3 mended"
+    assert run.stdout.splitlines()[-1] == "clean: no violation; 3 repaired"
 
 
 async def test_there_is_nothing_of_a_spider_that_never_ran(ledger_url: str):

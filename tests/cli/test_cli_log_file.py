@@ -62,7 +62,7 @@ def test_all_processes_append_whole_lines_to_the_log_file(folder: Path):
     assert (page["status"], page["bytes"], page["callback"]) == (200, 13, "parse")
     assert isinstance(page["milliseconds"], int)
     assert page["message"].endswith(f"(200, 13 bytes, {page['milliseconds']} ms, parse)")
-    (gone,) = [each for each in records if each.get("event") == "give up"]
+    (gone,) = [each for each in records if each.get("event") == "given_up"]
     assert (gone["status"], gone["reason"], gone["callback"]) == (404, "http-status", "parse")
     assert "HTTP 404 (404, " in gone["message"]
 

@@ -684,7 +684,7 @@ async def test_a_page_that_has_crashed_its_worker_is_counted_and_told_of(
     ]
     what = f"worker {lease.token} crashed while it ran this task alone"
     assert record.message == f"{crashing.url}: {what} {told}"
-    assert record.event == ("give up" if given_up else "quarantined")
+    assert record.event == ("given_up" if given_up else "quarantined")
 
 
 async def _of_a_dead_worker(ledger: CountingLedger, task: Task) -> Lease:

@@ -91,12 +91,12 @@ class Patient:
         return report
 
     async def found(self, **options: Any) -> dict[Kind, tuple[int, int]]:
-        """Return the numbers found and mended, by kind.
+        """Return the numbers found and repaired, by kind.
 
         Notes about the tests' store, such as a standalone server, are left out.
         """
         report = await self.examined(**options)
-        return {kind: (f.count, f.mended) for kind, f in report.findings.items()}
+        return {kind: (f.count, f.repaired) for kind, f in report.findings.items()}
 
 
 class OnSqlite(Patient):
@@ -240,7 +240,7 @@ async def test_what_can_be_mended_is_found_and_mended(
     assert await patient.found() == dict.fromkeys(kinds, (1, 0))
     repaired = await patient.examined(repair=True)
     assert repaired.clean
-    assert {f.kind: (f.count, f.mended) for f in repaired.findings.values()} == dict.fromkeys(
+    assert {f.kind: (f.count, f.repaired) for f in repaired.findings.values()} == dict.fromkeys(
         kinds, (1, 1)
     )
     assert await patient.found() == {}
@@ -263,7 +263,7 @@ async def test_what_cannot_be_mended_is_found_and_left(
 
     for repair in (True, False):
         report = await patient.examined(repair=repair)
-        assert {f.kind: (f.count, f.mended) for f in report.findings.values()} == {kind: (1, 0)}
+        assert {f.kind: (f.count, f.repaired) for f in report.findings.values()} == {kind: (1, 0)}
         assert not report.clean
 
 
@@ -309,7 +309,7 @@ async def test_what_changed_meanwhile_is_left_alone(patient: Patient):
     await looked.close()
 
     assert report is not None
-    assert report.findings[Kind.FIELD_LEFT].mended == 0
+    assert report.findings[Kind.FIELD_LEFT].repaired == 0
     record = await patient.ledger.tasks.get(make_task(url(TODO)).id)
     assert record is not None
     assert record.task.status is Status.PROCESSING

@@ -60,7 +60,7 @@ async def orders(
 
 
 async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
-    """Return the numbers found and mended, by kind.
+    """Return the numbers found and repaired, by kind.
 
     Facts about the tests' server are left out.
     """
@@ -71,7 +71,7 @@ async def examined(look: Look, **options: Any) -> dict[Kind, tuple[int, int]]:
         await ledger.close()
     assert report is not None
     return {
-        kind: (found.count, found.mended)
+        kind: (found.count, found.repaired)
         for kind, found in report.findings.items()
         if kind is not Kind.STANDALONE
     }

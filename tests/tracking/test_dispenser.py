@@ -225,7 +225,7 @@ async def test_done_finishes_with_a_result_and_says_what_was_not_accepted(
     ended = await dispenser.finish("ann", ["a", "b", "c", "nothing"], {"a": {"sum": 3}})
 
     assert ended.accepted == {"a", "b"}
-    assert ended.refused == {"c": Refusal.NOT_HELD, "nothing": Refusal.NOT_FOUND}
+    assert ended.refused == {"c": Refusal.NOT_LEASED, "nothing": Refusal.NOT_FOUND}
     task = await tracker.get("a")
     assert (task.status, task.results) == (Status.FINISHED, {"todo": {"sum": 3}})
     assert [(each.worker, each.event) for each in task.trace] == [("@ann", "finish")]
@@ -243,8 +243,8 @@ async def test_done_sent_again_is_accepted_and_recorded_once(
 
     assert [each.accepted for each in (*both, later)] == [{"a"}] * 3
     assert len((await tracker.get("a")).trace) == 1
-    assert (await dispenser.finish("bob", ["a"])).refused == {"a": Refusal.NOT_HELD}
-    assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_HELD}
+    assert (await dispenser.finish("bob", ["a"])).refused == {"a": Refusal.NOT_LEASED}
+    assert (await dispenser.fail("ann", ["a"], "no")).refused == {"a": Refusal.NOT_LEASED}
 
 
 async def test_a_late_done_is_refused_once_somebody_else_holds_the_task(
@@ -257,10 +257,10 @@ async def test_a_late_done_is_refused_once_somebody_else_holds_the_task(
 
     late = await dispenser.end("ann", {"a": Finish(result="late", data={"text": "gone"})})
 
-    assert late.refused == {"a": Refusal.NOT_HELD}
+    assert late.refused == {"a": Refusal.NOT_LEASED}
     assert await status(tracker, "a") is Status.PROCESSING
     assert (await dispenser.finish("bob", ["a"], {"a": "good"})).accepted == {"a"}
-    assert (await dispenser.finish("ann", ["a"])).refused == {"a": Refusal.NOT_HELD}
+    assert (await dispenser.finish("ann", ["a"])).refused == {"a": Refusal.NOT_LEASED}
     task = await tracker.get("a")
     assert (task.data, task.results) == ({"text": BIG}, {"todo": "good"})
 
@@ -285,7 +285,7 @@ async def test_endings_that_come_at_once_are_recorded_together_and_one_refused_a
     monkeypatch.setattr(tracker.ledger.outcomes, "commit", overtaken)
     ended = await asyncio.gather(*(dispenser.finish(holders[name], [name]) for name in names))
 
-    assert ended[0].refused == {"0": Refusal.NOT_HELD}
+    assert ended[0].refused == {"0": Refusal.NOT_LEASED}
     assert [each.accepted for each in ended[1:]] == [{name} for name in names[1:]]
     # The first one alone, and the others together.
     assert sum(groups) == 20
@@ -305,7 +305,7 @@ async def test_with_a_fence_an_ending_is_of_that_claim_and_of_no_later_one(
     other = await dispenser.end("ann", {"a": Finish()}, fences={"a": 7})
 
     assert (second.stage, second.fence, again.accepted) == ("print", 2, {"a"})
-    assert other.refused == {"a": Refusal.NOT_HELD}
+    assert other.refused == {"a": Refusal.NOT_LEASED}
     assert await dispenser.check("ann", ["a"]) == {"a"}
 
 
@@ -382,7 +382,7 @@ async def test_an_unwanted_task_is_ignored_and_a_released_one_is_as_it_was(
     assert ended.accepted == {"a", "b"}
     assert ended.refused == {"c": Refusal.NOT_FOUND}
     assert again.accepted == {"b"}
-    assert not_so.refused == {"a": Refusal.NOT_HELD}
+    assert not_so.refused == {"a": Refusal.NOT_LEASED}
     assert (await tracker.get("a")).reason is Reason.UNWANTED
     task = await tracker.get("b")
     assert (task.status, task.retry, task.trace) == (Status.TODO, 0, ())

@@ -143,7 +143,7 @@ async def _leased_count(ledger: Ledger, task_filter: TaskFilter) -> int:
 
 
 async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
-    """Return the number of orphaned tasks: their leases ran out, or their workers are dead."""
+    """Return the number of orphaned tasks: their leases expired, or their workers are dead."""
     leased_filter = task_filter.among(_LEASED)
     if not leased_filter.statuses:
         return 0

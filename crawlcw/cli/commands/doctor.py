@@ -78,7 +78,7 @@ def _json(name: str, report: Report) -> str:
                     "kind": finding.kind,
                     "severity": "note" if finding.note else "violation",
                     "count": finding.count,
-                    "mended": finding.mended,
+                    "repaired": finding.repaired,
                     "meaning": ADVICE[finding.kind].meaning,
                     "todo": ADVICE[finding.kind].todo,
                     "examples": [
@@ -100,11 +100,11 @@ def _lines(name: str, report: Report) -> Iterator[str]:
     for finding in _in_order(report):
         yield ""
         yield from _paragraph(finding)
-    open_count = sum(f.count - f.mended for f in report.findings.values() if not f.note)
-    mended_count = sum(f.mended for f in report.findings.values())
+    open_count = sum(f.count - f.repaired for f in report.findings.values() if not f.note)
+    repaired_count = sum(f.repaired for f in report.findings.values())
     yield ""
     conclusion = counted(open_count, "violation") if open_count else "clean: no violation"
-    yield f"{conclusion}; {mended_count:,} mended" if mended_count else conclusion
+    yield f"{conclusion}; {repaired_count:,} repaired" if repaired_count else conclusion
 
 
 def _in_order(report: Report) -> list[Finding]:
@@ -116,13 +116,13 @@ def _in_order(report: Report) -> list[Finding]:
 
 def _paragraph(finding: Finding) -> Iterator[str]:
     advice = ADVICE[finding.kind]
-    mended_note = f", {finding.mended:,} mended" if finding.mended else ""
+    repaired_note = f", {finding.repaired:,} repaired" if finding.repaired else ""
     title = "note" if finding.note else "VIOLATION"
-    yield f"{title} {finding.kind} ({finding.count:,}{mended_note}): {advice.meaning}"
+    yield f"{title} {finding.kind} ({finding.count:,}{repaired_note}): {advice.meaning}"
     for example in finding.examples:
         where = " ".join(example.where.values())
         yield f"    {where}: {example.detail}" if where else f"    {example.detail}"
     if finding.count > len(finding.examples):
         yield f"    and {finding.count - len(finding.examples):,} more"
-    if finding.mended < finding.count:
+    if finding.repaired < finding.count:
         yield f"    what to do: {advice.todo}"

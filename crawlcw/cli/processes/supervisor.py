@@ -199,7 +199,7 @@ class Supervisor:
 
     @property
     def standstill(self) -> Standstill | None:
-        """The reason why all workers stand still; None: at least one progresses."""
+        """The reason why no worker progresses; None: at least one does."""
         states = [worker.state for worker in self._running]
         return merged(state.standstill for state in states if state.finish_reason is None)
 

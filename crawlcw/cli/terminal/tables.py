@@ -41,7 +41,7 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def stalls(counters: Counters) -> dict[str, str]:
-    """Return the row about an event loop that stood still; empty: it did not."""
+    """Return the row about an event loop that stalled; empty: it did not."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
     text = f"{counters.stalls:,} times, {longest} at most"
     return {"event loop blocked": text} if counters.stalls else {}

@@ -7,7 +7,7 @@ import { plural } from "/static/format.js";
 export const ACTIONS = {
   retry: { verb: "Retry", done: "to be tried again", why: "Failed tasks become todo again, as if never tried. Others are left as they are." },
   ignore: { verb: "Ignore", done: "ignored", why: "Tasks that wait are taken out of the crawl. Reset brings them back." },
-  reset: { verb: "Reset", done: "todo again", why: "Tasks begin anew whatever became of them, finished ones too. Their items stay until there are new ones." },
+  reset: { verb: "Reset", done: "todo again", why: "Tasks start again from the beginning, finished ones too. Their items stay until there are new ones." },
 };
 
 const dialog = document.getElementById("dialog");

@@ -37,9 +37,9 @@ function set(now) {
   });
 }
 
-const pause = (now) => give(now, "pause", "Paused: requests under way finish.", {
+const pause = (now) => give(now, "pause", "Paused: current requests finish.", {
   title: `Pause ${now.name}?`,
-  text: "Its crawls finish the requests under way and begin no others, on all machines, until you resume it.",
+  text: "Its crawls finish the current requests and begin no others, on all machines, until you resume it.",
   yes: "Pause",
 });
 
@@ -51,7 +51,7 @@ const resume = (now) => give(now, "resume", "Resumed.", {
 
 const stop = (now) => give(now, "stop", "Stopped: the workers finish their requests and end.", {
   title: `Stop ${plural(now.workers.length, "worker")} of ${now.name}?`,
-  text: "Its running crawls end, on all machines. Requests under way finish within the crawl's grace, and all other tasks are released. The next run continues the crawl.",
+  text: "Its running crawls end, on all machines. Current requests finish within the crawl's grace, and all other tasks are released. The next run continues the crawl.",
   yes: "Stop",
   danger: true,
 });

@@ -61,7 +61,7 @@ export function story({ name, asked, signal, address }) {
       ["Failed attempts", whole(task.retry)],
       task.lost ? ["Workers lost on it", whole(task.lost)] : null,
       task.due ? [task.holder ? "Lease until" : "Due", moment(task.due)] : null,
-      task.holder ? ["Held by", task.holder] : null,
+      task.holder ? ["Leased to", task.holder] : null,
       task.stored ? ["Body kept in", `${task.stored.file}, ${bytes(task.stored.length)} at ${whole(task.stored.offset)}`] : null,
     ];
     return el("section", { class: "card", "aria-label": "Facts" }, definitions(pairs.filter(Boolean)));
