@@ -48,13 +48,16 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-async def test_the_layer_signs_the_page_of_a_crawl_that_names_it(tmp_path: Path) -> None:
+async def test_the_layer_signs_the_page_of_a_crawl_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Recording(ReplayDownloader):
         async def fetch(self, request: Request, *, url: str) -> Response:
             headers.append({name.lower(): value for name, value in request.headers})
             return await super().fetch(request, url=url)
 
     headers: list[dict[str, str]] = []
+    monkeypatch.setenv("SIGN_KEY", "secret")
     await run_spider(
         Shop(),
         ledger=f"sqlite:///{tmp_path}/shop.db",
@@ -63,6 +66,20 @@ async def test_the_layer_signs_the_page_of_a_crawl_that_names_it(tmp_path: Path)
     )
 
     assert [len(sent["x-signature"]) for sent in headers] == [64]
+
+
+def test_a_layer_without_its_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from crawlcw import Spider\n"
+        "class Shop(Spider):\n"
+        "    name, start_urls = 'shop', ['https://shop.example/']\n"
+        "    def parse(self, response): yield {}\n"
+    )
+
+    run = invoke("check", f"{tmp_path}/shop.py", "-s", "layers=sign")
+
+    assert run.returncode == 2
+    assert "'sign' cannot be loaded: KeyError: 'SIGN_KEY'" in run.stdout
 
 
 def test_the_layer_passes_the_contract_as_the_page_tests_it() -> None:
