@@ -186,16 +186,16 @@ def _is_seconds(value: object) -> bool:
 class ProxyFailedError(FetchError):
     """A proxy could not be used, so no request reached the server.
 
-    *for_good*: the proxy refuses this client permanently. *otherwise* is the failure of
+    *is_permanent*: the proxy refuses this client permanently. *request_failure* is the failure of
     the request if the proxy worked before: then the server may be the cause.
     """
 
     def __init__(
-        self, message: str, *, for_good: bool = False, otherwise: FetchError | None = None
+        self, message: str, *, is_permanent: bool = False, request_failure: FetchError | None = None
     ) -> None:
         super().__init__(Reason.PROXY, message)
-        self.for_good = for_good
-        self.otherwise = otherwise
+        self.is_permanent = is_permanent
+        self.request_failure = request_failure
 
 
 class ProxiesAwayError(ProxyFailedError):
@@ -288,8 +288,8 @@ class UnwantedError(CrawlcwError):
 class TaskMissedError(CrawlcwError):
     """A tracked task cannot be started now."""
 
-    def __init__(self, key: str, why: str) -> None:
-        super().__init__(f"task {key!r} {why}")
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(f"task {key!r} {message}")
         self.key = key
 
 

@@ -22,7 +22,7 @@ from crawlcw.model.sanitize import describe_error
 STORES = "crawlcw.stores"
 _METHODS = "`open`, `open_existing`, `recorded_names` and `discard`"
 #: The path of a temporary embedded ledger.
-_PASSING = Path(":memory:")
+_IN_MEMORY = Path(":memory:")
 _BUILT_IN = ("sqlite", "mongodb", "mongodb+srv")
 DEFAULT_LEDGER = "sqlite:///.crawlcw/ledger.db"
 
@@ -93,8 +93,8 @@ async def open_ledger(
     from crawlcw.ledger.sqlite import SqliteLedger
     from crawlcw.ledger.sqlite.file_modes import is_read_only
 
-    if path == _PASSING:
-        return await SqliteLedger.open_passing(name, kind=kind)
+    if path == _IN_MEMORY:
+        return await SqliteLedger.open_temporary(name, kind=kind)
     if not create:
         await _check_exists(path)
         if is_read_only(path):

@@ -253,7 +253,7 @@ def copied(
     *url* is the address of the exchange, by default the request's own; *more_headers* are sent
     after the request's own.
     """
-    copy = request.elsewhere(
+    copy = request.retargeted(
         request.url if url is None else url,
         method=request.method,
         headers=(*request.headers, *more_headers) if more_headers else request.headers,

@@ -68,7 +68,7 @@ class Limits:
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
         self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
-        self._below: dict[str, Limit] = {}  # by the name after `*.`
+        self._by_suffix: dict[str, Limit] = {}  # by the name after `*.`
         self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
@@ -77,7 +77,7 @@ class Limits:
                 self._other_hosts = limit
                 continue
             host = _host(key)
-            limit_by_host = self._below if key.startswith("*.") else self._hosts
+            limit_by_host = self._by_suffix if key.startswith("*.") else self._hosts
             if host in limit_by_host:
                 raise SettingsError(f"limits[{key!r}]: {host} occurs twice: remove one")
             limit_by_host[host] = limit
@@ -86,10 +86,10 @@ class Limits:
         """Return the most specific limit of *host*, the host of a task, or None."""
         name = urls.name_of(host)
         limit = self._hosts.get(host) or self._hosts.get(name)
-        parent = name if self._below else ""
+        parent = name if self._by_suffix else ""
         while limit is None and parent:
             parent = parent.partition(".")[2]
-            limit = self._below.get(parent)
+            limit = self._by_suffix.get(parent)
         return self._other_hosts if limit is None else limit
 
 

@@ -87,7 +87,9 @@ def extensions_of(url: str) -> frozenset[str]:
     return frozenset({parts[-1], ".".join(parts[-2:])} if len(parts) > 2 else {parts[-1]})
 
 
-def within(nodes: Iterable[LexborNode], regions: Iterable[LexborNode]) -> Iterator[LexborNode]:
+def nodes_within(
+    nodes: Iterable[LexborNode], regions: Iterable[LexborNode]
+) -> Iterator[LexborNode]:
     """Yield the nodes that are one of *regions*, or inside of one."""
     # Whether a node is inside, by its address in memory: this takes linear time on deep pages, too.
     is_inside_by_id = {region.mem_id: True for region in regions}
@@ -125,7 +127,7 @@ class TrapPolicy:
     max_segment_repeats: int | None = 3  #: of one segment in a path; empty ones do not count
     max_query_parameters: int | None = 20  #: between `&` or `;`
 
-    def why(self, url: str) -> Reason | None:
+    def refusal_reason(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
         # This runs for most links of every page: split nothing before its separators are
         # counted, because counting is faster.

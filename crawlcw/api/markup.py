@@ -49,7 +49,7 @@ MAX_ATTRIBUTE_WORK = 10_000**2
 MAX_TREE = 128 << 20
 #: The memory limit of a tree in this process. It is above MAX_TREE, because the estimate may be
 #: too low: the parser opens unclosed formatting tags again in every block.
-MOST_HEAP = 2 * MAX_TREE
+MAX_HEAP = 2 * MAX_TREE
 #: The attributes of shorter tags are harmless in any number of tags.
 _LONG_TAG = 2048
 _CHUNK = 4096
@@ -62,17 +62,17 @@ HARMLESS = 8 * 1024
 #: Fewer unclosed tags than this take less than half a second, whatever the tags are.
 _SUSPICIOUS = 1_500
 #: For this many NULs the parser stores errors of 1 MiB.
-_MOST_NULS = 1 << 16
+_MAX_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second, if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
 #: Limit of tags times tags that may be open together, because for many tags the parser searches
 #: the open ones. 20,000 tags, all open, are 4 * 10**8 and take 0.4 s [measured].
-_MOST_STEPS = 250_000_000
+_MAX_STEPS = 250_000_000
 #: Limit of tags times different unclosed formatting tags: the parser opens these again for each
 #: tag, and each end tag of theirs may search the whole page. It allows 20 in 15,800 tags.
-_MOST_REOPENED = 316_000
+_MAX_REOPENED = 316_000
 #: Options, <html> and <body>: each costs more than the one before, at any position.
-_MOST_REPEATED = 2_000
+_MAX_REPEATED = 2_000
 #: A body of this many bytes cannot exceed MAX_ATTRIBUTE_WORK: an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
 #: Bytes that a tag adds to a tree at most: an element with its text, [measured] 30 to 230.
@@ -119,7 +119,7 @@ _COSTLY = re.compile(
     rb"(?=[ \t\r\n\f/])(?!" + _ATTRIBUTES + rb">(?:[^<]++|" + _CLOSED + rb")*+</(?P=tag)>)[^>]*+"
     rb"|[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])"
 )
-_MOST_ROUNDS = 3
+_MAX_ROUNDS = 3
 _TAG = re.compile(rb"<[A-Za-z/]")
 _STEP = {b"": 1, b"/": -1}
 _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
@@ -218,7 +218,7 @@ def prepared(body: bytes) -> bytes:
       minutes if there is less memory. Browsers also drop them from a page's text.
     - Shadow roots become part of the page.
     """
-    if b"\0" in body and body.count(b"\0") > _MOST_NULS:
+    if b"\0" in body and body.count(b"\0") > _MAX_NULS:
         body = body.translate(None, b"\0")
     return with_open_shadow_roots(body) if _SHADOW in body else body
 
@@ -304,14 +304,14 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
     only those are next.
     """
     is_costly = _is_costly(body, tags)
-    open_tags = tags if tags * tags <= _MOST_STEPS else tags - body.count(b"</")
-    for _ in range(_MOST_ROUNDS):
-        if not is_costly and tags * open_tags <= _MOST_STEPS:
+    open_tags = tags if tags * tags <= _MAX_STEPS else tags - body.count(b"</")
+    for _ in range(_MAX_ROUNDS):
+        if not is_costly and tags * open_tags <= _MAX_STEPS:
             return True
         body, closed_tags = _CLOSED_AT_ONCE.subn(b"", body)
         open_tags -= closed_tags
         is_costly = is_costly and _is_costly(body, tags)
-    return not is_costly and tags * open_tags <= _MOST_STEPS
+    return not is_costly and tags * open_tags <= _MAX_STEPS
 
 
 def _is_costly(body: bytes, tags: int) -> bool:
@@ -320,12 +320,12 @@ def _is_costly(body: bytes, tags: int) -> bool:
     *tags* is the number of tags of the whole page: the parser opens formatting again for each.
     """
     costly_tags = [tag[0] for tag in _COSTLY.finditer(body)]
-    if len(costly_tags) * tags <= _MOST_REOPENED and len(costly_tags) <= _MOST_REPEATED:
+    if len(costly_tags) * tags <= _MAX_REOPENED and len(costly_tags) <= _MAX_REPEATED:
         return False
     count_by_tag = Counter(costly_tags)
     repeated_count = sum(count_by_tag.pop(tag) for tag in [*count_by_tag] if tag[1:].isalpha())
     costly_count = sum(min(n, 3) if _ALIKE.fullmatch(tag) else n for tag, n in count_by_tag.items())
-    return costly_count * tags > _MOST_REOPENED or repeated_count > _MOST_REPEATED
+    return costly_count * tags > _MAX_REOPENED or repeated_count > _MAX_REPEATED
 
 
 def screen(body: bytes, kind: Kind = "html") -> None:
@@ -422,14 +422,14 @@ def parse_bounded(source: bytes | str) -> LexborHTMLParser:
         return LexborHTMLParser(source)
     for exactly in (False, True):
         try:
-            return within(MOST_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
+            return with_memory_limit(MAX_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
         except (SelectolaxError, MemoryError):  # lack of memory: any bytes can be parsed
             pass
-    raise ParseRefusedError(f"its tree needs more than {MOST_HEAP >> 20} MiB")
+    raise ParseRefusedError(f"its tree needs more than {MAX_HEAP >> 20} MiB")
 
 
-def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
-    """Return the result of *make*, which may allocate at most *room* bytes.
+def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool = True) -> T:
+    """Return the result of *make*, which may allocate at most *extra_bytes* bytes.
 
     *make* must handle the lack of memory itself, for example by raising. If not *exactly*, the
     memory of the process may have been read half a second ago. The limit applies to all threads
@@ -445,7 +445,7 @@ def within(room: int, make: Callable[[], T], *, exactly: bool = True) -> T:
         _used_memory.cache_clear()
     used_bytes = _used_memory(int(time.monotonic() / _ASKED_EVERY))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    max_bytes = used_bytes + room
+    max_bytes = used_bytes + extra_bytes
     if not used_bytes or any(
         limit != resource.RLIM_INFINITY and limit < max_bytes for limit in (soft, hard)
     ):

@@ -214,7 +214,7 @@ class Request:
         request.options = task.options
         return request
 
-    def elsewhere(
+    def retargeted(
         self,
         url: str,
         *,
@@ -238,7 +238,7 @@ class Request:
             request.options = replace(self.options, cookies=None)
         return request
 
-    def at(self, location: Location) -> Self:
+    def with_location(self, location: Location) -> Self:
         """Return a request like this one for another link of the same page."""
         twin = object.__new__(type(self))
         twin._refusal = self._refusal

@@ -11,7 +11,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode, SelectolaxError
 from crawlcw.api import markup
 from crawlcw.api.document import Document, check, not_css
 from crawlcw.api.forms import Form
-from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, within
+from crawlcw.api.links import EVERYTHING, Extensions, LinkFilter, Patterns, nodes_within
 from crawlcw.api.page_head import (
     Head,
     Refresh,
@@ -135,7 +135,7 @@ class Response(Document):
         #: open until the callback ends.
         self.page: Any = None
         #: A callback, and a request that `follow` without options copies for it.
-        self._like: tuple[Callback | None, Request] | None = None
+        self._template: tuple[Callback | None, Request] | None = None
 
     @property
     def size(self) -> int:
@@ -261,10 +261,10 @@ class Response(Document):
             return Request.refused(address or "", location, callback, **options)
         if options:
             return Request(location.url, callback, **options)
-        if self._like is None or self._like[0] != callback:
+        if self._template is None or self._template[0] != callback:
             # Only copies are returned, because a spider may change the request that it gets.
-            self._like = (callback, Request(location.url, callback))
-        return self._like[1].at(location)
+            self._template = (callback, Request(location.url, callback))
+        return self._template[1].with_location(location)
 
     def follow_all(
         self,
@@ -300,7 +300,7 @@ class Response(Document):
         nodes: Iterator[Link]
         if isinstance(targets, str):
             matches = self.css(targets)
-            nodes = iter(matches if restrict is None else within(matches, self.css(restrict)))
+            nodes = iter(matches if restrict is None else nodes_within(matches, self.css(restrict)))
         elif restrict is not None:
             raise ValueError(
                 "follow_all(restrict=...) works only with a CSS selector, not with nodes"
@@ -358,7 +358,7 @@ class Response(Document):
                 seen_urls.add(url)
                 # Only copies are yielded, because a spider may change the request that it gets.
                 template = template or Request(url, callback, **options)
-                yield template.at(location)
+                yield template.with_location(location)
 
     @cached_property
     def _tree_with_owners(self) -> LexborHTMLParser:

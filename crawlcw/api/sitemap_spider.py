@@ -34,9 +34,9 @@ from crawlcw.model import urls
 from crawlcw.model.visits import NEVER
 
 #: The limit of sitemaps.org for one file.
-MOST_ENTRIES = 50_000
+MAX_ENTRIES = 50_000
 #: How deep indexes may be nested; sitemaps.org allows no index in an index at all.
-MOST_NESTED = 3
+MAX_NESTED = 3
 #: Sitemaps are fetched before pages.
 _PRIORITY = 10
 _ROBOTS_TXT = "/robots.txt"
@@ -141,7 +141,7 @@ class SitemapSpider(Spider):
         is_cut = response.truncated not in (None, "checksum")
         listed_entries = entries(response.body, content_type=content_type, is_cut=is_cut)
         selected = iter(self.sitemap_filter(listed_entries))
-        for entry in islice(selected, MOST_ENTRIES):
+        for entry in islice(selected, MAX_ENTRIES):
             yield from self._requests(response, entry, nesting=nesting)
         for entry in selected:
             response.dropped.note("max-urls-per-sitemap", entry.url)
@@ -161,7 +161,7 @@ class SitemapSpider(Spider):
         self, response: Response, entry: SitemapEntry, *, nesting: int
     ) -> Iterator[Request]:
         if entry.is_sitemap:
-            if nesting >= MOST_NESTED:
+            if nesting >= MAX_NESTED:
                 response.dropped.note("max-sitemap-nesting", entry.url)
                 return
             url = _resolved(response, entry.url)
@@ -246,7 +246,7 @@ def entries(
     all_pieces = chain([start], pieces)
     if start.lstrip().startswith("<"):
         record, entry_count = None, 0
-        for record in records(all_pieces, of=_RECORDS, label="sitemap"):
+        for record in records(all_pieces, names_by_root=_RECORDS, label="sitemap"):
             for entry in _entries_of(record):
                 entry_count += 1
                 yield entry

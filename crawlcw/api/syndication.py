@@ -60,7 +60,7 @@ def feed_of(page: Page) -> list[FeedEntry]:
     feed_entries: list[FeedEntry] = []
     pieces = text_pieces(page.body, content_type=page.headers.get("content-type"))
     try:
-        for record in records(pieces, of=RECORDS, label="feed"):
+        for record in records(pieces, names_by_root=RECORDS, label="feed"):
             entry = entry_of(record)
             with suppress(FetchError):  # `follow` drops and counts such a link
                 link = urls.resolve(page.url, entry.link) if entry.link else ""

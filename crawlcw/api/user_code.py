@@ -102,7 +102,7 @@ class Cancellation:
         # Python closes an abandoned coroutine with this error.
         return isinstance(error, GeneratorExit) and self._is_abandoned()
 
-    async def strike(self) -> None:
+    async def raise_pending(self) -> None:
         """Raise a cancellation that the code has requested but that was not delivered yet.
 
         Await it when the code has ended: otherwise the next `await` would be cancelled.
@@ -112,10 +112,10 @@ class Cancellation:
             if not self._is_outside():
                 self._undo()  # it was delivered, but the code caught it and went on
 
-    async def strike_after(self, error: BaseException) -> None:
-        """Do the same as `strike` after the code has raised *error*, which did not pass."""
+    async def raise_pending_after(self, error: BaseException) -> None:
+        """Do the same as `raise_pending` after the code has raised *error*, which did not pass."""
         try:
-            await self.strike()
+            await self.raise_pending()
         except asyncio.CancelledError as cancelled:
             if self.passes(cancelled):
                 raise cancelled from error
@@ -125,14 +125,14 @@ class Cancellation:
         """Raise `EscapedError` in place of a bare `BaseException` that does not pass."""
         try:
             yield
-            await self.strike()
+            await self.raise_pending()
         except Exception as error:
-            await self.strike_after(error)
+            await self.raise_pending_after(error)
             raise
         except BaseException as error:
             if self.passes(error):
                 raise
-            await self.strike_after(error)
+            await self.raise_pending_after(error)
             raise EscapedError(error) from error
 
     def _is_outside(self) -> bool:

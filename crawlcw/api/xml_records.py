@@ -37,11 +37,11 @@ _LONGEST_TOKEN = 1 << 20
 #: Limits of a record: characters of its texts and attributes, and the number of its fields. A
 #: value over the limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
-_MOST_FIELDS = 1000
+_MAX_FIELDS = 1000
 #: Characters of a base, because each link is joined to it.
 _LONGEST_BASE = 4096
 #: Attributes that a DTD may declare: at each tag expat reads the list of those of its element.
-_MOST_DECLARED = 100
+_MAX_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
 #: A `&`, with the rest of the entity if it is one.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
@@ -146,16 +146,16 @@ def joined(base: str, more: str) -> str:
 
 
 def records(
-    pieces: Iterable[str], *, of: Mapping[str, frozenset[str]], label: str
+    pieces: Iterable[str], *, names_by_root: Mapping[str, frozenset[str]], label: str
 ) -> Iterator[Record]:
     """Yield the records of a document that comes in *pieces*.
 
-    *of* maps the name of each known root element to the names of its records, at any depth.
-    *label* names the expected document in messages. Raises `XmlError` after it has yielded the
-    records before: with the reason `xml-unsafe` for harmful XML, and `parse-error` for a body
+    *names_by_root* maps the name of each known root element to the names of its records, at any
+    depth. *label* names the expected document in messages. Raises `XmlError` after it has yielded
+    the records before: with the reason `xml-unsafe` for harmful XML, and `parse-error` for a body
     that is not XML or has another root.
     """
-    reader = _Reader(of, label)
+    reader = _Reader(names_by_root, label)
     for piece in _mended(pieces):
         try:
             reader.feed(piece)
@@ -218,8 +218,8 @@ def _entity(match: re.Match[str]) -> str:
 class _Reader:
     """The state between two pieces: the position in the document, and the open record."""
 
-    def __init__(self, of: Mapping[str, frozenset[str]], label: str) -> None:
-        self._of = of
+    def __init__(self, names_by_root: Mapping[str, frozenset[str]], label: str) -> None:
+        self._names_by_root = names_by_root
         self._label = label
         self._root = ""
         self._names: frozenset[str] = frozenset()  #: of records, once the root is known
@@ -270,9 +270,9 @@ class _Reader:
 
     def _attribute_declared(self, *_: object) -> None:
         self._declared += 1
-        if self._declared > _MOST_DECLARED:
+        if self._declared > _MAX_DECLARED:
             raise XmlError(
-                Reason.XML_UNSAFE, f"its DTD declares more than {_MOST_DECLARED} attributes"
+                Reason.XML_UNSAFE, f"its DTD declares more than {_MAX_DECLARED} attributes"
             )
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -284,9 +284,9 @@ class _Reader:
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))
         if self._depth == 1:
-            if name not in self._of:
+            if name not in self._names_by_root:
                 raise XmlError(Reason.PARSE_ERROR, f"it is <{tag}>, not a {self._label}")
-            self._root, self._names = name, self._of[name]
+            self._root, self._names = name, self._names_by_root[name]
         elif self._record is None:
             if name in self._names:
                 self._record = Record(
@@ -300,7 +300,7 @@ class _Reader:
             self._free_characters -= sum(
                 len(text) for text in (tag, *attributes, *attributes.values())
             )
-            if self._free_characters > 0 and len(self._record.fields) < _MOST_FIELDS:
+            if self._free_characters > 0 and len(self._record.fields) < _MAX_FIELDS:
                 field_name = name if prefix == self._prefix else tag
                 self._record.fields.append(Field(name=field_name, attributes=attributes))
                 self._texts = []

@@ -60,7 +60,7 @@ def check(source: Source) -> None:
             # crawlcw's `response.meta` holds the page's <meta> elements.
             case ast.Subscript(
                 value=ast.Attribute() as owner, slice=ast.Constant(value=str(key))
-            ) if path_of(owner) == "response.meta" and (source.is_scrapys or key in META_KEYS):
+            ) if path_of(owner) == "response.meta" and (source.needs_scrapy or key in META_KEYS):
                 replacement = META_KEYS.get(key, f"response.context[{key!r}]")
                 source.report(node.lineno, f"response.meta[{key!r}]", replacement, _REQUESTS)
 
@@ -72,7 +72,7 @@ def _check_call(call: ast.Call, source: Source) -> None:
     for keyword in call.keywords:
         line, argument = keyword.value.lineno, keyword.arg
         code = f"{name}({argument}=...)"
-        if argument == "dont_filter" and source.is_scrapys:
+        if argument == "dont_filter" and source.needs_scrapy:
             message = "dont_filter=True, but allowed_hosts still apply to the request"
             source.report(line, message, guide=_REQUESTS)
         elif name == "follow_all" and argument in ("css", "xpath"):
@@ -90,7 +90,7 @@ def _check_call(call: ast.Call, source: Source) -> None:
 
 def _request_of(call: ast.Call, source: Source) -> str:
     """Return the name of a call that makes a request, or `""`."""
-    package, _, name = source.dotted(call.func).partition(".")
+    package, _, name = source.full_name(call.func).partition(".")
     name = name.rpartition(".")[2]
     if name in _CLASSES and package in _PACKAGES:
         return name
@@ -126,7 +126,7 @@ def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
         match node:
             case ast.Attribute() if (path := path_of(node)) in _OF_ATTRIBUTES:
                 yield node.lineno, path, _OF_ATTRIBUTES[path]
-            case ast.Call(func=callee, keywords=keywords) if source.dotted(
+            case ast.Call(func=callee, keywords=keywords) if source.full_name(
                 callee
             ) in _WITH_EXTRAS or _follows(callee):
                 for keyword in keywords:
@@ -172,7 +172,9 @@ def check_callbacks(spider: Class) -> None:
                 f"response.context[{name!r}]" for name in parameters[1:required]
             )
             spider.source.report(method.lineno, message, replacement, _REQUESTS)
-    packages = {name.partition(".")[0] for class_ in spider.lineage for name in class_.foreign}
+    packages = {
+        name.partition(".")[0] for class_ in spider.lineage for name in class_.foreign_bases
+    }
     if packages <= _PACKAGES | {"object"}:
         for call in ast.walk(spider.node):
             if isinstance(call, ast.Call) and ast.unparse(call.func).rpartition(".")[2] in _MAKING:

@@ -123,7 +123,7 @@ class Names:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._report = source.report
-        self._of_scrapy = source.is_scrapys
+        self._of_scrapy = source.needs_scrapy
         self._reported: set[ast.expr] = set()  #: parts of reported expressions
 
     def check(self) -> None:
@@ -141,16 +141,16 @@ class Names:
 
     def _imports(self) -> None:
         for imported in self._source.imports:
-            package = imported.dotted.partition(".")[0]
+            package = imported.full_name.partition(".")[0]
             if imported.is_optional:
                 continue
             if package in FOREIGN_MODULES:
-                replacement, guide = _counterpart(imported.dotted)
-                code = f"import of {imported.dotted}"
+                replacement, guide = _counterpart(imported.full_name)
+                code = f"import of {imported.full_name}"
                 stops = not imported.in_function
                 self._report(imported.line, code, replacement, guide, stops=stops)
-            elif package == "crawlcw" and imported.dotted.count(".") == 1:
-                name = imported.dotted.partition(".")[2]
+            elif package == "crawlcw" and imported.full_name.count(".") == 1:
+                name = imported.full_name.partition(".")[2]
                 if name in _NAMES and name not in crawlcw.__all__:
                     replacement, guide = _NAMES[name]
                     self._report(
@@ -161,7 +161,7 @@ class Names:
         """Find uses of renamed names, and of Scrapy's attributes of a spider."""
         if not isinstance(node.ctx, ast.Load):
             return
-        full_name = self._source.dotted(node)
+        full_name = self._source.full_name(node)
         name = full_name.rpartition(".")[2]
         if full_name.partition(".")[0] in FOREIGN_MODULES:
             if name in _NAMES and name not in _SAME:
@@ -183,7 +183,7 @@ class Names:
             self._report(node.lineno, text, replacement, "spiders#Failures")
 
     def _call(self, call: ast.Call) -> None:
-        full_name = self._source.dotted(call.func)
+        full_name = self._source.full_name(call.func)
         if full_name.startswith("scrapy.") and full_name.endswith(_RULED):
             for keyword in call.keywords:
                 if keyword.arg in RULE_ARGUMENTS:

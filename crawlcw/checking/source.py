@@ -48,7 +48,7 @@ class Imported:
     """One name of an import statement."""
 
     name: str  #: its name in the file
-    dotted: str  #: its full name: `scrapy.http.Request`
+    full_name: str  #: its full name: `scrapy.http.Request`
     line: int
     is_optional: bool  #: for type checkers only, or in a `try`
     in_function: bool  #: the file can be loaded without it
@@ -62,7 +62,7 @@ class Class:
     source: "Source"
     bases: tuple["Class", ...]
     #: The full names of the bases without a file beside it: `crawlcw.Spider`.
-    foreign: tuple[str, ...]
+    foreign_bases: tuple[str, ...]
 
     @cached_property
     def lineage(self) -> tuple["Class", ...]:
@@ -75,7 +75,9 @@ class Class:
     @property
     def is_spider(self) -> bool:
         """Whether it is a spider, of crawlcw or Scrapy, by the names of its bases."""
-        return any(name.endswith("Spider") for class_ in self.lineage for name in class_.foreign)
+        return any(
+            name.endswith("Spider") for class_ in self.lineage for name in class_.foreign_bases
+        )
 
     def methods(self) -> Iterator[FunctionNode]:
         """Yield the methods of the class itself."""
@@ -123,7 +125,7 @@ class Source:
     def __post_init__(self) -> None:
         self.tree = ast.parse(self.path.read_bytes(), str(self.path))
         self.imports = tuple(_imports(self.tree))
-        self._names = {definition.name: definition.dotted for definition in self.imports}
+        self._names = {definition.name: definition.full_name for definition in self.imports}
         self._class_nodes = {
             definition.name: definition
             for definition in self.tree.body
@@ -148,10 +150,10 @@ class Source:
         )
 
     @property
-    def is_scrapys(self) -> bool:
+    def needs_scrapy(self) -> bool:
         """Whether the file cannot be loaded without Scrapy."""
         return any(
-            imported.dotted.partition(".")[0] in FOREIGN_MODULES and not imported.is_optional
+            imported.full_name.partition(".")[0] in FOREIGN_MODULES and not imported.is_optional
             for imported in self.imports
         )
 
@@ -180,7 +182,7 @@ class Source:
             if base is not None:
                 bases.append(base)
             else:
-                foreign.append(self.dotted(expression) or ast.unparse(expression))
+                foreign.append(self.full_name(expression) or ast.unparse(expression))
         return Class(node, self, tuple(bases), tuple(foreign))
 
     def _sibling(self, module: str) -> "Source | None":
@@ -195,7 +197,7 @@ class Source:
                 return source
         return None
 
-    def dotted(self, expression: ast.expr) -> str:
+    def full_name(self, expression: ast.expr) -> str:
         """Return the full name of *expression* by the imports, as `scrapy.Request`, or `""`."""
         parts = []
         while isinstance(expression, ast.Attribute | ast.Subscript):  # a subscript: `Generic[T]`
@@ -241,7 +243,7 @@ def _imports(tree: ast.Module) -> Iterator[Imported]:
         for alias, full_name in pairs:
             yield Imported(
                 name=alias.asname or _top(alias.name),
-                dotted=full_name,
+                full_name=full_name,
                 line=statement.lineno,
                 is_optional=statement in optional,
                 in_function=statement in in_functions,

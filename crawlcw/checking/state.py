@@ -29,7 +29,7 @@ _GUIDE = "state"
 _INSTEAD = "self.state, which the ledger records with each page"
 
 
-def of_class(path: Path, name: str) -> list[Finding]:
+def check_class(path: Path, name: str) -> list[Finding]:
     """Return the findings about one class of a file, and about its readable bases.
 
     Raises one of `UNREADABLE` for a file that cannot be read.

@@ -31,7 +31,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     """
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
-    items = await ledger.queries.items_among(scan_limit=_SCAN_LIMIT)
+    items = await ledger.queries.item_count_within(scan_limit=_SCAN_LIMIT)
     confirm(f"Drop {total:,} tasks and {items} items of {name}, for good?", yes=yes)
     await ledger.admin.drop()
     return total

@@ -36,7 +36,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
     try:
         path = Path(inspect.getsourcefile(spider_class) or "")
         relative_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-        findings = state.of_class(relative_path, spider_class.__name__)
+        findings = state.check_class(relative_path, spider_class.__name__)
     except (*UNREADABLE, TypeError):
         return  # no source file, as in an interactive session
     if not findings:

@@ -122,7 +122,7 @@ class Scope:
         if not urls.in_scope(host, self.hosts) and not (is_home and self.is_apex(host)):
             message = f"{host} is not in allowed_hosts: add it there to crawl its pages"
             raise FetchError(Reason.REFUSED_SCOPE, message)
-        trap_reason = self.traps.why(location.canonical)
+        trap_reason = self.traps.refusal_reason(location.canonical)
         if trap_reason is not None:
             raise FetchError(trap_reason, f"{location.url} looks like a crawler trap")
 
@@ -261,7 +261,7 @@ class CallbackRun:
                 if self._found is None:
                     result = self._method(*arguments)
                 is_over = await self._sliced(called, result)
-                await cancellation.strike()
+                await cancellation.raise_pending()
             except ParseRefusedError as error:
                 failed = Failed(reason=error.reason, message=error.message)
             except StopCrawl as stop_request:
@@ -269,7 +269,7 @@ class CallbackRun:
             except BaseException as error:  # the spider's code may raise anything
                 if cancellation.passes(error):
                     raise
-                await cancellation.strike_after(error)
+                await cancellation.raise_pending_after(error)
                 failed = _raised(error, self._method, result)
         if page is not None and page.session.retired:
             return Produced(retired=page.session.retired)
@@ -374,7 +374,7 @@ class CallbackRun:
         if response.following.obey_robots and response.robots.nofollow:
             self._produced.dropped.note(NOFOLLOW, refresh.url)
             return
-        self._take(response.request.elsewhere(refresh.url))
+        self._take(response.request.retargeted(refresh.url))
 
     def _judge(self, request: Request) -> str | None:
         """Accept or drop a request; return the reason if its repetitions must be dropped too."""
@@ -398,7 +398,7 @@ class CallbackRun:
         # A known task may have changed; only the ledger knows.
         if task_id in self._yielded or (request.changed is None and task_id in self._runner.seen):
             return None
-        trap_reason = scope.traps.why(location.canonical)
+        trap_reason = scope.traps.refusal_reason(location.canonical)
         if trap_reason is not None:
             return self._drop(request, trap_reason)
         if location.host in scope.full:

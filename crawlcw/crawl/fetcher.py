@@ -259,4 +259,4 @@ def conditional(request: Request, visit: Visit) -> Request:
     header_names = {name.lower() for name, _ in request.headers}
     if not added or header_names & _PRECONDITIONS:
         return request
-    return request.elsewhere(request.url, headers=(*request.headers, *added))
+    return request.retargeted(request.url, headers=(*request.headers, *added))

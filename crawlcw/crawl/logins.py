@@ -102,7 +102,7 @@ class Login:
             limit_s = self.settings.login_timeout.total_seconds()
             async with time_limit(called, limit_s, stalled=self.process.watchdog.stall_since):
                 await self.spider.login(session)
-            await cancellation.strike()
+            await cancellation.raise_pending()
             session.headers = dict(arguments.headers(session.headers, of="session.headers"))
         except StopCrawl as stop_request:
             self.end(FinishReason.STOPPED_BY_SPIDER, printable(text_of(stop_request)))
@@ -110,7 +110,7 @@ class Login:
         except BaseException as error:  # the spider's code may raise anything
             if cancellation.passes(error):
                 raise
-            await cancellation.strike_after(error)
+            await cancellation.raise_pending_after(error)
             return describe_error(error)
         return None
 

@@ -179,7 +179,7 @@ async def _count(ledger: Ledger, action: Act, task_filter: TaskFilter) -> Count:
     if action.action == "retry":
         return await ledger.admin.count_failed(task_filter)
     change = WITHDRAW if action.action == "ignore" else REOPEN
-    parts = [task_filter.freed(task_part, now=ledger.now()) for task_part in change.parts]
+    parts = [task_filter.applicable(task_part, now=ledger.now()) for task_part in change.parts]
     return sum([await ledger.queries.count(task_part) for task_part in parts], Count(number=0))
 
 

@@ -57,7 +57,7 @@ class Finding:
     examples: list[Example] = field(default_factory=list)
 
     @property
-    def note(self) -> bool:
+    def is_note(self) -> bool:
         """Whether it is only a note, not a violation."""
         return self.kind in invariants.NOTES
 
@@ -67,7 +67,7 @@ class Report:
     """Numbers of checked documents, and the findings."""
 
     facts: Mapping[str, str]  #: properties of the store, as text
-    most_examples: int  #: examples of each kind; further ones are counted
+    max_examples: int  #: examples of each kind; further ones are counted
     kind: LedgerKind = LedgerKind.SPIDER
     tasks: int = 0
     hosts: int = 0
@@ -75,10 +75,11 @@ class Report:
     findings: dict[Kind, Finding] = field(default_factory=dict)
 
     @property
-    def clean(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether no violation remains."""
         return all(
-            finding.note or finding.repaired == finding.count for finding in self.findings.values()
+            finding.is_note or finding.repaired == finding.count
+            for finding in self.findings.values()
         )
 
     def add(
@@ -88,7 +89,7 @@ class Report:
         finding = self.findings.setdefault(violation.kind, Finding(kind=violation.kind))
         finding.count += 1
         finding.repaired += repaired
-        if len(finding.examples) < self.most_examples:
+        if len(finding.examples) < self.max_examples:
             printable_where = {name: printable(text) for name, text in where.items()}
             finding.examples.append(
                 Example(where=printable_where, detail=printable(violation.detail))
@@ -113,7 +114,7 @@ async def examine(
     facts = dict(health.facts)
     if (offset := health.clock_offset) is not None:
         facts["clock offset"] = f"{offset.total_seconds():+.3f} s"
-    report = Report(facts=facts, most_examples=examples, kind=ledger.kind)
+    report = Report(facts=facts, max_examples=examples, kind=ledger.kind)
     if await _is_readable(ledger, health, report, repair=repair):
         await _Examination(ledger, report, repair=repair, recheck_delay=recheck_delay).run()
     return report
@@ -192,14 +193,14 @@ class _Examination:
     async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for document in self.ledger.inspection.examine(Part.TASKS, only=only):
             self.report.tasks += only is None
-            if violations := [*invariants.of_task(document, now=self.ledger.now())]:
+            if violations := [*invariants.task_violations(document, now=self.ledger.now())]:
                 mend = partial(self._mend, document, violations)
                 yield _Candidate(document["_id"], _where(document), violations, mend)
 
     async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
         async for document in self.ledger.inspection.examine(Part.HOSTS, only=only):
             self.report.hosts += only is None
-            if violations := [*invariants.of_host(document, now=self.ledger.now())]:
+            if violations := [*invariants.host_violations(document, now=self.ledger.now())]:
                 where = {"host": str(document["_id"])}
                 mend = partial(self._mend, document, violations)
                 yield _Candidate(document["_id"], where, violations, mend)
@@ -232,11 +233,11 @@ class _Examination:
         for name in only:
             host = hosts.get(name)
             if host is not None and (
-                invariants.is_awake(host, now=now) or any(invariants.of_host(host, now=now))
+                invariants.is_awake(host, now=now) or any(invariants.host_violations(host, now=now))
             ):
                 continue
             due = await self.ledger.hosts.earliest_due(name)
-            if due is not None and (violations := [*invariants.of_wake_up(host, due=due)]):
+            if due is not None and (violations := [*invariants.wake_up_violations(host, due=due)]):
                 wake = partial(self.ledger.hosts.wake, {name: due})
                 yield _Candidate(name, {"host": name}, violations, wake)
 

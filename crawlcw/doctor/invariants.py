@@ -144,7 +144,7 @@ _HOST: tuple[_Types, _Types] = (
 _SIGNED = ("depth", "priority")
 
 
-def of_task(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
+def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a task.
 
     *document* has the fields that `ledger.documents` names. For the results it has `items` (their
@@ -235,7 +235,7 @@ def _has_type(name: str, value: object, kind: type) -> bool:
     return isinstance(value, kind)
 
 
-def of_host(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
+def host_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a host, whose fields `ledger.documents` names."""
     if malformed := [*_malformed(document, *_HOST)]:
         yield from malformed
@@ -261,7 +261,7 @@ def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
     return document.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
 
-def of_wake_up(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
+def wake_up_violations(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
     """Yield the violations of a host without an owner, whose first task is *due*.
 
     *document* is None if the host is unknown. A host that was given up is not an exception: its

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from crawlcw.errors import FAILURE_REASONS
-from crawlcw.model.counters import MOST_NAMED, Counters, DroppedLinks, Histogram
+from crawlcw.model.counters import MAX_NAMED, Counters, DroppedLinks, Histogram
 from crawlcw.model.task import Lease, Status
 from crawlcw.model.transitions import Event, Settlement
 
@@ -51,7 +51,7 @@ class Stats(Counters):
 
     def host_given_up(self, origin: str, reason: str) -> None:
         """Count a given-up origin; only the first hundred are named."""
-        if origin in self.hosts_given_up or len(self.hosts_given_up) < MOST_NAMED:
+        if origin in self.hosts_given_up or len(self.hosts_given_up) < MAX_NAMED:
             self.hosts_given_up[origin] = reason
         else:
             self.more_hosts_given_up += 1

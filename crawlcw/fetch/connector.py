@@ -482,7 +482,9 @@ class Connector(TCPConnector):
             message = f"the proxy {proxy} says: {error_text}"
             if error.error_code in _OF_THE_HOST:
                 raise FetchError(Reason.CONNECT, message) from error
-            raise ProxyFailedError(message, for_good="authenticat" in error_text.lower()) from error
+            raise ProxyFailedError(
+                message, is_permanent="authenticat" in error_text.lower()
+            ) from error
         hop.stage = Stage.PASSED
         context = self._get_ssl_context(request)
         _, protocol = await self._wrap_existing_connection(

@@ -24,7 +24,7 @@ def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFai
     """Return the failure of a *proxy* that answers 407; *otherwise*: that of a server that did."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
-    return ProxyFailedError(message, for_good=True, otherwise=otherwise)
+    return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
 
 
 def failure_in(error: Exception, hop: Hop) -> FetchError:
@@ -49,7 +49,7 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         # Only a SOCKS proxy itself sends the greeting. Later it may wait for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
-        return ProxyFailedError(message, otherwise=None if ungreeted else tunnel_failure)
+        return ProxyFailedError(message, request_failure=None if ungreeted else tunnel_failure)
     # aiohttp's own sentence repeats the proxy, and the kind of TLS.
     is_tls = failure.reason is Reason.TLS
     detail = (None if is_tls else getattr(error, "strerror", None)) or failure.message

@@ -186,7 +186,7 @@ class ProxyPool:
         """Note a failure of a proxy; it rests after *tolerated* failures in a row."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
-            why, now=now, policy=self._policy, tolerated=tolerated, for_good=for_good
+            why, now=now, policy=self._policy, tolerated=tolerated, is_permanent=for_good
         ):
             return
         logger.warning(
@@ -342,12 +342,12 @@ class Proxies:
             try:
                 response = await call_next(attempt, request)
             except ProxyFailedError as failure:
-                if failure.otherwise is not None and self._pool.health(proxy).has_worked:
-                    failure.otherwise.proxy = proxy
-                    raise failure.otherwise from None
+                if failure.request_failure is not None and self._pool.health(proxy).has_worked:
+                    failure.request_failure.proxy = proxy
+                    raise failure.request_failure from None
                 # Nothing was sent to the server, so another proxy may send it.
                 attempt.proxy = attempt.kept_proxy = None
-                self._pool.failed(proxy, failure.message, for_good=failure.for_good)
+                self._pool.failed(proxy, failure.message, for_good=failure.is_permanent)
                 tried_proxies.add(proxy)
                 continue
             except FetchError as error:

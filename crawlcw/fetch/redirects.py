@@ -163,7 +163,7 @@ def onward(request: Request, response: Response, *, target: str | None = None) -
     headers = tuple(pair for pair in headers if pair[0].lower() not in dropped)
     if len({urls.origin_of(url) for url in (request.url, response.url, target)}) > 1:
         headers = tuple(pair for pair in headers if pair[0].lower() in _PORTABLE)
-    return request.elsewhere(target, method=method, headers=headers, body=body)
+    return request.retargeted(target, method=method, headers=headers, body=body)
 
 
 def loop_message(url: str, *, cookies: bool = False) -> str:

@@ -60,7 +60,7 @@ async def _fault(
     """Return the failure for an error of the user's code; a cancellation from outside stays one."""
     if cancellation.passes(error):
         return error
-    await cancellation.strike_after(error)
+    await cancellation.raise_pending_after(error)
     return SpiderFaultError(name, Raised.by(error, own_prefixes=_OUR_FILES, function=function))
 
 
@@ -244,7 +244,7 @@ class UserLayer:
             layer_request, attempt_view = copied(request), cast("Attempt", AttemptView(attempt))
             async with asyncio.timeout(self._watch.limit or None) as deadline.timeout:
                 response = await self._layer(attempt_view, layer_request, ask)
-            await cancellation.strike()
+            await cancellation.raise_pending()
             _check_response(response, "it returned {}: return a Response")
         except (FetchError, StopCrawl, LedgerError):
             raise
@@ -296,7 +296,7 @@ class OwnDownloader:
         current_hop.set(Hop(attempt))
         try:
             response = await self._own.fetch(request, url=request.url)
-            await cancellation.strike()
+            await cancellation.raise_pending()
             _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
                 # Neither the scope nor robots.txt has admitted that URL.

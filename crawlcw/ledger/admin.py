@@ -136,7 +136,7 @@ class Admin:
         now = self._store.now()
         total = 0
         for selection, part in product(choices, change.parts):
-            part_selection = with_end(selection.freed(part, now=now), now)
+            part_selection = with_end(selection.applicable(part, now=now), now)
             where, edit = (
                 where_of(part_selection, self._store.kind),
                 edit_of(part, now, extra_fields),
@@ -261,7 +261,7 @@ class Reopening:
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
     """Yield the filter for each status that can be retried."""
     for status in RETRY.from_statuses:
-        failed = selection.among([status])
+        failed = selection.with_statuses([status])
         reasons = [r for r in Reason if transitions.retries(status, r)]
         # If all reasons are retried, do not filter by reason: tasks without a reason, or with one
         # of a newer version, must match too.

@@ -35,7 +35,7 @@ HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy
 #: cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are stored as null, and not left out.
-_NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left"}}
+_NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)
 #: Documents between two calls of `on_progress`.
 _PROGRESS_EVERY = 100_000

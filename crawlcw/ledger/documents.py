@@ -23,7 +23,7 @@ and a worker
     _id          its name
     machine, host, pid, birth, started   as in `Worker`
     heartbeat    time of its last heartbeat
-    left         time when it left the list of workers, null before
+    left_at      time when it left the list of workers, null before
     idle         whether it has no host to crawl, although there is work
     counters     some of `Counters`, by name
     vitals       as in `Vitals`
@@ -392,7 +392,7 @@ def worker_document(worker: Worker) -> Document:
         "_id": worker.name,
         # A machine's name may have any bytes.
         "host": values.text(worker.host),
-        "left": None,
+        "left_at": None,
         "counters": counters_document(worker.counters),
     }
 

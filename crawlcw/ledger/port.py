@@ -132,7 +132,7 @@ class Path(StrEnum):
     READY = "ready"  #: of hosts with a time when they are ready, the earliest first
     LAST_READY = "last ready"  #: the same, the last one first
     OWNER = "owner"  #: of leased hosts
-    LEFT = "left"  #: of workers that left or not, and then by key
+    LEFT = "left_at"  #: of workers that left or not, and then by key
 
 
 class Documents(Protocol):

@@ -133,9 +133,9 @@ class Queries:
     async def count(self, selection: TaskFilter) -> Count:
         """Return the number of chosen tasks, or a lower bound; nothing is written.
 
-        With the `from_statuses` of a bulk change, see `among`, this is the number that it would
-        change. An index counts tasks by times, by reason, by callback or by host; on MongoDB the
-        last two only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
+        `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
+        would affect. An index counts tasks by times, by reason, by callback or by host; on MongoDB
+        the last two only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
         """
         return await counted(self._store, [selection])
 
@@ -171,7 +171,7 @@ class Queries:
         """
         return (await self._store.reading(lambda unit: unit.results.count())).number
 
-    async def items_among(self, *, scan_limit: int) -> Count:
+    async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return how many items are recorded, or at least how many, in bounded time.
 
         MongoDB examines *scan_limit* tasks (at least 1), the finished ones first.

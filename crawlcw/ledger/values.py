@@ -82,18 +82,18 @@ class TaskFilter:
     #: due at this time or before; for leased tasks, the end of the lease
     due_by: datetime | None = None
 
-    def among(self, statuses: Collection[Status]) -> "TaskFilter":
+    def with_statuses(self, statuses: Collection[Status]) -> "TaskFilter":
         """Return the filter, restricted to tasks of those statuses."""
         return replace(
             self, statuses=tuple(status for status in statuses if status in self.statuses)
         )
 
-    def freed(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
+    def applicable(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
         """Return the filter, restricted to the tasks that a part of a bulk change applies to.
 
         Leased tasks match only if their lease has expired at *now*.
         """
-        selection = self.among(change.from_statuses)
+        selection = self.with_statuses(change.from_statuses)
         return replace(selection, due_by=now) if change.ends_leases else selection
 
 

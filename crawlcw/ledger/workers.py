@@ -73,14 +73,14 @@ class Workers:
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
         # A delayed call must not undo a later write.
-        condition = {"left": AtMost(worker.started)}
+        condition = {"left_at": AtMost(worker.started)}
         write = Write(worker.name, condition, Edit(set=fields), new=document)
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
         workers = await self._store.reading(
-            lambda unit: unit.workers.scan({"left": None}, by=Path.LEFT, limit=_WORKER_LIMIT)
+            lambda unit: unit.workers.scan({"left_at": None}, by=Path.LEFT, limit=_WORKER_LIMIT)
         )
         return [documents.worker(worker) for worker in workers]
 
@@ -97,7 +97,7 @@ class Workers:
         if vitals is not None:
             changes["vitals"] = asdict(vitals)
         # A delayed call must not undo a later one.
-        where = {"left": None, "heartbeat": AtMost(changes["heartbeat"])}
+        where = {"left_at": None, "heartbeat": AtMost(changes["heartbeat"])}
         write = Write(name, where, Edit(set=changes))
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
@@ -108,7 +108,9 @@ class Workers:
         """
         new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
-        write = Write(worker.name, {"left": None, "loan": old_loan}, Edit(set={"loan": new_loan}))
+        write = Write(
+            worker.name, {"left_at": None, "loan": old_loan}, Edit(set={"loan": new_loan})
+        )
         if await self._store.writing(lambda unit: unit.workers.change([write])):
             return True
         return await self.loan(worker.name) == loan
@@ -131,7 +133,7 @@ class Workers:
             set={"report": documents.report_document(report), "idle": False},
             raise_to={"heartbeat": self._store.now()},
         )
-        write = Write(name, {"left": None, "report": last}, edit)
+        write = Write(name, {"left_at": None, "report": last}, edit)
         await self._store.writing(lambda unit: unit.workers.change([write]))
 
     async def counters(self) -> Counters:
@@ -198,15 +200,15 @@ def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
 
 async def _leave(unit: Unit, name: str, now: datetime) -> None:
     """Mark a worker as left, and delete all but the last `KEPT_WORKERS` that left."""
-    departure = Edit(set={"left": now, "vitals": None})
-    await unit.workers.change([Write(name, {"left": None}, departure)])
+    departure = Edit(set={"left_at": now, "vitals": None})
+    await unit.workers.change([Write(name, {"left_at": None}, departure)])
     # The index begins with the workers that left longest ago.
     departed_workers = await unit.workers.scan(
-        {"left": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
+        {"left_at": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
     )
     if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
         # A worker of that name may have joined again since the read.
-        await unit.workers.delete({"_id": Among(old), "left": Not(None)})
+        await unit.workers.delete({"_id": Among(old), "left_at": Not(None)})
 
 
 class LeasedTasks:

@@ -13,7 +13,7 @@ from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Status
 
 #: The maximum number of given-up hosts that a report names.
-MOST_NAMED = 100
+MAX_NAMED = 100
 
 
 class FinishReason(StrEnum):
@@ -233,8 +233,8 @@ class Counters:
         total: dict[str, Any] = {
             "longest_stall": max(self.longest_stall, other.longest_stall),
             "link_examples": merged_examples([self.link_examples, other.link_examples]),
-            "hosts_given_up": dict(islice(hosts.items(), MOST_NAMED)),
-            "more_hosts_given_up": more_hosts + max(0, len(hosts) - MOST_NAMED),
+            "hosts_given_up": dict(islice(hosts.items(), MAX_NAMED)),
+            "more_hosts_given_up": more_hosts + max(0, len(hosts) - MAX_NAMED),
         }
         for name in (counter.name for counter in fields(Counters) if counter.name not in total):
             own_value, other_value = getattr(self, name), getattr(other, name)

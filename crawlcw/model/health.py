@@ -374,17 +374,23 @@ class ProxyBreaker(Breaker):
         self.has_worked, self.is_dead = True, False
 
     def fault(
-        self, cause: str, *, now: float, policy: Policy, tolerated: int = 1, for_good: bool = False
+        self,
+        cause: str,
+        *,
+        now: float,
+        policy: Policy,
+        tolerated: int = 1,
+        is_permanent: bool = False,
     ) -> bool:
         """Record a failure; return whether the breaker has opened: in a rest failures do not count.
 
-        Only the *tolerated*-th failure in a row opens the breaker. If a failure is *for_good*
+        Only the *tolerated*-th failure in a row opens the breaker. If a failure is *is_permanent*
         (407), waiting does not help: the proxy is dead immediately.
         """
         if now < self.ready_at:
             return False
         self.cause = cause
-        if for_good:
+        if is_permanent:
             self.has_worked, self.failures = False, max(self.failures, policy.max_failures - 1)
         elif self.failures + 1 < tolerated:
             self.failures += 1

@@ -12,7 +12,7 @@ from typing import Any
 from crawlcw.model.durations import iso_time
 
 #: The limit of remembered resting hosts; over it, the half whose rests end last remains.
-MOST_RESTS = 10_000
+MAX_RESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,9 @@ class Rests:
         current_rest = self._resting.get(host)
         if current_rest is None or current_rest[0] < rest_end:
             self._resting[host] = (rest_end, cause)
-        if len(self._resting) > MOST_RESTS:
+        if len(self._resting) > MAX_RESTS:
             latest = sorted(self._resting.items(), key=lambda pair: pair[1][0])
-            self._resting = dict(latest[-(MOST_RESTS // 2) :])
+            self._resting = dict(latest[-(MAX_RESTS // 2) :])
 
     def number(self, now: datetime) -> int:
         """Return how many hosts rest at *now*."""

@@ -292,7 +292,7 @@ class LayerContract:
             return Response(request.url, request=request)
 
         first_request = Request(_URL, headers={"X-Own": "mine"})
-        sent_request = first_request.elsewhere(first_request.url, headers=first_request.headers)
+        sent_request = first_request.retargeted(first_request.url, headers=first_request.headers)
         await _result(layer(Attempt(request=first_request), sent_request, next_layer))
         assert (first_request.url, dict(first_request.headers)) == (_URL, {"X-Own": "mine"})
 
@@ -332,7 +332,7 @@ async def _response_of(layer: Layer, url: str, next_layer: Next) -> Response | N
     """Return the response of a layer to a request; None if it raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE)
-    return await _result(layer(attempt, request.elsewhere(url), next_layer))
+    return await _result(layer(attempt, request.retargeted(url), next_layer))
 
 
 async def _result(pending_response: Awaitable[Response]) -> Response | None:

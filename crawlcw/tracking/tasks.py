@@ -218,7 +218,7 @@ class Tasks:
         }
         (task_filter,) = self._filters(chosen_keys, all, **filters)
         if from_status is None:
-            task_filter = task_filter.among((Status.FINISHED,))
+            task_filter = task_filter.with_statuses((Status.FINISHED,))
         return await self._reopen(task_filter, stage=keys.stage(stage))
 
     async def purge(
@@ -240,7 +240,7 @@ class Tasks:
         if not force:
             if status is not None and Status.PROCESSING in task_filter.statuses:
                 raise UsageError("tasks that are processing are deleted by force=True only")
-            task_filter = task_filter.among(
+            task_filter = task_filter.with_statuses(
                 [choice for choice in Status if choice is not Status.PROCESSING]
             )
         return await self.ledger.admin.purge(task_filter)

@@ -290,5 +290,5 @@ def test_options_go_with_a_request_to_its_task_and_back():
     asked = Request(URL, timeout=5, accept_statuses=range(400, 403), max_depth=3)
 
     task = asked.task(now=START)
-    assert Request.of(task).options == asked.options == asked.elsewhere(f"{URL}/x").options
+    assert Request.of(task).options == asked.options == asked.retargeted(f"{URL}/x").options
     assert task.options.accept_statuses == (400, 401, 402)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from crawlcw.api.markup import within
+from crawlcw.api.markup import with_memory_limit
 
 pytestmark = pytest.mark.quick
 
@@ -20,9 +20,9 @@ def limits() -> tuple[int, int]:
 def test_a_call_gets_so_much_and_no_more():
     before = limits()
 
-    assert len(within(64 * MIB, lambda: bytes(32 * MIB))) == 32 * MIB
+    assert len(with_memory_limit(64 * MIB, lambda: bytes(32 * MIB))) == 32 * MIB
     with pytest.raises(MemoryError):
-        within(64 * MIB, lambda: bytes(128 * MIB))
+        with_memory_limit(64 * MIB, lambda: bytes(128 * MIB))
 
     assert limits() == before
     assert len(bytes(128 * MIB)) == 128 * MIB
@@ -32,7 +32,7 @@ def test_the_limit_of_before_is_there_again_after_an_error():
     before = limits()
 
     with pytest.raises(ZeroDivisionError):
-        within(MIB, lambda: 1 // 0)
+        with_memory_limit(MIB, lambda: 1 // 0)
 
     assert limits() == before
 
@@ -40,7 +40,7 @@ def test_the_limit_of_before_is_there_again_after_an_error():
 def test_another_thread_is_not_limited():
     def make() -> int:
         assert threading.current_thread() is not threading.main_thread()
-        return len(within(MIB, lambda: bytes(64 * MIB)))
+        return len(with_memory_limit(MIB, lambda: bytes(64 * MIB)))
 
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(make).result() == 64 * MIB
@@ -51,10 +51,10 @@ def test_a_lower_limit_that_the_process_has_is_kept(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(resource, "getrlimit", lambda _: own)
     monkeypatch.setattr(resource, "setrlimit", lambda *_: pytest.fail("it was changed"))
 
-    assert within(1 << 41, lambda: 7) == 7
+    assert with_memory_limit(1 << 41, lambda: 7) == 7
 
 
 def test_nothing_is_limited_where_the_system_tells_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("crawlcw.api.markup._STATM", "/nowhere/statm")
 
-    assert len(within(MIB, lambda: bytes(64 * MIB))) == 64 * MIB
+    assert len(with_memory_limit(MIB, lambda: bytes(64 * MIB))) == 64 * MIB

@@ -20,7 +20,7 @@ NO_LIMITS = TrapPolicy(
 
 
 def why(address: str, policy: TrapPolicy = POLICY) -> Reason | None:
-    return policy.why(locate(SITE + address).canonical)
+    return policy.refusal_reason(locate(SITE + address).canonical)
 
 
 def facets(number: int, separator: str = "&") -> str:
@@ -104,8 +104,8 @@ def test_a_url_is_a_trap_if_and_only_if_a_limit_is_passed(path, query, separator
     }
     passed = {reason for reason, (is_, most) in measured.items() if most is not None and is_ > most}
 
-    assert policy.why(url) in (passed or {None})
-    assert NO_LIMITS.why(url) is None
+    assert policy.refusal_reason(url) in (passed or {None})
+    assert NO_LIMITS.refusal_reason(url) is None
 
 
 @given(step=segments)
@@ -113,7 +113,7 @@ def test_a_path_that_grows_by_what_it_has_ends(step: list[str]):
     """A relative link on a page whose server answers every path."""
     url = f"{SITE}/start"
     pages = 0
-    while POLICY.why(url) is None:
+    while POLICY.refusal_reason(url) is None:
         url = locate(f"{url}/{'/'.join(step)}").url
         pages += 1
 

@@ -21,7 +21,7 @@ OF = {"list": frozenset({"entry"})}
 
 
 def read(*pieces: str) -> list[Record]:
-    return list(records(pieces, of=OF, label="list"))
+    return list(records(pieces, names_by_root=OF, label="list"))
 
 
 def links(*pieces: str) -> list[str]:
@@ -32,7 +32,7 @@ def read_until_it_fails(*pieces: str) -> tuple[list[str], XmlError]:
     """Return the records before the error, and the error."""
     found = []
     with pytest.raises(XmlError) as raised:
-        for record in records(pieces, of=OF, label="list"):
+        for record in records(pieces, names_by_root=OF, label="list"):
             found.append(record.text("loc"))
     return found, raised.value
 

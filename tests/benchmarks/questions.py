@@ -80,7 +80,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
     queries = ledger.queries
     yield "stats: statuses", queries.counts
     yield "stats: reasons", queries.reasons
-    yield "stats: items of 10,000 tasks", lambda: queries.items_among(scan_limit=10_000)
+    yield "stats: items of 10,000 tasks", lambda: queries.item_count_within(scan_limit=10_000)
     for by in Dimension:
         yield f"stats --by {by}", lambda by=by: ledger.groups.by(by)
     yield "hosts: counts", ledger.hosts.counts
@@ -109,7 +109,7 @@ def questions(ledger: Ledger) -> Iterator[tuple[str, Question]]:
     for said, which in chosen.items():
         yield f"tasks {said}", lambda which=which: queries.find(which, limit=50)
     for said, which in chosen.items():
-        withdrawn, reopened = (which.among(e.from_statuses) for e in (WITHDRAW, REOPEN))
+        withdrawn, reopened = (which.with_statuses(e.from_statuses) for e in (WITHDRAW, REOPEN))
         yield f"ignore --dry-run {said}", lambda which=withdrawn: queries.count(which)
         yield f"reset --dry-run {said}", lambda which=reopened: queries.count(which)
         yield (

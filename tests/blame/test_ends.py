@@ -292,7 +292,9 @@ MISHAPS = [removed, replaced_by_a_copy, replaced_by_another_file]
 def workers(ledger: Path) -> int:
     """Return the number of processes that have joined the crawl in a ledger's file."""
     with closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as db:
-        return db.execute('SELECT COUNT(*) FROM "pages.workers" WHERE "left" IS NULL').fetchone()[0]
+        return db.execute('SELECT COUNT(*) FROM "pages.workers" WHERE left_at IS NULL').fetchone()[
+            0
+        ]
 
 
 @pytest.mark.representative("removed-1")

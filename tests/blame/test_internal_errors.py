@@ -81,7 +81,7 @@ def test_an_error_of_crawlcw_itself_ends_no_page_and_the_crawl_says_where(
         assert all("TypeError: cannot pickle" in each for each in said)
         assert not any("\x1b" in each for each in said)
         assert all("crawlcw.crawl.fetcher:" in each for each in said), said
-        assert examined(store.url, "pages").clean
+        assert examined(store.url, "pages").is_clean
 
         # After the mend, the next run does the rest.
         mended = SPIDER.format(start=site.url, broken=(), times=0)

@@ -108,7 +108,7 @@ def assert_all_ended(store: Store, found: Collection[str], ignored: Collection[s
     assert [row for row in rows if row.lock is not None] == []
     assert [row for row in rows if row.retry > 3 or row.lost > 5] == []
     report = examined(store.url)
-    assert report.clean, report.findings
+    assert report.is_clean, report.findings
 
 
 @pytest.mark.representative("mongodb-kill")

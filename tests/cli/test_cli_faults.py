@@ -9,7 +9,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.cli.exit_codes import INTERRUPTED, NOT_WELL, OK, USAGE, worst
 from crawlcw.cli.ledger_option import ledger_option
 from crawlcw.cli.showing import Output, faults_of, last_line, show_report
-from crawlcw.engine.stats import MOST_NAMED, Stats
+from crawlcw.engine.stats import MAX_NAMED, Stats
 from crawlcw.ledger.protocol import Counts
 from crawlcw.model.counters import FINISH_RULES, FinishReason, Report
 from crawlcw.model.task import Status
@@ -153,11 +153,11 @@ def test_each_finish_reason_has_a_rule_of_its_own():
 
 def test_of_many_hosts_some_are_named_and_the_rest_is_counted():
     stats = Stats()
-    for number in range(MOST_NAMED + 20):
+    for number in range(MAX_NAMED + 20):
         stats.host_given_up(f"https://h{number}.example", "connect")
     stats.host_given_up("https://h0.example", "tls")
 
-    assert len(stats.hosts_given_up) == MOST_NAMED
+    assert len(stats.hosts_given_up) == MAX_NAMED
     assert stats.more_hosts_given_up == 20
     shown = said(hosts_given_up=stats.hosts_given_up, more_hosts_given_up=stats.more_hosts_given_up)
     assert (

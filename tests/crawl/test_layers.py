@@ -106,7 +106,7 @@ async def test_each_hop_passes_with_its_own_url_and_the_page_keeps_its_own(tmp_p
     class Signing(Seen):
         async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
             self.passed.append(("", request.url))
-            signed = request.elsewhere(f"{request.url}?signed")
+            signed = request.retargeted(f"{request.url}?signed")
             return await call_next(attempt, signed)
 
     layer = Signing()
@@ -203,7 +203,7 @@ async def test_any_other_error_fails_the_page_and_names_the_layer(
             if result == "URL":
                 return await call_next(attempt, request.url)
             if result == "elsewhere":
-                return await call_next(attempt, request.elsewhere("http://b.example/"))
+                return await call_next(attempt, request.retargeted("http://b.example/"))
             return None
 
     errors: list[FetchError] = []
@@ -470,7 +470,7 @@ class Changing:
 
 class Leading:
     async def __call__(self, attempt: Any, request: Any, call_next: Any) -> Response:
-        other = request.elsewhere("http://other.example/page")
+        other = request.retargeted("http://other.example/page")
         return await call_next(attempt, other)  # type: ignore[no-any-return]
 
 

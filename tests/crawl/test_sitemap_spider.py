@@ -189,7 +189,7 @@ async def test_what_is_beyond_the_bounds_is_dropped_and_counted(
     crawls: Crawls, monkeypatch: pytest.MonkeyPatch
 ):
     """HOSTILE 3.18: an endless chain of indexes, too many URLs, links of another site."""
-    monkeypatch.setattr(sitemap_spider, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(sitemap_spider, "MAX_ENTRIES", 3)
     chain = {f"/{n}.xml": index(f"/{n + 1}.xml", f"/{n}.xml", "/sitemap.xml") for n in range(9)}
     many = urlset("/1", "/2", "/3", "/4", "/5").replace(f"{SITE}/2", "https://b.example/2")
     pages = {"/sitemap.xml": index("/0.xml", "/many.xml"), "/many.xml": many, **chain}

@@ -199,7 +199,7 @@ async def test_nothing_is_wrong_with_a_ledger_at_work(patient: Patient):
     report = await patient.examined(repair=True)
 
     assert report.findings == {}
-    assert report.clean
+    assert report.is_clean
     assert (report.tasks, report.hosts, report.workers) == (5, 1, 1)
 
 
@@ -239,7 +239,7 @@ async def test_what_can_be_mended_is_found_and_mended(
     assert await patient.found() == dict.fromkeys(kinds, (1, 0))
     assert await patient.found() == dict.fromkeys(kinds, (1, 0))
     repaired = await patient.examined(repair=True)
-    assert repaired.clean
+    assert repaired.is_clean
     assert {f.kind: (f.count, f.repaired) for f in repaired.findings.values()} == dict.fromkeys(
         kinds, (1, 1)
     )
@@ -264,7 +264,7 @@ async def test_what_cannot_be_mended_is_found_and_left(
     for repair in (True, False):
         report = await patient.examined(repair=repair)
         assert {f.kind: (f.count, f.repaired) for f in report.findings.values()} == {kind: (1, 0)}
-        assert not report.clean
+        assert not report.is_clean
 
 
 async def test_a_task_mended_to_be_due_is_claimed_and_its_host_woken(patient: Patient):
@@ -420,7 +420,7 @@ async def test_a_lost_wake_up_is_noted_and_the_host_woken(patient: Patient, read
 
     report = await patient.examined()
 
-    assert report.clean
+    assert report.is_clean
     assert list(report.findings) == [Kind.HOST_ASLEEP]
     assert await patient.found(repair=True) == {Kind.HOST_ASLEEP: (1, 1)}
     assert await patient.found() == {}
@@ -446,7 +446,7 @@ async def test_a_dead_worker_is_noted_and_gives_back_what_it_held(patient: Patie
     report = await patient.examined()
     repaired = await patient.found(repair=True)
 
-    assert report.clean
+    assert report.is_clean
     assert list(report.findings) == [Kind.WORKER_DEAD]
     assert repaired == {Kind.WORKER_DEAD: (1, 1)}
     assert url(TODO) in {task.url for task in await patient.ledger.tasks.page(limit=9)}
@@ -479,7 +479,7 @@ async def test_what_is_missing_in_the_file_is_found_and_made(embedded: OnSqlite,
     assert list(report.findings) == [Kind.STORE_INCOMPLETE]
     assert report.tasks == 0
     repaired = await embedded.examined(repair=True)
-    assert repaired.clean
+    assert repaired.is_clean
     assert repaired.tasks == 5
     assert Kind.STORE_INCOMPLETE not in await embedded.found()
 
@@ -585,7 +585,7 @@ async def test_documents_of_another_kind_end_no_walk(
 
 @pytest.mark.parametrize(
     ("collection", "index"),
-    [("books", "priority_due"), ("books.hosts", "ready_at"), ("books.workers", "left")],
+    [("books", "priority_due"), ("books.hosts", "ready_at"), ("books.workers", "left_at")],
 )
 async def test_what_is_missing_on_the_server_is_found_and_made(
     served: OnMongodb, collection: str, index: str

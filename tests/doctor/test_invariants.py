@@ -56,7 +56,7 @@ def document(status: Status, /, **fields: Any) -> dict[str, Any]:
 
 
 def violations(found: Mapping[str, Any]) -> list[Violation]:
-    return list(invariants.of_task(found, now=NOW))
+    return list(invariants.task_violations(found, now=NOW))
 
 
 def kinds(found: Mapping[str, Any]) -> list[Kind]:
@@ -270,7 +270,7 @@ HELD = {"owner": "a:4", "ready_at": at(30), "epoch": 4}
     "found", [host(), host(**HELD), host(ready_at=...), host(released=...), host(given_up="tls")]
 )
 def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]):
-    assert list(invariants.of_host(found, now=NOW)) == []
+    assert list(invariants.host_violations(found, now=NOW)) == []
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_nothing_is_wrong_with_a_host_as_a_crawl_leaves_it(found: dict[str, Any]
     ],
 )
 def test_what_no_crawl_leaves_of_a_host_is_a_violation(found: dict[str, Any], kind: Kind):
-    broken = list(invariants.of_host(found, now=NOW))
+    broken = list(invariants.host_violations(found, now=NOW))
 
     assert [violation.kind for violation in broken] == [kind]
     assert all(set(violation.mend or {}) <= set(HOST_STATE) for violation in broken)
@@ -310,7 +310,7 @@ def test_what_no_crawl_leaves_of_a_host_is_a_violation(found: dict[str, Any], ki
 def test_a_host_is_asleep_that_is_not_ready_in_time(found: dict[str, Any] | None, asleep: bool):
     expected = [Kind.HOST_ASLEEP] if asleep else []
 
-    assert [v.kind for v in invariants.of_wake_up(found, due=at(10))] == expected
+    assert [v.kind for v in invariants.wake_up_violations(found, due=at(10))] == expected
 
 
 def test_a_host_that_is_held_or_ready_is_awake():

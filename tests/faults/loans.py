@@ -496,7 +496,7 @@ class Schedule:
         for name, document in self.workers.items():
             worker = documents.worker(document)
             # One that has left is dead.
-            if document["left"] is None and worker.borrows(self.moment()):
+            if document["left_at"] is None and worker.borrows(self.moment()):
                 assert worker.loan is not None
                 if owner is None or name != owner.name:
                     lent[name] = worker.loan

@@ -377,7 +377,7 @@ class Checker:
             raise ProtocolError(f"status {found['status']} without an outcome")
         if found["status"] in (Status.FAILED, Status.IGNORED) and found.get("reason") is None:
             raise ProtocolError(f"status {found['status']} without a reason")
-        for violation in invariants.of_task(shown, now=self.moment()):
+        for violation in invariants.task_violations(shown, now=self.moment()):
             raise ProtocolError(f"{violation.kind}: {violation.detail}")
 
     def moment(self) -> datetime:

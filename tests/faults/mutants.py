@@ -83,7 +83,7 @@ MUTANTS = [
         name="commit-by-id-only",
         edits=(
             _without(
-                "mine",
+                "lease_guard",
                 '"lock": lease.token,',
                 '"fence": lease.fence,',
                 '"status": int(Status.PROCESSING),',
@@ -97,7 +97,11 @@ MUTANTS = [
     ),
     Mutant(
         name="commit-tests-status-only",
-        edits=(_without("mine", '"lock": lease.token,', '"fence": lease.fence,', module=_UPDATES),),
+        edits=(
+            _without(
+                "lease_guard", '"lock": lease.token,', '"fence": lease.fence,', module=_UPDATES
+            ),
+        ),
         caught_by=(
             _CONTRACT + "a_stale_commit_writes_nothing_and_is_named[pymongo]",
             _OPERATIONS
@@ -207,7 +211,7 @@ SQL_MUTANTS = [
                 f"{_SQL}.outcomes",
                 "Outcomes._commit",
                 (
-                    "writes.append((write, mine(lease)))",
+                    "writes.append((write, lease_guard(lease)))",
                     'writes.append((write, {"id": lease.task.id}))',
                 ),
             ),

@@ -260,7 +260,7 @@ OPERATIONS = [
         lambda w: w.near.queries.count(TaskFilter(host="p.com", url_prefix="https://p.com/")),
     ),
     _read("item_count", lambda w: w.near.queries.item_count()),
-    _read("items_among", lambda w: w.near.queries.items_among(scan_limit=1)),
+    _read("items_among", lambda w: w.near.queries.item_count_within(scan_limit=1)),
     _read("find_of_host", lambda w: w.near.queries.find(TaskFilter(host="p.com"), limit=3)),
     _read("reasons", lambda w: w.near.queries.reasons()),
     _read("items", lambda w: _collected(w.near.queries.items())),

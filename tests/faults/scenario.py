@@ -160,7 +160,7 @@ def assert_as_without_faults(
 ) -> None:
     """Assert that a finished crawl has the results of one without faults, and a sound ledger."""
     report = examined(store.url, store.spider)
-    assert report.clean, report.findings
+    assert report.is_clean, report.findings
     assert all(
         (row.lock is None and row.retry <= max_retry and row.lost <= max_lost)
         for row in store.rows()

@@ -100,7 +100,7 @@ def test_a_crawl_over_a_network_that_loses_much_loses_nothing(
             for name in ("books", "books.hosts", "books.workers", "books.items")
         }
     assert_complete(found, pages)
-    assert {worker["left"] is not None for worker in found["books.workers"].values()} == {True}
+    assert {worker["left_at"] is not None for worker in found["books.workers"].values()} == {True}
 
 
 @pytest.mark.parametrize(("pages", "seed"), [(40, 1), (PAGES, 1), (PAGES, 2)])
@@ -128,7 +128,7 @@ def test_a_crawl_over_a_network_that_loses_much_loses_nothing_on_postgres(
     with psycopg.connect(postgres_url, row_factory=psycopg.rows.dict_row) as db:
         found = documents(db)
     assert_complete(found, pages)
-    assert {worker["left"] is not None for worker in found["workers"].values()} == {True}
+    assert {worker["left_at"] is not None for worker in found["workers"].values()} == {True}
 
 
 def assert_complete(found: Documents, pages: int) -> None:

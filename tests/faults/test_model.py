@@ -78,7 +78,12 @@ WITHOUT |= {
             "locked",
             ('"lock": {"$in": list(dict.fromkeys(tokens))},', ""),
         ),
-        ("commit-ignores-the-lock", f"{_LEDGER}.updates", "mine", ('"lock": lease.token,', "")),
+        (
+            "commit-ignores-the-lock",
+            f"{_LEDGER}.updates",
+            "lease_guard",
+            ('"lock": lease.token,', ""),
+        ),
         (
             "commit-is-not-durable",
             f"{_LEDGER}.outcomes",

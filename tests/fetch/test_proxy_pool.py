@@ -299,7 +299,7 @@ class Net:
         left = 0 if attempt.proxy is None else self.down.get(attempt.proxy, 0)
         if attempt.proxy is not None and left:
             self.down[attempt.proxy] = left - 1
-            raise ProxyFailedError(DOWN, for_good=self.for_good)
+            raise ProxyFailedError(DOWN, is_permanent=self.for_good)
         return Response(request.url, request=request, status=200)
 
 

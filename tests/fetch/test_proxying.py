@@ -283,7 +283,7 @@ def test_a_failure_of_a_proxy_says_if_it_may_be_the_sites(
 
     assert isinstance(found, ProxyFailedError)
     assert re.search(message, found.message)
-    assert (found.otherwise is not None) == bool(otherwise)
+    assert (found.request_failure is not None) == bool(otherwise)
 
 
 @pytest.mark.parametrize(

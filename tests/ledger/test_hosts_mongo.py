@@ -158,8 +158,8 @@ async def test_the_workers_at_work_are_found_among_those_that_left(
         "idle": False,
         "counters": documents.counters_document(Counters()),
     }
-    left = [{**template, "_id": f"w{n}", "left": at(n)} for n in range(1_005)]
-    at_work = {**template, "_id": "w.at-work", "left": None}
+    left = [{**template, "_id": f"w{n}", "left_at": at(n)} for n in range(1_005)]
+    at_work = {**template, "_id": "w.at-work", "left_at": None}
     large_database["books.workers"].insert_many([*left, at_work])
 
     assert [worker.name for worker in await ledger.workers.all()] == ["w.at-work"]

@@ -825,7 +825,7 @@ async def test_what_is_counted_some_at_a_time_adds_up(
         Status.IGNORED: 3,
     }
     assert await ledger.queries.item_count() == 8
-    assert await ledger.queries.items_among(scan_limit=100) == Count(number=8, is_exact=True)
+    assert await ledger.queries.item_count_within(scan_limit=100) == Count(number=8, is_exact=True)
     assert await ledger.queries.reasons() == {"connect": 2, "tls": 2, "protocol": 1}
     by_host = await ledger.hosts.counts()
     assert sum(of_host.total for of_host in by_host.values()) == 17
@@ -838,11 +838,11 @@ async def test_items_are_counted_among_so_many_tasks(ledger: Ledger):
     leases = await claimed(ledger, limit=6)
     await ledger.outcomes.commit([success(ledger, lease, {"n": 1}, {"n": 2}) for lease in leases])
 
-    found = await ledger.queries.items_among(scan_limit=4)
+    found = await ledger.queries.item_count_within(scan_limit=4)
 
     # SQLite has an index of the items, and counts all of them.
     assert found in (Count(number=8, is_exact=False), Count(number=12, is_exact=True))
-    assert await ledger.queries.items_among(scan_limit=50) == Count(number=12, is_exact=True)
+    assert await ledger.queries.item_count_within(scan_limit=50) == Count(number=12, is_exact=True)
 
 
 async def test_a_ledger_says_whether_it_has_tasks_of_some_statuses(ledger: Ledger):

@@ -246,7 +246,7 @@ async def test_updates_find_their_tasks_by_id(ledger, large_database, command_lo
 async def test_items_are_counted_among_so_many_tasks_and_no_others(
     ledger, large_database, command_log
 ):
-    assert not (await ledger.queries.items_among(scan_limit=500)).is_exact
+    assert not (await ledger.queries.item_count_within(scan_limit=500)).is_exact
 
     read = 0
     for command in command_log.commands:

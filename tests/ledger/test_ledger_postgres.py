@@ -648,7 +648,7 @@ async def test_an_operation_whose_caller_is_cancelled_keeps_no_other_waiting(
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        time_of_clock = connection._ANSWER
+        time_of_clock = connection._REPLY_TIMEOUT
 
         if follows == "an operation":
             added = await asyncio.wait_for(ledger.tasks.add(make_tasks(1)), ENOUGH)

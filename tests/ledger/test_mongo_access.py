@@ -131,7 +131,7 @@ async def change_everything(url: str) -> None:
     examined = await open_for_inspection(url, "teas")
     report = await doctor.examine(examined, repair=True, recheck_delay=timedelta(0))
     assert report is not None
-    assert report.clean
+    assert report.is_clean
     assert Kind.MAY_NOT_WRITE not in report.findings
     await examined.close()
 

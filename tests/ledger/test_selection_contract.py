@@ -61,7 +61,7 @@ async def test_a_bulk_change_is_made_of_the_chosen_tasks_and_of_no_others(
     await filled(ledger, clock)
     at_a = TaskFilter(url_prefix="http://a.example/")
 
-    assert await ledger.queries.count(at_a.among(WITHDRAW.from_statuses)) == Count(number=1)
+    assert await ledger.queries.count(at_a.with_statuses(WITHDRAW.from_statuses)) == Count(number=1)
     assert await ledger.admin.withdraw(at_a, reason=Reason.WITHDRAWN) == 1
     assert await chosen_urls(ledger, TaskFilter(reason=Reason.WITHDRAWN)) == {URLS[2]}
 
@@ -115,13 +115,15 @@ async def test_every_status_of_a_choice_is_counted_as_it_is_found(
             # With a time limit, as bulk changes have one.
             chosen = replace(chosen, changed_before=ledger.now() + timedelta(milliseconds=1))
         for some in [*((each,) for each in Status), WITHDRAW.from_statuses, tuple(Status)]:
-            which = chosen.among(some)
+            which = chosen.with_statuses(some)
             found = await ledger.queries.find(which, limit=10)
 
             assert await ledger.queries.count(which) == Count(number=len(found)), which
             assert {record.task.status for record in found} <= set(some), which
         failures = await ledger.admin.count_failed(chosen)
-        assert failures == await ledger.queries.count(chosen.among(RETRY.from_statuses)), chosen
+        assert failures == await ledger.queries.count(chosen.with_statuses(RETRY.from_statuses)), (
+            chosen
+        )
 
 
 async def test_a_prefix_of_several_hosts_is_found_on_all_of_them(ledger: Ledger):
@@ -140,7 +142,7 @@ async def test_a_task_whose_lease_ran_out_is_free_and_its_late_holder_is_refused
     now = clock.time
 
     for chosen in (TaskFilter(ids=ids), TaskFilter(url_prefix="http://a.example/")):
-        held = replace(chosen.among((Status.PROCESSING,)), due_by=now)
+        held = replace(chosen.with_statuses((Status.PROCESSING,)), due_by=now)
         assert await ledger.queries.count(held) == Count(number=0)
         assert await ledger.admin.purge(held) == 0
     assert await ledger.admin.withdraw(TaskFilter(ids=ids), reason=Reason.WITHDRAWN) == 0

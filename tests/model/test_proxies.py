@@ -162,7 +162,7 @@ def test_a_proxy_that_has_worked_has_an_hour_for_it_may_be_our_network():
 def test_a_proxy_that_refuses_us_is_dead_at_once_even_if_it_has_worked():
     proxy = ProxyBreaker(has_worked=True)
 
-    proxy.fault("HTTP 407", now=0.0, policy=POLICY, for_good=True)
+    proxy.fault("HTTP 407", now=0.0, policy=POLICY, is_permanent=True)
 
     assert proxy.is_lost(now=1.0)
 

@@ -167,7 +167,16 @@ _INTERNAL = {
     "Execution": ("note_user_code",),
     "Policy": ("of", "retries"),
     "Report": ("of",),
-    "Request": ("refused", "of", "elsewhere", "at", "plain_url", "identity", "locate", "task"),
+    "Request": (
+        "refused",
+        "of",
+        "retargeted",
+        "with_location",
+        "plain_url",
+        "identity",
+        "locate",
+        "task",
+    ),
     "Response": ("trees", "source", "selector_kind"),
     "Rule": ("requests",),
     "Settings": (

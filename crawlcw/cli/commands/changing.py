@@ -76,7 +76,7 @@ class Choice:
         """
         async with self.subject.opened() as ledger:
             task_filter = self._filter(ledger)
-            count = await ledger.queries.count(task_filter.among(statuses))
+            count = await ledger.queries.count(task_filter.with_statuses(statuses))
             orphans = await _orphaned_count(ledger, task_filter)
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
@@ -138,13 +138,13 @@ def _choice_command(
 
 
 async def _leased_count(ledger: Ledger, task_filter: TaskFilter) -> int:
-    leased_filter = task_filter.among(_LEASED)
+    leased_filter = task_filter.with_statuses(_LEASED)
     return (await ledger.queries.count(leased_filter)).number if leased_filter.statuses else 0
 
 
 async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
     """Return the number of orphaned tasks: their leases expired, or their workers are dead."""
-    leased_filter = task_filter.among(_LEASED)
+    leased_filter = task_filter.with_statuses(_LEASED)
     if not leased_filter.statuses:
         return 0
     now = ledger.now()
@@ -197,8 +197,8 @@ async def purge(choice: Choice) -> None:
 
 
 async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
-    number = await ledger.admin.purge(task_filter.among(UNLEASED))
-    orphaned_filter = replace(task_filter.among(_LEASED), due_by=ledger.now())
+    number = await ledger.admin.purge(task_filter.with_statuses(UNLEASED))
+    orphaned_filter = replace(task_filter.with_statuses(_LEASED), due_by=ledger.now())
     return number + (await ledger.admin.purge(orphaned_filter) if orphaned_filter.statuses else 0)
 
 
@@ -322,7 +322,9 @@ async def recrawl(
             confirm(f"Visit {pages} again?", yes=yes)
         now = None if dry_run else from_now(ledger)
         changed_before = now if older_than is None else ledger.now() - older_than
-        task_filter = selection.filter(ledger, changed_before=changed_before).among(statuses)
+        task_filter = selection.filter(ledger, changed_before=changed_before).with_statuses(
+            statuses
+        )
         # The other options narrow the named URLs.
         task_filter = replace(task_filter, ids={task_of(ledger, url) for url in urls} or None)
         if dry_run:

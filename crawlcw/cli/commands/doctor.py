@@ -59,14 +59,14 @@ async def command(
     else:
         for line in _lines(name, report):
             click.echo(line)
-    return OK if report.clean else VIOLATIONS
+    return OK if report.is_clean else VIOLATIONS
 
 
 def _json(name: str, report: Report) -> str:
     return json.dumps(
         {
             report.kind.value: name,
-            "clean": report.clean,
+            "clean": report.is_clean,
             "facts": dict(report.facts),
             "examined": {
                 "tasks": report.tasks,
@@ -76,7 +76,7 @@ def _json(name: str, report: Report) -> str:
             "findings": [
                 {
                     "kind": finding.kind,
-                    "severity": "note" if finding.note else "violation",
+                    "severity": "note" if finding.is_note else "violation",
                     "count": finding.count,
                     "repaired": finding.repaired,
                     "meaning": ADVICE[finding.kind].meaning,
@@ -100,7 +100,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
     for finding in _in_order(report):
         yield ""
         yield from _paragraph(finding)
-    open_count = sum(f.count - f.repaired for f in report.findings.values() if not f.note)
+    open_count = sum(f.count - f.repaired for f in report.findings.values() if not f.is_note)
     repaired_count = sum(f.repaired for f in report.findings.values())
     yield ""
     conclusion = counted(open_count, "violation") if open_count else "clean: no violation"
@@ -110,14 +110,15 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 def _in_order(report: Report) -> list[Finding]:
     """Return the violations and then the notes, the most frequent first."""
     return sorted(
-        report.findings.values(), key=lambda finding: (finding.note, -finding.count, finding.kind)
+        report.findings.values(),
+        key=lambda finding: (finding.is_note, -finding.count, finding.kind),
     )
 
 
 def _paragraph(finding: Finding) -> Iterator[str]:
     advice = ADVICE[finding.kind]
     repaired_note = f", {finding.repaired:,} repaired" if finding.repaired else ""
-    title = "note" if finding.note else "VIOLATION"
+    title = "note" if finding.is_note else "VIOLATION"
     yield f"{title} {finding.kind} ({finding.count:,}{repaired_note}): {advice.meaning}"
     for example in finding.examples:
         where = " ".join(example.where.values())

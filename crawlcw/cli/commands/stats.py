@@ -145,7 +145,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
     if count_all:
         items = Count(number=await queries.item_count())
     else:
-        items = await queries.items_among(scan_limit=_SCAN_LIMIT)
+        items = await queries.item_count_within(scan_limit=_SCAN_LIMIT)
     # A killed worker stays on the list until another one starts.
     workers = [worker for worker in await ledger.workers.all() if not is_dead(worker)]
     return _Numbers(

@@ -64,7 +64,7 @@ async def tasks(
     async with subject.opened() as ledger:
         task_filter = selection.filter(ledger)
         if given_up:
-            task_filter = task_filter.among((Status.IGNORED,))
+            task_filter = task_filter.with_statuses((Status.IGNORED,))
         if key is not None:
             task_filter = replace(task_filter, ids=(task_of(ledger, key),))
         number, rows = 0, list[_Row]()

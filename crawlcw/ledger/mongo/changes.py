@@ -19,7 +19,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
 #: Seconds that a request for changes waits at the server if there are none.
-_PATIENCE = 5.0
+_MAX_AWAIT = 5.0
 _ANSWERED_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
@@ -55,7 +55,7 @@ class Changes:
             return
         with mapped():
             coroutine = database.inner[self._store.name].watch(
-                _PIPELINE, max_await_time_ms=round(_PATIENCE * 1000)
+                _PIPELINE, max_await_time_ms=round(_MAX_AWAIT * 1000)
             )
             try:
                 stream = await _opened(coroutine)
@@ -93,7 +93,7 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def _has_change(stream: Any) -> bool:
     """Wait some seconds for a change; return whether there was one."""
     try:
-        with pymongo.timeout(_PATIENCE + _ANSWERED_WITHIN):
+        with pymongo.timeout(_MAX_AWAIT + _ANSWERED_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
         # The stream was open, so this is its end, not a wrong operation.

@@ -26,8 +26,8 @@ from crawlcw.errors import LedgerConfigurationError, LedgerError, LedgerUnavaila
 from crawlcw.ledger.mongo.diagnosis import refused_sentence
 from crawlcw.ledger.mongo.drivers import awaited, client_class
 
-FIRST_ANSWER = 5.0
-_LAST_ANSWER = 1.0
+CONNECT_TIMEOUT = 5.0
+_CLOSE_TIMEOUT = 1.0
 ACCESS_CODES = {13, 18, 8000}
 #: Names of options whose values are secrets, or contain some.
 _HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
@@ -106,7 +106,7 @@ async def closed(client: Any) -> None:
     """Close a client of either driver."""
     # The driver ends its sessions at the server, and would wait for ever for a frozen one,
     # because `timeoutMS` has no effect here.
-    with pymongo.timeout(_LAST_ANSWER), suppress(TimeoutError):
+    with pymongo.timeout(_CLOSE_TIMEOUT), suppress(TimeoutError):
         await awaited(client.close())
 
 

@@ -10,7 +10,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, Path, Where, Within
 
 #: Hosts in one command, because the server takes 4 us for the ids of each.
-_ASKED = 500
+_BATCH_SIZE = 500
 
 
 class MongoHosts(Hosts):
@@ -25,9 +25,9 @@ class MongoHosts(Hosts):
         # any.
         rest = sorted(hosts)
         while rest:
-            tasks = await self._first({"host": Among(rest[:_ASKED])})
+            tasks = await self._first({"host": Among(rest[:_BATCH_SIZE])})
             if not tasks:
-                rest = rest[_ASKED:]
+                rest = rest[_BATCH_SIZE:]
                 continue
             host = tasks[0]["host"]
             while tasks:

@@ -23,7 +23,7 @@ from crawlcw.errors import (
 from crawlcw.ledger import examination
 from crawlcw.ledger.examination import Health, Kind, Violation
 from crawlcw.ledger.kind import FORMAT, LedgerKind, check_format, check_kind
-from crawlcw.ledger.mongo.connection import ACCESS_CODES, FIRST_ANSWER, mapped, sentence
+from crawlcw.ledger.mongo.connection import ACCESS_CODES, CONNECT_TIMEOUT, mapped, sentence
 from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, misconfiguration
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
@@ -179,7 +179,7 @@ class Schema:
         """Ask the server for its version and its time; raise if the server is unsuitable."""
         # A retry inside the driver would double the time until an absent server is reported.
         try:
-            with mapped(), pymongo.timeout(FIRST_ANSWER):
+            with mapped(), pymongo.timeout(CONNECT_TIMEOUT):
                 info = await self._store.client.server_info()
                 await self._store.set_clock()
         except LedgerUnavailableError as error:
@@ -284,7 +284,7 @@ class Inspection(examination.Inspection):
         """Return why the server does not confirm a write as the ledger needs it; None: it does."""
         try:
             # It matches nothing, and the server confirms it after all writes before it.
-            with pymongo.timeout(FIRST_ANSWER):
+            with pymongo.timeout(CONNECT_TIMEOUT):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"
                 )

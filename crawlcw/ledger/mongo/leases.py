@@ -40,7 +40,7 @@ class Leases(LeasedTasks):
     @property
     def batch_size(self) -> int:
         """See `protocol.Leases.batch_size`: a batch takes two commands, whatever its size."""
-        return 200 if self._store.batches else 32
+        return 200 if self._store.claims_in_batches else 32
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
@@ -53,9 +53,13 @@ class Leases(LeasedTasks):
         adopted = await self._resolve_unsure(tasks, lease=lease)
         adopted_ids = {claim.task.id for claim in adopted}
         tasks = [task for task in tasks if task.id not in adopted_ids]
-        batch = [t for t in tasks if self._store.batches and t.status is not Status.PROCESSING]
+        batch = [
+            t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
+        ]
         # A task with an expired lease is claimed alone, because each has its own count of losses.
-        singles = [t for t in tasks if not self._store.batches or t.status is Status.PROCESSING]
+        singles = [
+            t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
+        ]
         pairs = [(claim, self._store.token(worker)) for claim in singles]
         batch_token = self._store.token(worker)
         try:

@@ -34,7 +34,7 @@ _OF_HOSTS = {
     Path.LAST_READY: Index(BY_READY, [("ready_at", -1)], _IS_READY),
     Path.OWNER: Index(BY_OWNER, [("owner", 1)], {"owner": {"$gt": ""}}),
 }
-_OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left", 1), ("_id", 1)])}
+_OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left_at", 1), ("_id", 1)])}
 
 
 def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
@@ -47,7 +47,7 @@ def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
         hosts=hosts,
         # Durable as well: a failover that undoes a lease would leave a host with two owners.
         host_leases=hosts,
-        workers=Table(store.workers, null=("left",), indexes=_OF_WORKERS),
+        workers=Table(store.workers, null=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,
         rates=store.rates,
         tasks=tasks,
@@ -116,7 +116,7 @@ class MongoLedger:
     async def reconnected(self) -> "MongoLedger":
         """See `Ledger.reconnected`; a ledger made for a database object keeps that object."""
         store = self.store
-        claims = "batch" if store.batches else "each"
+        claims = "batch" if store.claims_in_batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
         if store.url is None:
             return MongoLedger(MongoStore(store.database, store.name, **options))

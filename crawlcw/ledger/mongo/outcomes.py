@@ -9,7 +9,7 @@ from crawlcw.ledger.mongo.blobs import Items, OutsideItem, placed
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, all_of
 from crawlcw.ledger.mongo.table import UNENCODABLE, Update, send
-from crawlcw.ledger.mongo.updates import mine, unmoved, update_of
+from crawlcw.ledger.mongo.updates import lease_guard, unchanged_guard, update_of
 from crawlcw.ledger.protocol import Committed
 from crawlcw.model import transitions
 from crawlcw.model.task import Lease
@@ -26,7 +26,7 @@ class Outcomes:
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all outcomes in one unordered bulk of fenced updates."""
         with mapped():
-            matched, refusals = await self._record(settlements, mine)
+            matched, refusals = await self._record(settlements, lease_guard)
             rejections = [_rejection(settlements[index], why) for index, why in refusals.items()]
             rejection_reply = await send(self._store.durable, rejections)
             leases = [settlement.lease for settlement in settlements]
@@ -79,7 +79,9 @@ class Outcomes:
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all of them in one unordered bulk of guarded updates."""
         with mapped():
-            matched, refusals = await self._record(settlements, lambda lease: unmoved(lease.task))
+            matched, refusals = await self._record(
+                settlements, lambda lease: unchanged_guard(lease.task)
+            )
             leases = [settlement.lease for settlement in settlements]
             sent = [lease for index, lease in enumerate(leases) if index not in refusals]
             lost = [] if matched == len(sent) else await self._not_settled(sent)
@@ -98,7 +100,7 @@ class Outcomes:
         now = self._store.now()
         changes = [transitions.release(lease, now=now).change for lease in leases]
         updates = [
-            Update(mine(lease), update_of(change))
+            Update(lease_guard(lease), update_of(change))
             for lease, change in zip(leases, changes, strict=True)
         ]
         with mapped():
@@ -108,7 +110,7 @@ class Outcomes:
 def _rejection(settlement: Settlement, message: str) -> Update:
     """Return the write that gives a task up because its outcome cannot be stored."""
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
-    return Update(mine(settlement.lease), update_of(rejection.change))
+    return Update(lease_guard(settlement.lease), update_of(rejection.change))
 
 
 async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:

@@ -77,9 +77,9 @@ BY_TASK = "task"
 ITEM_INDEXES: Indexes = {BY_TASK: ([("_id.task", 1)], {})}
 BLOB_INDEXES: Indexes = {BY_TASK: ([("metadata.task", 1)], {})}
 
-BY_LEFT = "left"
+BY_LEFT = "left_at"
 WORKER_INDEXES: Indexes = {
-    BY_LEFT: ([("left", 1), ("_id", 1)], {}),
+    BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
 #: For claims, because a claim that a failover undoes only repeats a fetch.
@@ -142,7 +142,7 @@ class MongoStore:
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
         self.clock_checked = 0.0
-        self.batches = claims == "batch"
+        self.claims_in_batches = claims == "batch"
         self._tokens = 0
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -11,7 +11,7 @@ from crawlcw.model.transitions import KEPT_TRACE, Change
 _MAY_BE_ABSENT = ("due", "quarantine_fence", "reason", "context", "revisit")
 
 
-def mine(lease: Lease) -> dict[str, Any]:
+def lease_guard(lease: Lease) -> dict[str, Any]:
     """Return the filter of a task that the lease still holds."""
     return {
         "_id": lease.task.id,
@@ -21,7 +21,7 @@ def mine(lease: Lease) -> dict[str, Any]:
     }
 
 
-def unmoved(task: Task) -> dict[str, Any]:
+def unchanged_guard(task: Task) -> dict[str, Any]:
     """Return the filter of a task that has not changed since it was read."""
     return {"_id": task.id, "fence": task.fence, "status": int(task.status)}
 

@@ -8,7 +8,7 @@ from psycopg.sql import SQL, Identifier
 from crawlcw.ledger.postgres.connection import check, translated_error
 from crawlcw.ledger.postgres.store import PostgresStore
 
-_FIRST_ANSWER = 5
+_CONNECT_TIMEOUT = 5
 
 
 class Changes:
@@ -22,7 +22,7 @@ class Changes:
         check(self._store.url)
         try:
             connection = await psycopg.AsyncConnection.connect(
-                self._store.url, autocommit=True, connect_timeout=_FIRST_ANSWER
+                self._store.url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT
             )
             async with connection:
                 channel = Identifier(self._store.tables.channel)

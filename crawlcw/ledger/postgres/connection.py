@@ -29,11 +29,11 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 #: Seconds after which a server that does not answer is given up.
-_FIRST_ANSWER = 5
-_ANSWER = 60.0
+_CONNECT_TIMEOUT = 5
+_REPLY_TIMEOUT = 60.0
 #: Seconds until the server ends a transaction whose client is silent, and releases its locks on
 #: rows. The network may have lost the client, which TCP detects only after hours.
-_SILENCE = 15.0
+_IDLE_TIMEOUT = 15.0
 #: Attempts at a transaction that the server ends because of a deadlock; rows are locked in one
 #: order.
 _TRIES = 5
@@ -45,8 +45,8 @@ _SETTINGS = (
     "SET standard_conforming_strings = on",
     "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = 0",
-    f"SET statement_timeout = '{_ANSWER:.0f}s'",
-    f"SET idle_in_transaction_session_timeout = '{_SILENCE:.0f}s'",
+    f"SET statement_timeout = '{_REPLY_TIMEOUT:.0f}s'",
+    f"SET idle_in_transaction_session_timeout = '{_IDLE_TIMEOUT:.0f}s'",
     (
         "SELECT set_config('synchronous_commit', 'on', false) "
         "WHERE current_setting('synchronous_commit') = 'off'"
@@ -163,7 +163,7 @@ class Database:
             autocommit=True,
             row_factory=_row_factory,
             cursor_factory=psycopg.RawCursor,
-            connect_timeout=_FIRST_ANSWER,
+            connect_timeout=_CONNECT_TIMEOUT,
             application_name="crawlcw",
             client_encoding="utf8",
         )
@@ -344,13 +344,13 @@ class Connection(database.Connection):
 
         def cut_late() -> None:
             nonlocal timer
-            delay = _ANSWER
+            delay = _REPLY_TIMEOUT
             if operation := self._at_work:
                 db, started_at = operation
                 delay += started_at - monotonic()
                 if delay <= 0:
                     db.cut()
-                    delay = _ANSWER
+                    delay = _REPLY_TIMEOUT
             timer = loop.call_later(delay, cut_late)
 
         cut_late()

@@ -15,7 +15,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.protocol import Claimed
 from crawlcw.ledger.sql.database import Database
-from crawlcw.ledger.sql.outcomes import apply_each, changed, mine, portions, written
+from crawlcw.ledger.sql.outcomes import apply_each, changed, lease_guard, portions, written
 from crawlcw.ledger.sql.rows import document_of, milliseconds
 from crawlcw.ledger.sql.store import SqlStore
 from crawlcw.ledger.workers import LeasedTasks
@@ -125,7 +125,7 @@ class Leases(LeasedTasks):
             for lease in sorted(leases, key=lambda lease: lease.task.id):
                 # Wait for a claim that is still being committed.
                 db.execute(self._store.sql.lock_task, (lease.task.id,))
-                renewed = {**mine(lease), "due": milliseconds(lease.expires)}
+                renewed = {**lease_guard(lease), "due": milliseconds(lease.expires)}
                 if db.execute(self._store.sql.renew, renewed).rowcount:
                     adopted.append(lease)
             return self._with_payloads(db, adopted) if self._store.kind.tracked else adopted
@@ -147,12 +147,14 @@ class Leases(LeasedTasks):
         )
 
     def _renew(self, db: Database, leases: Sequence[Lease], due: int) -> set[bytes]:
-        writes = [(mine(lease), {"due": due}) for lease in leases]
+        writes = [(lease_guard(lease), {"due": due}) for lease in leases]
         with db.transaction():
             if changed(db, self._store.sql, writes) == len(writes):
                 return set()
             return {
                 lease.task.id
                 for lease in leases
-                if not db.execute(self._store.sql.renew, {**mine(lease), "due": due}).rowcount
+                if not db.execute(
+                    self._store.sql.renew, {**lease_guard(lease), "due": due}
+                ).rowcount
             }

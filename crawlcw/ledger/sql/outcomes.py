@@ -36,7 +36,7 @@ from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 #: parameters.
 _IS_NEW = sqlite3.sqlite_version_info >= (3, 33)
 _PARAMETERS = 2_000 if _IS_NEW else 999
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 #: Characters, or bytes, above which a row is written alone.
 _LARGE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
@@ -90,7 +90,7 @@ class Outcomes:
                 write = written(lease.task, settlement.change)
             except UNHOLDABLE as error:
                 write, refusal = _rejected(settlement, error)
-            writes.append((write, mine(lease)))
+            writes.append((write, lease_guard(lease)))
             refusals.append(refusal)
         with db.transaction(durable=True):
             settled = apply_each(db, self._store.sql, writes)
@@ -99,7 +99,7 @@ class Outcomes:
                 if isinstance(result, Exception):
                     # It is too large only together with the stored results.
                     rejection, refusal = _rejected(settlement, result)
-                    (result,) = apply_each(db, self._store.sql, [(rejection, mine(lease))])
+                    (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
                     lost.append(lease)
                 elif refusal is not None:
@@ -147,7 +147,7 @@ class Outcomes:
         return await self._store.writer.run(self._release, settlements)
 
     def _release(self, db: Database, settlements: Sequence[Settlement]) -> int:
-        writes = [(written(s.lease.task, s.change), mine(s.lease)) for s in settlements]
+        writes = [(written(s.lease.task, s.change), lease_guard(s.lease)) for s in settlements]
         with db.transaction(durable=True):
             return apply_each(db, self._store.sql, writes).count(True)
 
@@ -159,7 +159,7 @@ def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
     return written(settlement.lease.task, rejection.change), why
 
 
-def mine(lease: Lease) -> dict[str, Any]:
+def lease_guard(lease: Lease) -> dict[str, Any]:
     """Return the columns that a task's row must have while the lease holds."""
     return {
         "id": lease.task.id,
@@ -307,9 +307,7 @@ def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
     return values
 
 
-def portions(
-    values: Sequence[_T], max_rows: int = _MOST_ROWS
-) -> Iterator[tuple[int, Sequence[_T]]]:
+def portions(values: Sequence[_T], max_rows: int = _MAX_ROWS) -> Iterator[tuple[int, Sequence[_T]]]:
     """Yield the values in portions, with their sizes; only a few sizes occur."""
     start = 0
     while remaining := len(values) - start:
@@ -322,7 +320,7 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
     """Set values of the rows that match their guards; return how many match."""
     total = 0
     tables = sql.tables
-    for shape, number, parameters in _row_batches(changes, max_rows=_MOST_ROWS if _IS_NEW else 1):
+    for shape, number, parameters in _row_batches(changes, max_rows=_MAX_ROWS if _IS_NEW else 1):
         statement = _update(tables.dialect, tables.tasks, shape, number)
         total += db.execute(statement, parameters).rowcount
     return total
@@ -330,7 +328,7 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
 
 def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
     """Add rows, except those with a known key, which stay unchanged; return how many are new."""
-    total, max_rows = 0, _MOST_ROWS
+    total, max_rows = 0, _MAX_ROWS
     pairs: list[tuple[Values, Values]] = []
     for row in rows:
         pairs.append(({}, row))

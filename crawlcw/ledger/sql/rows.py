@@ -31,7 +31,7 @@ TIMES = frozenset(
         "minute",
         "time",
         "heartbeat",
-        "left",
+        "left_at",
         "expires",
     }
 )

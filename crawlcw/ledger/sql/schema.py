@@ -138,7 +138,7 @@ class Tables:
             for part in ("host_status", "callback_depth_status", "reason_status", "response_status")
         )
         self.revisit = index("revisit")
-        self.left_at = index("workers_left")
+        self.workers_left = index("workers_left")
         self.of_task = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Indexes are dropped with their tables.
@@ -200,10 +200,10 @@ class Tables:
             f"""CREATE TABLE IF NOT EXISTS {self.workers} (
                 id TEXT PRIMARY KEY NOT NULL, machine TEXT NOT NULL, host TEXT NOT NULL,
                 pid INTEGER NOT NULL, birth TEXT NOT NULL, started INTEGER NOT NULL,
-                heartbeat INTEGER NOT NULL, "left" INTEGER,
+                heartbeat INTEGER NOT NULL, left_at INTEGER,
                 idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT,
                 loan TEXT, report TEXT)""",
-            f'CREATE INDEX IF NOT EXISTS {self.left_at} ON {self.workers} ("left", id)',
+            f"CREATE INDEX IF NOT EXISTS {self.workers_left} ON {self.workers} (left_at, id)",
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,
                 started INTEGER NOT NULL, time INTEGER NOT NULL, vitals TEXT NOT NULL,

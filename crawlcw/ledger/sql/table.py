@@ -290,5 +290,5 @@ class Table:
 
 
 def _quoted(name: str) -> str:
-    # `left` is a keyword of SQL.
+    # The name may be a keyword of SQL.
     return f'"{name}"'

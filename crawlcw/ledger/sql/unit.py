@@ -34,7 +34,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         Path.LAST_READY: Index(ready_index, "ready_at DESC", is_ready),
         Path.OWNER: Index(owner_index, "owner", is_owned),
     }
-    left_index = Index(f"INDEXED BY {tables.left_at}", '"left", id')
+    left_index = Index(f"INDEXED BY {tables.workers_left}", "left_at, id")
     columns = ("_id", "fence", "owner", "expires")
     return Unit(
         marker=Table(db, tables.marker, dialect, key=("spider",)),

@@ -55,7 +55,7 @@ class SqliteLedger(Facets):
         return ledger
 
     @classmethod
-    async def open_passing(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
+    async def open_temporary(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
         """Return a new temporary ledger of *name*, deleted when it is closed.
 
         It is a file in the system's temporary folder, because one connection could not read a
@@ -63,7 +63,7 @@ class SqliteLedger(Facets):
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
-        ledger.store.passing = folder
+        ledger.store.temporary_folder = folder
         return ledger
 
     @classmethod
@@ -127,5 +127,5 @@ def _latest(db: Database, tables: Tables, name: str) -> datetime:
     """Return the latest time that a worker has recorded."""
     if f"{name}.workers" not in names_in(db):
         return EPOCH
-    latest = f'SELECT max(max(heartbeat, coalesce("left", 0))) FROM {tables.workers}'  # noqa: S608 - a quoted name
+    latest = f"SELECT max(max(heartbeat, coalesce(left_at, 0))) FROM {tables.workers}"  # noqa: S608 - a quoted name
     return moment(number_of(db, latest) or 0)

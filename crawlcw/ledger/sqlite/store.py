@@ -21,7 +21,7 @@ class SqliteStore(SqlStore):
     tables: Tables
 
     #: Folder of a temporary ledger's file, deleted when the ledger is closed.
-    passing: Path | None = None
+    temporary_folder: Path | None = None
 
     def __init__(self, path: Path, name: str, *, clock: Callable[[], datetime]) -> None:
         """Use *clock*, this machine's time, which all processes on the file share."""
@@ -60,5 +60,7 @@ class SqliteStore(SqlStore):
     async def close(self) -> None:
         """See `Ledger.close`; a temporary ledger is deleted."""
         await super().close()
-        if self.passing is not None:
-            await to_thread.run_sync(partial(shutil.rmtree, self.passing, ignore_errors=True))
+        if self.temporary_folder is not None:
+            await to_thread.run_sync(
+                partial(shutil.rmtree, self.temporary_folder, ignore_errors=True)
+            )
