@@ -57,11 +57,11 @@ async def _draw_states(observer: Observer, console: "Console", *, every: timedel
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             try:
-                state = await observer.poll(patience=_MAX_WAIT)
+                state = await observer.poll(count_timeout=_MAX_WAIT)
             except LedgerUnavailableError as error:
                 if state is None:
                     raise
                 # Keep polling: the ledger may come back, and the crawl itself waits as well.
-                state = replace(state, trouble=f"the ledger does not answer: {error}")
+                state = replace(state, error=f"the ledger does not answer: {error}")
             live.update(overview.picture(state, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
 from crawlcw.dashboard.observer import CrawlState, HostLine, Observer, is_silent
-from crawlcw.dashboard.stories import fields, row
+from crawlcw.dashboard.task_views import fields, task_row
 from crawlcw.errors import FAILURE_REASONS, LedgerError, LedgerUnavailableError, UsageError
 from crawlcw.ledger.protocol import Counters, Ledger, TaskFilter, Worker
 from crawlcw.model.rates import Vitals
@@ -22,20 +22,20 @@ from crawlcw.server.access import RefusedError
 T = TypeVar("T")
 
 #: Seconds between two reads of the list of names.
-_NAMES_EVERY = 10.0
+_NAMES_INTERVAL = 10.0
 #: Shortest intervals between two reads of each part of an overview, in seconds.
-_FAST, _SLOW = 1.0, 3.0
+_OVERVIEW_INTERVAL, _PART_INTERVAL = 1.0, 3.0
 #: Wait between two reads, in durations of a read.
-_COST = 20
+_COST_FACTOR = 20
 #: Seconds that an update waits for a due count of all tasks.
-_PATIENCE = 0.2
+_COUNT_TIMEOUT = 0.2
 #: Fields of an overview that the list of crawls has as well.
 _SUMMARY = (
-    *("name", "kind", "paused", "counted", "counts", "total", "backlog"),
+    *("name", "kind", "paused", "counted_at", "counts", "total", "backlog"),
     *("rate", "eta", "items"),
 )
-_FAILURES = 12
-_HOSTS = 12
+_MAX_FAILURES = 12
+_MAX_HOSTS = 12
 #: Tasks examined for the last failures: a million refused links may come first.
 _SCAN_LIMIT = 2_000
 
@@ -46,29 +46,29 @@ class Crawls:
     def __init__(
         self,
         *,
-        open_one: Callable[[str], Awaitable[Ledger]],
-        recorded: Callable[[], Awaitable[Sequence[str]]],
-        only: Sequence[str] = (),
+        open_ledger: Callable[[str], Awaitable[Ledger]],
+        read_names: Callable[[], Awaitable[Sequence[str]]],
+        shown_names: Sequence[str] = (),
     ) -> None:
-        """*recorded* returns the names, *open_one* opens a ledger; show *only* these, or all."""
-        self._open_one = open_one
-        self._recorded = _Cached(recorded, every=_NAMES_EVERY)
-        self._summaries = _Cached(self._take_summaries, every=_SLOW)
-        self._only = only
-        self._opened: dict[str, Overview] = {}
-        self._opening = asyncio.Lock()
-        self._closing = AsyncExitStack()
+        """*read_names* returns all names; of these, show *shown_names*, or all if it is empty."""
+        self._open_ledger = open_ledger
+        self._names = _Cached(read_names, interval=_NAMES_INTERVAL)
+        self._summaries = _Cached(self._read_summaries, interval=_PART_INTERVAL)
+        self._shown_names = shown_names
+        self._overviews: dict[str, Overview] = {}
+        self._open_lock = asyncio.Lock()
+        self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._closing.aclose()
+        await self._exit_stack.aclose()
 
     async def names(self) -> list[str]:
         """Return the shown names that have tasks, sorted."""
-        known_names = await self._recorded.get()
-        return [name for name in known_names if not self._only or name in self._only]
+        all_names = await self._names.get()
+        return [name for name in all_names if not self._shown_names or name in self._shown_names]
 
     async def summaries(self) -> list[dict[str, Any]]:
         """Return the numbers of each shown crawl, by name; raises `LedgerUnavailableError`.
@@ -77,7 +77,7 @@ class Crawls:
         """
         return await self._summaries.get()
 
-    async def _take_summaries(self) -> list[dict[str, Any]]:
+    async def _read_summaries(self) -> list[dict[str, Any]]:
         return await asyncio.gather(*(self._summary(name) for name in await self.names()))
 
     async def _summary(self, name: str) -> dict[str, Any]:
@@ -95,16 +95,16 @@ class Crawls:
 
     async def overview(self, name: str) -> "Overview":
         """Return the overview of *name*; raises `RefusedError` for an unknown name."""
-        async with self._opening:
-            if (overview := self._opened.get(name)) is not None:
+        async with self._open_lock:
+            if (overview := self._overviews.get(name)) is not None:
                 return overview
             if name not in await self.names():
                 raise RefusedError(404, f"nothing is recorded for a spider or use case {name!r}")
-            ledger = await self._open_one(name)
-            self._closing.push_async_callback(ledger.close)
-            observer = await self._closing.enter_async_context(Observer(ledger, name))
-            self._opened[name] = Overview(ledger, observer)
-            return self._opened[name]
+            ledger = await self._open_ledger(name)
+            self._exit_stack.push_async_callback(ledger.close)
+            observer = await self._exit_stack.enter_async_context(Observer(ledger, name))
+            self._overviews[name] = Overview(ledger, observer)
+            return self._overviews[name]
 
 
 class Overview:
@@ -114,67 +114,75 @@ class Overview:
         self.ledger = ledger
         self._observer = observer
         # Without a cost limit: the parts have their own, and the wait for a count is bounded.
-        self._whole = _Cached(self._take, every=_FAST, cost=0)
-        self._counters = _Cached(ledger.workers.counters, every=_SLOW)
-        self._failures = _Cached(self._take_failures, every=_SLOW)
+        self._overview = _Cached(self._read_overview, interval=_OVERVIEW_INTERVAL, cost_factor=0)
+        self._counters = _Cached(ledger.workers.counters, interval=_PART_INTERVAL)
+        self._failures = _Cached(self._read_failures, interval=_PART_INTERVAL)
 
     async def get(self) -> dict[str, Any]:
         """Return the data of the page, at most some seconds old; raises `LedgerError`."""
-        return await self._whole.get()
+        return await self._overview.get()
 
-    def changed(self) -> None:
+    def expire(self) -> None:
         """Drop the cache, after a user has changed tasks."""
-        self._observer.changed()
-        self._whole.forget()
-        self._failures.forget()
+        self._observer.expire()
+        self._overview.expire()
+        self._failures.expire()
 
-    async def _take(self) -> dict[str, Any]:
-        state = await self._observer.poll(patience=_PATIENCE)
+    async def _read_overview(self) -> dict[str, Any]:
+        state = await self._observer.poll(count_timeout=_COUNT_TIMEOUT)
         return {
             **_numbers(state, await self._counters.get()),
             "paused": state.paused,
             "settings": dict(state.settings),
             "workers": [_worker(worker, now=state.now) for worker in state.workers],
-            "hosts": [_host(line) for line in state.hosts[:_HOSTS]],
+            "hosts": [_host(line) for line in state.hosts[:_MAX_HOSTS]],
             "failures": await self._failures.get(),
         }
 
-    async def _take_failures(self) -> list[dict[str, Any]]:
+    async def _read_failures(self) -> list[dict[str, Any]]:
         task_filter = TaskFilter(statuses=(Status.FAILED, Status.IGNORED), reasons=FAILURE_REASONS)
-        page = await self.ledger.queries.page(task_filter, limit=_FAILURES, scan_limit=_SCAN_LIMIT)
-        return [row(record) for record in page.records]
+        page = await self.ledger.queries.page(
+            task_filter, limit=_MAX_FAILURES, scan_limit=_SCAN_LIMIT
+        )
+        return [task_row(record) for record in page.records]
 
 
 class _Cached(Generic[T]):
-    """The last result of *take*, which is called again after *every* seconds, or later if slow.
+    """The last result of *load*, which is called again after *interval* seconds, or later if slow.
 
-    A slow *take* is called at most every *cost* times its duration; *cost* 0 ignores that.
+    A slow *load* is called at most every *cost_factor* times its duration; 0 ignores that.
     Concurrent callers share one call.
     """
 
     def __init__(
-        self, take: Callable[[], Awaitable[T]], *, every: float, cost: float = _COST
+        self,
+        load: Callable[[], Awaitable[T]],
+        *,
+        interval: float,
+        cost_factor: float = _COST_FACTOR,
     ) -> None:
-        self._take = take
-        self._every = every
-        self._cost = cost
+        self._load = load
+        self._interval = interval
+        self._cost_factor = cost_factor
         self._lock = asyncio.Lock()
-        self._until = float("-inf")
+        self._expires_at = float("-inf")
         self._value: T | None = None
 
     async def get(self) -> T:
-        """Return the value; raises the errors of *take*."""
+        """Return the value; raises the errors of *load*."""
         async with self._lock:
             started_at = time.monotonic()
-            if self._value is None or started_at >= self._until:
-                self._value = await self._take()
+            if self._value is None or started_at >= self._expires_at:
+                self._value = await self._load()
                 ended_at = time.monotonic()
-                self._until = ended_at + max(self._every, self._cost * (ended_at - started_at))
+                self._expires_at = ended_at + max(
+                    self._interval, self._cost_factor * (ended_at - started_at)
+                )
             return self._value
 
-    def forget(self) -> None:
-        """Call *take* again at the next `get`."""
-        self._until = float("-inf")
+    def expire(self) -> None:
+        """Call *load* again at the next `get`."""
+        self._expires_at = float("-inf")
 
 
 def _numbers(state: CrawlState, counters: Counters) -> dict[str, Any]:
@@ -182,13 +190,13 @@ def _numbers(state: CrawlState, counters: Counters) -> dict[str, Any]:
         "name": state.name,
         "kind": state.kind.value,
         "now": state.now,
-        "counted": state.counted,
+        "counted_at": state.counted_at,
         "counts": state.counts.by_name(),
         "redirects": state.counts.redirects,
         "total": state.counts.without_redirects,
         "backlog": state.backlog,
         "rate": state.rate,
-        "average": state.average,
+        "average_rate": state.average_rate,
         "eta": None if state.eta is None else state.eta.total_seconds(),
         "items": counters.items,
         "reasons": [

@@ -19,10 +19,10 @@ from crawlcw.server.access import Access, RefusedError, address_of, host_of, is_
 #: Header of the key in changing requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"
 #: Accepted values of Sec-Fetch-Site: the page itself, or the address bar.
-_OWN_SITES = ("same-origin", "none")
+_ALLOWED_SITES = ("same-origin", "none")
 
 #: Paths with data of crawls; the others are the page's own files.
-_OF_CRAWLS = ("/api/", "/metrics")
+_PROTECTED_PATHS = ("/api/", "/metrics")
 
 
 class Gate:
@@ -43,7 +43,7 @@ class Gate:
     def check(self, request: web.Request) -> None:
         """Raise `RefusedError` if the request has no right to an answer."""
         self._check_host(request.headers.get("Host", ""))
-        if not request.path.startswith(_OF_CRAWLS):
+        if not request.path.startswith(_PROTECTED_PATHS):
             # The page's own files hold no data of crawls.
             return
         _check_origin(request)
@@ -72,5 +72,5 @@ def _check_origin(request: web.Request) -> None:
     site = request.headers.get("Sec-Fetch-Site", "none")
     origin = request.headers.get("Origin")
     foreign = origin is not None and urlsplit(origin).netloc != request.headers.get("Host")
-    if site not in _OWN_SITES or foreign:
+    if site not in _ALLOWED_SITES or foreign:
         raise RefusedError(403, "this request comes from another site's page")

@@ -18,24 +18,24 @@ RANGES = {
 }
 
 
-class History(RequestModel):
+class HistoryQuery(RequestModel):
     """A request for the data of the charts."""
 
     span: Literal["quarter", "hour", "day", "week"] = "hour"
 
 
-async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
+async def history(ledger: Ledger, query: HistoryQuery) -> dict[str, Any]:
     """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
     The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
     `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
     `lag` in seconds.
     """
-    length, step = RANGES[asked.span]
+    length, step = RANGES[query.span]
     now = ledger.now()
     start = rates.minute_of(now) - length
     spans = await ledger.rates.between(start, now, step=step)
-    slots = rates.slots(spans, start=start, end=_known_until(spans, now=now), step=step)
+    slots = rates.slots(spans, start=start, end=_end_of_data(spans, now=now), step=step)
     return {
         "step": step.total_seconds(),
         "time": [slot.end.timestamp() for slot in slots],
@@ -49,7 +49,7 @@ async def history(ledger: Ledger, asked: History) -> dict[str, Any]:
     }
 
 
-def _known_until(spans: Sequence[Span], *, now: datetime) -> datetime:
+def _end_of_data(spans: Sequence[Span], *, now: datetime) -> datetime:
     """Return the time of the last known point; the workers have not written the next one yet."""
     last_time = max((span.end for span in spans), default=now)
     return last_time if now - last_time < 2 * rates.EVERY else now

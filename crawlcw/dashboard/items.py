@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from crawlcw.dashboard.stories import fields, items_of, link_to
+from crawlcw.dashboard.task_views import fields, items_of, link_to
 from crawlcw.ledger.protocol import Ledger, TaskFilter
 from crawlcw.model.task import Status, Task
 from crawlcw.server.requests import Cursor, RequestModel, integer_of_digits
@@ -19,7 +19,7 @@ class ListItems(RequestModel):
     """A request for the items of up to `limit` finished tasks, the last changed first."""
 
     limit: Annotated[int, Field(ge=1, le=_MAX_TASKS), BeforeValidator(integer_of_digits)] = 50
-    after: Cursor | None = None
+    cursor: Cursor | None = None
 
 
 async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
@@ -27,7 +27,7 @@ async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
 
     It reads `limit` tasks, or fewer if they have many items. Tasks without items are left out.
     """
-    cursor = views.parse_cursor(query.after) if query.after is not None else None
+    cursor = views.parse_cursor(query.cursor) if query.cursor is not None else None
     page = await ledger.queries.page(
         TaskFilter(statuses=(Status.FINISHED,)),
         limit=query.limit,
@@ -47,5 +47,5 @@ async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
                 {**link_to(record.task), **fields(record.task, "update_time"), **items_of(record)}
             )
     else:
-        return {"tasks": tasks, "after": page.cursor and views.cursor_text(page.cursor)}
-    return {"tasks": tasks, "after": next_position and views.cursor_text(next_position)}
+        return {"tasks": tasks, "next_cursor": page.cursor and views.cursor_text(page.cursor)}
+    return {"tasks": tasks, "next_cursor": next_position and views.cursor_text(next_position)}

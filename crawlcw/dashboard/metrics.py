@@ -16,11 +16,11 @@ async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
 
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
-    values_by_crawl = {name: await _told_of(crawls, name) for name in await crawls.names()}
+    values_by_crawl = {name: await _values_of(crawls, name) for name in await crawls.names()}
     return metrics_text(Snapshot(totals=Measures(), crawls=values_by_crawl), accept=accept)
 
 
-async def _told_of(crawls: Crawls, name: str) -> dict[str, Values]:
+async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
     try:
         overview = await crawls.overview(name)
         return _numbers(await overview.get())
@@ -41,7 +41,7 @@ def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_PROCESSING.name: {"": sum(worker["processing"] for worker in live_workers)},
         metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
-    if overview["counted"] is not None:
+    if overview["counted_at"] is not None:
         # Left out before the first count: 0 would be wrong.
         values[metrics.LEDGER_TASKS.name] = overview["counts"]
     return values

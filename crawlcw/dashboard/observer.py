@@ -23,12 +23,12 @@ from crawlcw.model.task import WAITING, Status
 #: Wait until the next count, in durations of the last one: 5 % of the time.
 _COUNT_COST = 20
 #: Period of the average, and interval of its reads.
-_AVERAGE_OVER = timedelta(hours=1)
-_AVERAGE_EVERY = timedelta(seconds=30)
+_AVERAGE_PERIOD = timedelta(hours=1)
+_AVERAGE_INTERVAL = timedelta(seconds=30)
 #: Number of held hosts, and of waiting hosts, to examine.
-_HOSTS = 100
+_MAX_HOSTS = 100
 #: A worker counts as not at work after this silence.
-_SILENT = timedelta(seconds=30)
+_MAX_SILENCE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,15 @@ class CrawlState:
     kind: LedgerKind
     now: datetime
     counts: Counts
-    counted: datetime | None  #: time of the counts; None: the first count is running
+    counted_at: datetime | None  #: time of the counts; None: the first count is running
     reasons: Mapping[str, int]  #: of failed and ignored tasks, the most frequent first
     workers: tuple[Worker, ...]
-    average: float | None  #: tasks finished a second over the last hour; None: unknown yet
+    average_rate: float | None  #: tasks finished a second over the last hour; None: unknown yet
     hosts: tuple[HostLine, ...]  #: failing or waiting ones first, then the slowest
     paused: str | None = None  #: start of a pause, as recorded
     settings: Mapping[str, str] = field(default_factory=dict)  #: changes of the crawls' settings
     stages: tuple[Group, ...] = ()  #: of a use case, the largest first
-    trouble: str = ""  #: why this state is outdated, if it is
+    error: str = ""  #: why this state is outdated, if it is
 
     @property
     def backlog(self) -> int:
@@ -72,7 +72,7 @@ class CrawlState:
     @property
     def eta(self) -> timedelta | None:
         """Estimated time for the known tasks at this rate; None: unknown."""
-        if self.counted is None:
+        if self.counted_at is None:
             return None
         if not self.backlog:
             return timedelta(0)
@@ -83,16 +83,16 @@ class CrawlState:
 
 def is_silent(worker: Worker, *, now: datetime) -> bool:
     """Return whether a worker has been silent too long for its numbers to be current."""
-    return now - worker.heartbeat > _SILENT
+    return now - worker.heartbeat > _MAX_SILENCE
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
+class _CountResult:
     counts: Counts = field(default_factory=Counts)
     reasons: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[Group, ...] = ()
-    at: datetime | None = None
-    next: float = 0.0  #: time of the next count, in seconds of the clock
+    counted_at: datetime | None = None
+    next_count_at: float = 0.0  #: time of the next count, in seconds of the clock
 
 
 class Observer:
@@ -104,10 +104,10 @@ class Observer:
         self._ledger = ledger
         self._name = name
         self._clock = clock
-        self._counted = _Counted()
-        self._counting: asyncio.Task[_Counted] | None = None
-        self._average: float | None = None
-        self._averaged: datetime | None = None
+        self._last_count = _CountResult()
+        self._count_task: asyncio.Task[_CountResult] | None = None
+        self._average_rate: float | None = None
+        self._averaged_at: datetime | None = None
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -115,50 +115,51 @@ class Observer:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop counting."""
-        if self._counting is not None:
-            self._counting.cancel()
-            await asyncio.wait([self._counting])
+        if self._count_task is not None:
+            self._count_task.cancel()
+            await asyncio.wait([self._count_task])
 
-    async def poll(self, *, patience: float | None = None) -> CrawlState:
+    async def poll(self, *, count_timeout: float | None = None) -> CrawlState:
         """Return the state of the crawl; raises `LedgerError`.
 
-        Waits up to *patience* seconds for a due count; None: until it is done.
+        Waits up to *count_timeout* seconds for a due count; None: until it is done.
         """
-        if self._counting is None and self._clock() >= self._counted.next:
-            self._counting = asyncio.create_task(self._count())
-        if self._counting is not None:
-            await asyncio.wait([self._counting], timeout=patience)
-            if self._counting.done():
-                count_task, self._counting = self._counting, None
-                self._counted = count_task.result()
+        if self._count_task is None and self._clock() >= self._last_count.next_count_at:
+            self._count_task = asyncio.create_task(self._count())
+        if self._count_task is not None:
+            await asyncio.wait([self._count_task], timeout=count_timeout)
+            if self._count_task.done():
+                ended_task, self._count_task = self._count_task, None
+                self._last_count = ended_task.result()
         now = self._ledger.now()
-        if self._averaged is None or now - self._averaged >= _AVERAGE_EVERY:
-            spans = await self._ledger.rates.between(now - _AVERAGE_OVER, now)
-            self._average, self._averaged = average(spans, since=now - _AVERAGE_OVER), now
+        if self._averaged_at is None or now - self._averaged_at >= _AVERAGE_INTERVAL:
+            start = now - _AVERAGE_PERIOD
+            spans = await self._ledger.rates.between(start, now)
+            self._average_rate, self._averaged_at = average_rate(spans, start=start), now
         workers = [worker for worker in await self._ledger.workers.all() if not is_dead(worker)]
-        leased_hosts, waiting_hosts = await self._ledger.hosts.busiest(limit=_HOSTS)
+        leased_hosts, waiting_hosts = await self._ledger.hosts.busiest(limit=_MAX_HOSTS)
         is_tracked = self._ledger.kind.tracked
         orders = {} if is_tracked else await self._ledger.notes.control()
         return CrawlState(
             name=self._name,
             kind=self._ledger.kind,
             now=now,
-            counts=self._counted.counts,
-            counted=self._counted.at,
-            reasons=self._counted.reasons,
-            stages=self._counted.stages,
+            counts=self._last_count.counts,
+            counted_at=self._last_count.counted_at,
+            reasons=self._last_count.reasons,
+            stages=self._last_count.stages,
             workers=tuple(sorted(workers, key=lambda worker: (worker.started, worker.name))),
-            average=self._average,
-            hosts=notable([*leased_hosts, *waiting_hosts], now=now),
+            average_rate=self._average_rate,
+            hosts=notable_hosts([*leased_hosts, *waiting_hosts], now=now),
             paused=orders.get("paused"),
             settings={name: str(orders[name]) for name in ADJUSTABLE if name in orders},
         )
 
-    def changed(self) -> None:
+    def expire(self) -> None:
         """Count again at the next poll, after a user has changed tasks."""
-        self._counted = replace(self._counted, next=0.0)
+        self._last_count = replace(self._last_count, next_count_at=0.0)
 
-    async def _count(self) -> _Counted:
+    async def _count(self) -> _CountResult:
         started_at = self._clock()
         counts = await self._ledger.queries.counts()
         reasons = await self._ledger.queries.reasons()
@@ -166,34 +167,34 @@ class Observer:
         is_tracked = self._ledger.kind.tracked
         stages = await self._ledger.groups.by(Dimension.HOST) if is_tracked else []
         ended_at = self._clock()
-        return _Counted(
+        return _CountResult(
             counts=counts,
             reasons=reasons,
             stages=tuple(stages),
-            at=self._ledger.now(),
-            next=ended_at + _COUNT_COST * (ended_at - started_at),
+            counted_at=self._ledger.now(),
+            next_count_at=ended_at + _COUNT_COST * (ended_at - started_at),
         )
 
 
-def average(spans: list[Span], *, since: datetime) -> float | None:
-    """Return the tasks finished a second since *since*, idle times included."""
+def average_rate(spans: list[Span], *, start: datetime) -> float | None:
+    """Return the tasks finished a second since *start*, idle times included."""
     if not spans:
         return None
     finished_tasks = 0.0
     for span in spans:
         # A span that began earlier counts in part.
-        share = (span.end - max(span.start, since)).total_seconds() / span.seconds
+        share = (span.end - max(span.start, start)).total_seconds() / span.seconds
         finished_tasks += share * span.vitals.finished
-    start = max(min(span.start for span in spans), since)
-    return finished_tasks / max((spans[-1].end - start).total_seconds(), 1.0)
+    first_start = max(min(span.start for span in spans), start)
+    return finished_tasks / max((spans[-1].end - first_start).total_seconds(), 1.0)
 
 
-def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
+def notable_hosts(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
     """Return the failing hosts, the waiting ones, and then those with the longest delays."""
     hosts_by_name = {
         host.name: host
         for host in hosts
-        if host.failures > 0 or host.delay > 0 or _rests(host, now=now)
+        if host.failures > 0 or host.delay > 0 or _is_resting(host, now=now)
     }
     ranked_hosts = sorted(hosts_by_name.values(), key=lambda host: _rank(host, now=now))
     return tuple(
@@ -202,12 +203,12 @@ def notable(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
     )
 
 
-def _rests(host: Host, *, now: datetime) -> bool:
+def _is_resting(host: Host, *, now: datetime) -> bool:
     return host.not_before is not None and host.not_before > now
 
 
 def _rank(host: Host, *, now: datetime) -> tuple[int, bool, float, str]:
-    return -host.failures, not _rests(host, now=now), -host.delay, host.name
+    return -host.failures, not _is_resting(host, now=now), -host.delay, host.name
 
 
 def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:

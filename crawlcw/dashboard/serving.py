@@ -18,11 +18,11 @@ import crawlcw
 from crawlcw.dashboard.assets import assets
 from crawlcw.dashboard.crawls import Crawls, Overview
 from crawlcw.dashboard.gate import Gate
-from crawlcw.dashboard.history import History, history
+from crawlcw.dashboard.history import HistoryQuery, history
 from crawlcw.dashboard.items import ListItems, list_items
 from crawlcw.dashboard.metrics import scrape
-from crawlcw.dashboard.stories import story
-from crawlcw.dashboard.tasks import Act, FindTasks, Steer, act, search, steer
+from crawlcw.dashboard.task_views import task_details
+from crawlcw.dashboard.tasks import Action, FindTasks, Order, act, give_order, search
 from crawlcw.errors import LedgerError
 from crawlcw.feeds.escaping import escape_json
 from crawlcw.ledger.protocol import Ledger
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT", bound=RequestModel)
 
-_MOST_CONNECTIONS = 256
+_MAX_CONNECTIONS = 256
 #: Seconds between two live updates.
-_EVERY = 1.0
+_UPDATE_INTERVAL = 1.0
 #: Seconds after which a client that reads nothing is dropped.
-_PATIENCE = 30.0
+_WRITE_TIMEOUT = 30.0
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def serving(
         dashboard.routes(),
         host=host,
         port=port,
-        connections=Connections(max_connections=allowed_connections(_MOST_CONNECTIONS)),
+        connections=Connections(max_connections=allowed_connections(_MAX_CONNECTIONS)),
         check=gate.check,
         middlewares=[map_errors],
         stop=dashboard.stop,
@@ -91,14 +91,14 @@ class _Dashboard:
         yield "GET", "/api/start", self._start
         yield "GET", "/api/crawls", self._summaries
         yield "GET", f"{prefix}/live", self._live
-        yield "GET", f"{prefix}/history", self._handler(History, history)
+        yield "GET", f"{prefix}/history", self._handler(HistoryQuery, history)
         yield "GET", f"{prefix}/tasks", self._handler(FindTasks, search)
         yield "GET", f"{prefix}/tasks/{{task:[0-9a-f]{{32}}}}", self._task
         yield "GET", f"{prefix}/items", self._handler(ListItems, list_items)
-        yield "POST", f"{prefix}/act", self._handler(Act, act)
-        yield "POST", f"{prefix}/steer", self._handler(Steer, steer)
+        yield "POST", f"{prefix}/act", self._handler(Action, act)
+        yield "POST", f"{prefix}/steer", self._handler(Order, give_order)
         yield metrics.route(partial(scrape, self._crawls))
-        yield "GET", "/{rest:.*}", _nothing
+        yield "GET", "/{rest:.*}", _not_found
 
     async def _start(self, _request: web.Request) -> web.Response:
         """Return the first data of the page."""
@@ -125,10 +125,10 @@ class _Dashboard:
             request.app[CONNECTIONS].start_work(request)
             while not self._stopping.is_set():
                 event = await _event(overview)
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(_WRITE_TIMEOUT):
                     await response.write(event)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _EVERY)
+                    await asyncio.wait_for(self._stopping.wait(), _UPDATE_INTERVAL)
         return response
 
     async def _task(self, request: web.Request) -> web.Response:
@@ -136,7 +136,7 @@ class _Dashboard:
         record = await ledger.tasks.get(bytes.fromhex(request.match_info["task"]))
         if record is None:
             raise RefusedError(404, "no task with this id is recorded")
-        return json_response(await story(ledger, record))
+        return json_response(await task_details(ledger, record))
 
     def _handler(
         self,
@@ -150,7 +150,7 @@ class _Dashboard:
             overview = await self._overview(request)
             content = await respond(overview.ledger, await read_request(request, type_adapter))
             if request.method == "POST":
-                overview.changed()
+                overview.expire()
             return json_response(content)
 
         return handler
@@ -172,5 +172,5 @@ async def _event(overview: Overview) -> bytes:
     return f"event: {name}\ndata: {escape_json(to_json(data))}\n\n".encode()
 
 
-async def _nothing(_request: web.Request) -> web.Response:
+async def _not_found(_request: web.Request) -> web.Response:
     raise RefusedError(404, "the dashboard has no such path")

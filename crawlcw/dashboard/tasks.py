@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from crawlcw.api.request import Request
 from crawlcw.crawl.control import ADJUSTABLE, Control, check_changes
-from crawlcw.dashboard.stories import row
+from crawlcw.dashboard.task_views import task_row
 from crawlcw.errors import FetchError, Reason, UsageError
 from crawlcw.ledger.protocol import Count, Ledger, TaskFilter
 from crawlcw.model.durations import iso_time
@@ -26,29 +26,29 @@ from crawlcw.server.requests import (
 from crawlcw.tracking import keys, views
 
 #: Limits: tasks in a page of a search, and tasks chosen one by one.
-_MOST_SHOWN = 200
-_MOST_CHOSEN = 1_000
+_MAX_PAGE = 200
+_MAX_CHOSEN = 1_000
 #: Tasks examined by one search: takes less than 0.5 s on a ledger of any size.
 _SCAN_LIMIT = 10_000
 
 
-def _list(value: object) -> object:
+def _split(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
 Text = Annotated[str, Field(max_length=4_096, pattern=r"^[^\x00-\x1f\x7f]*$")]
-TaskName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter of tasks, which must match all fields; `since` and `until` bound the last change."""
+    """A filter of tasks, which must match all fields; the times bound the last change."""
 
-    status: Annotated[list[StatusName], BeforeValidator(_list), Field(max_length=5)] | None = None
+    status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
     host: Text | None = None
     prefix: Text | None = None
-    since: UtcTime | None = None
-    until: UtcTime | None = None
+    changed_since: UtcTime | None = None
+    changed_before: UtcTime | None = None
 
     def task_filter(self) -> TaskFilter:
         """Return the filter for the ledger."""
@@ -62,8 +62,8 @@ class Selection(RequestModel):
             reason=self.reason,
             host=self.host or None,
             url_prefix=self.prefix or None,
-            changed_since=self.since,
-            changed_before=self.until,
+            changed_since=self.changed_since,
+            changed_before=self.changed_before,
         )
 
 
@@ -71,70 +71,70 @@ class FindTasks(Selection):
     """A search for tasks, the last changed first."""
 
     text: Text = ""
-    limit: Annotated[int, Field(ge=1, le=_MOST_SHOWN), BeforeValidator(integer_of_digits)] = 50
-    after: Cursor | None = None
+    limit: Annotated[int, Field(ge=1, le=_MAX_PAGE), BeforeValidator(integer_of_digits)] = 50
+    cursor: Cursor | None = None
 
 
-class Steer(RequestModel):
+class Order(RequestModel):
     """An order to the running crawls; `set` changes `settings`, and null undoes a change."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}
 
 
-class Act(RequestModel):
+class Action(RequestModel):
     """An action on listed tasks, or on all of a selection."""
 
     action: Literal["retry", "ignore", "reset"]
-    tasks: Annotated[list[TaskName], Field(min_length=1, max_length=_MOST_CHOSEN)] | None = None
+    tasks: Annotated[list[TaskId], Field(min_length=1, max_length=_MAX_CHOSEN)] | None = None
     selection: Selection | None = None
     dry_run: bool = False
 
 
-async def search(ledger: Ledger, asked: FindTasks) -> dict[str, Any]:
+async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
     """Return the matching tasks, and the cursor of the rest; null: all were examined.
 
     A complete URL or key is looked up as well: its task comes first, however old.
     """
-    task_filter = replace(asked.task_filter(), containing=asked.text)
-    cursor = views.parse_cursor(asked.after) if asked.after is not None else None
+    task_filter = replace(query.task_filter(), containing=query.text)
+    cursor = views.parse_cursor(query.cursor) if query.cursor is not None else None
     page = await ledger.queries.page(
-        task_filter, limit=asked.limit, scan_limit=_SCAN_LIMIT, cursor=cursor
+        task_filter, limit=query.limit, scan_limit=_SCAN_LIMIT, cursor=cursor
     )
     records = list(page.records)
-    if asked.after is None and (exact := await _exact(ledger, asked)) is not None:
+    if query.cursor is None and (exact := await _exact(ledger, query)) is not None:
         records = [
             exact,
             *(candidate for candidate in records if candidate.task.id != exact.task.id),
         ]
     return {
-        "tasks": [row(record) for record in records],
-        "after": None if page.cursor is None else views.cursor_text(page.cursor),
-        "back_to": None if page.cursor is None else page.cursor.update_time,
-        "looked_at": _SCAN_LIMIT,
+        "tasks": [task_row(record) for record in records],
+        "next_cursor": None if page.cursor is None else views.cursor_text(page.cursor),
+        "scanned_back_to": None if page.cursor is None else page.cursor.update_time,
+        "scanned_tasks": _SCAN_LIMIT,
     }
 
 
-async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
+async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
     """Change tasks; return their number, or with `dry_run` the number that would change.
 
     Tasks held by a worker stay, and so do tasks that change during the action. `at_least` means
     that there may be more.
     """
-    match asked:
-        case Act(tasks=list() as names, selection=None):
+    match command:
+        case Action(tasks=list() as names, selection=None):
             task_filter = TaskFilter(ids={bytes.fromhex(name) for name in names})
-        case Act(tasks=None, selection=Selection() as selection):
+        case Action(tasks=None, selection=Selection() as selection):
             task_filter = selection.task_filter()
         case _:
             raise RefusedError(422, "body: give either `tasks` or `selection`")
-    if asked.dry_run:
-        count = await _count(ledger, asked, task_filter)
+    if command.dry_run:
+        count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
         # Makes the request idempotent: changed tasks have a later time than this.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
-    match asked.action:
+    match command.action:
         case "retry":
             changed_count = await ledger.admin.retry_failed(task_filter)
         case "ignore":
@@ -142,21 +142,21 @@ async def act(ledger: Ledger, asked: Act) -> dict[str, Any]:
         case "reset":
             changed_count = await ledger.admin.reopen(task_filter, deletes_results=True)
         case _:
-            assert_never(asked.action)
+            assert_never(command.action)
     return {"changed": changed_count}
 
 
-async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
+async def give_order(ledger: Ledger, command: Order) -> dict[str, Any]:
     """Give an order to the crawls of a ledger, as the commands `pause`, `set` and so on do.
 
     Return the orders in force. Raises `RefusedError`, and `SettingsError` for invalid settings.
     """
     if ledger.kind.tracked:
-        raise RefusedError(422, f"a use case has no crawl to {asked.order}")
-    if asked.settings and asked.order != "set":
+        raise RefusedError(422, f"a use case has no crawl to {command.order}")
+    if command.settings and command.order != "set":
         raise RefusedError(422, "body.settings: only the order `set` has settings")
     now = iso_time(ledger.now())
-    match asked.order:
+    match command.order:
         case "pause":
             is_paused = Control.of(await ledger.notes.control()).paused is not None
             changes: dict[str, str | None] = {} if is_paused else {"paused": now}
@@ -165,20 +165,20 @@ async def steer(ledger: Ledger, asked: Steer) -> dict[str, Any]:
         case "stop":
             changes = {"stopped": now}
         case "set":
-            changes = {name: value or None for name, value in asked.settings.items()}
+            changes = {name: value or None for name, value in command.settings.items()}
             check_changes(changes)
         case _:
-            assert_never(asked.order)
+            assert_never(command.order)
     if changes:
         await ledger.notes.set_control(changes)
     return Control.of(await ledger.notes.control()).fields()
 
 
-async def _count(ledger: Ledger, action: Act, task_filter: TaskFilter) -> Count:
+async def _count(ledger: Ledger, command: Action, task_filter: TaskFilter) -> Count:
     """Return the number of tasks that a change would affect."""
-    if action.action == "retry":
+    if command.action == "retry":
         return await ledger.admin.count_failed(task_filter)
-    change = WITHDRAW if action.action == "ignore" else REOPEN
+    change = WITHDRAW if command.action == "ignore" else REOPEN
     parts = [task_filter.applicable(task_part, now=ledger.now()) for task_part in change.parts]
     return sum([await ledger.queries.count(task_part) for task_part in parts], Count(number=0))
 

@@ -23,7 +23,7 @@ async def url(tmp_path: Path) -> str:
         (("nothing",), "nothing is recorded for a spider or use case named 'nothing'"),
         (("--host", "0.0.0.0"), "other machines can reach 0.0.0.0: give a token"),
         (("--token-file", "/nowhere/token"), "the token cannot be read from /nowhere/token"),
-        (("--port", "70000"), "70000 is not in the range"),
+        (("--port", "70000"), "write a whole number 0 to 65535, not '70000'"),
     ],
     ids=str,
 )

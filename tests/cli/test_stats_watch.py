@@ -27,7 +27,7 @@ from rich.console import Console
 
 from crawlcw.cli.commands import stats
 from crawlcw.cli.terminal import overview
-from crawlcw.dashboard.observer import CrawlState, Observer, average, notable
+from crawlcw.dashboard.observer import CrawlState, Observer, average_rate, notable_hosts
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
@@ -77,10 +77,10 @@ def look(**fields: Any) -> CrawlState:
         kind=LedgerKind.SPIDER,
         now=START,
         counts=counts,
-        counted=START,
+        counted_at=START,
         reasons={},
         workers=(),
-        average=None,
+        average_rate=None,
         hosts=(),
     )
     return replace(usual, **fields)
@@ -120,7 +120,7 @@ def test_a_crawl_with_nothing_left_to_do_says_so_in_every_form():
     assert "drained: nothing is left to do; Ctrl-C ends this display" in drawn(drained)
     assert overview.line(drained).endswith(", drained: nothing is left to do")
     assert overview.fields(drained)["drained"] is True
-    for running in (look(), look(counts=Counts(), counted=None)):
+    for running in (look(), look(counts=Counts(), counted_at=None)):
         assert "drained" not in drawn(running) + overview.line(running)
         assert overview.fields(running)["drained"] is False
 
@@ -132,14 +132,14 @@ def test_the_rate_is_that_of_all_workers_that_are_heard_of_and_gives_the_time_to
     assert (seen.backlog, seen.rate, seen.eta) == (90, 3.0, timedelta(seconds=30))
     assert look().eta is None
     assert look(counts=Counts()).eta == timedelta(0)
-    assert look(counts=Counts(), counted=None).eta is None
+    assert look(counts=Counts(), counted_at=None).eta is None
 
 
 def test_the_average_counts_idle_times_and_only_the_part_in_question():
     spans = [span(-1, 1, 120), span(9, 10, 60)]
 
-    assert average(spans, since=START) == 120 / 600
-    assert average([], since=START) is None
+    assert average_rate(spans, start=START) == 120 / 600
+    assert average_rate([], start=START) is None
 
 
 def test_hosts_that_fail_come_before_those_that_rest_and_those_that_are_slow():
@@ -152,7 +152,7 @@ def test_hosts_that_fail_come_before_those_that_rest_and_those_that_are_slow():
         Host(name="fails.com", failures=3, not_before=rests, ready_at=rests),
     ]
 
-    found = notable(hosts, now=START)
+    found = notable_hosts(hosts, now=START)
 
     assert [each.host.name for each in found] == [
         "fails.com",
@@ -164,9 +164,9 @@ def test_hosts_that_fail_come_before_those_that_rest_and_those_that_are_slow():
 
 
 def test_a_picture_shows_each_worker_and_host_and_nothing_of_them_acts_on_the_terminal():
-    hosts = notable([Host(name=EVIL, failures=2)], now=START)
+    hosts = notable_hosts([Host(name=EVIL, failures=2)], now=START)
     evil = replace(worker(EVIL, rate=1.5, processing=7, memory=300 << 20, lag=1.25, finished=9))
-    seen = look(workers=(evil,), hosts=hosts, reasons={EVIL: 3}, name=EVIL, trouble=EVIL)
+    seen = look(workers=(evil,), hosts=hosts, reasons={EVIL: 3}, name=EVIL, error=EVIL)
 
     for text in (drawn(seen), overview.line(seen) + "\n"):
         assert "\x1b[2J" not in text
@@ -179,7 +179,7 @@ def test_a_picture_shows_each_worker_and_host_and_nothing_of_them_acts_on_the_te
 @pytest.mark.parametrize("height", [10, 24, 60])
 def test_a_picture_fits_the_terminal_and_says_what_is_left_out(height: int):
     workers = tuple(worker(f"w{n}") for n in range(50))
-    hosts = notable([Host(name=f"h{n}.com", delay=1.0) for n in range(99)], now=START)
+    hosts = notable_hosts([Host(name=f"h{n}.com", delay=1.0) for n in range(99)], now=START)
 
     lines = drawn(look(workers=workers, hosts=hosts), height=height).splitlines()
 

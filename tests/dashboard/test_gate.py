@@ -131,7 +131,7 @@ async def test_beyond_loopback_a_token_is_demanded(url: str):
 
     with pytest.raises(UsageError, match="other machines can reach"):
         async with serving(
-            Crawls(open_one=nothing, recorded=nothing), host="0.0.0.0", port=0, token=None
+            Crawls(open_ledger=nothing, read_names=nothing), host="0.0.0.0", port=0, token=None
         ):
             pass
 

@@ -69,7 +69,7 @@ async def event(
             if not line.startswith(b"data: "):
                 continue
             now = json.loads(line[6:])
-            if now["counted"] is not None and until(now):
+            if now["counted_at"] is not None and until(now):
                 return now
     raise AssertionError("the stream has ended")
 
@@ -169,21 +169,21 @@ async def test_tasks_are_found_by_what_is_asked(ledger_url: str):
         assert await search(page, text="script>al") == [HOSTILE]
         assert await search(page, prefix="http://example.com/b") == ["http://example.com/bad"]
         assert await search(page, status="finished,failed", host="example.com", limit=9) == (
-            await search(page, until="2999-01-01T00:00:00Z", status="failed,finished")
+            await search(page, changed_before="2999-01-01T00:00:00Z", status="failed,finished")
         )
         assert await search(page, reason="connect") == ["http://example.com/bad"]
-        assert await search(page, since="2999-01-01T00:00:00Z") == []
+        assert await search(page, changed_since="2999-01-01T00:00:00Z") == []
         assert await search(page, text="nowhere") == []
 
 
 async def test_a_search_goes_on_page_by_page(ledger_url: str):
     async with books(ledger_url) as (_, page):
-        urls, after = [], {}
-        while after is not None:
-            query = urlencode({"limit": 1, **after})
+        urls, cursor = [], {}
+        while cursor is not None:
+            query = urlencode({"limit": 1, **cursor})
             _, found = await page.get(f"/api/crawls/books/tasks?{query}")
             urls += [task["url"] for task in found["tasks"]]
-            after = {"after": found["after"]} if found["after"] else None
+            cursor = {"cursor": found["next_cursor"]} if found["next_cursor"] else None
 
         assert sorted(urls) == sorted(await search(page))
         assert len(urls) == 3
@@ -191,8 +191,8 @@ async def test_a_search_goes_on_page_by_page(ledger_url: str):
 
 @pytest.mark.parametrize(
     "query",
-    ["limit=0", "limit=x", "status=gone", "reason=why", "since=now", "after=x", "text=%00", "a=1",
-     "limit=1&limit=2"],
+    ["limit=0", "limit=x", "status=gone", "reason=why", "changed_since=now", "cursor=x",
+     "text=%00", "a=1", "limit=1&limit=2"],
 )  # fmt: skip
 async def test_a_search_that_makes_no_sense_is_refused(tmp_path, query: str):
     async with books(f"sqlite:///{tmp_path}/ledger.db") as (_, page):
@@ -214,7 +214,7 @@ async def test_one_task_s_story_is_told(ledger_url: str):
 
         link, bad = await story(HOSTILE), await story("http://example.com/bad")
         start = await story("http://example.com/")
-        assert link["found_on"] == [{"id": start["id"], "url": "http://example.com/"}]
+        assert link["linked_from"] == [{"id": start["id"], "url": "http://example.com/"}]
         assert (link["depth"], link["callback"], link["method"]) == (1, "parse", "GET")
         assert [(e["attempt"], e["kind"], e["message"]) for e in bad["errors"]] == [
             (1, "connect", "refused")
@@ -236,13 +236,13 @@ async def test_items_are_listed_page_by_page_with_their_tasks(ledger_url: str):
                 found = items.get(lease.task.url, [{"title": "one"}])
                 await ledger.outcomes.commit([success(ledger, lease, *found)])
 
-        listed, pages, after = {}, 0, {}
-        while after is not None:
-            query = urlencode({"limit": 2, **after})
+        listed, pages, cursor = {}, 0, {}
+        while cursor is not None:
+            query = urlencode({"limit": 2, **cursor})
             status, answer = await page.get(f"/api/crawls/books/items?{query}")
             assert status == 200
             listed |= {task["url"]: task for task in answer["tasks"]}
-            after = {"after": answer["after"]} if answer["after"] else None
+            cursor = {"cursor": answer["next_cursor"]} if answer["next_cursor"] else None
             pages += 1
 
         assert pages >= 2
@@ -269,12 +269,12 @@ async def test_a_page_of_items_ends_early_if_its_tasks_have_many(tmp_path):
                 items = [{"n": n} for n in range(60)]
                 await ledger.outcomes.commit([success(ledger, lease, *items)])
 
-        numbers, listed, after = [], [], {}
-        while after is not None:
-            _, answer = await page.get(f"/api/crawls/books/items?{urlencode(after)}")
+        numbers, listed, cursor = [], [], {}
+        while cursor is not None:
+            _, answer = await page.get(f"/api/crawls/books/items?{urlencode(cursor)}")
             numbers.append(sum(len(task["items"]) for task in answer["tasks"]))
             listed += [task["url"] for task in answer["tasks"]]
-            after = {"after": answer["after"]} if answer["after"] else None
+            cursor = {"cursor": answer["next_cursor"]} if answer["next_cursor"] else None
 
         assert numbers == [100, 100, 51]
         assert sorted(listed) == sorted([*urls, "http://example.com/"])

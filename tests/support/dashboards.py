@@ -46,9 +46,9 @@ async def dashboard(
 ) -> AsyncIterator[Page]:
     """Serve the dashboard of a ledger, or of some of its crawls, on a port of its own."""
     crawls = Crawls(
-        open_one=partial(open_ledger, url, create=False, kind=None),
-        recorded=partial(recorded_names, url),
-        only=only,
+        open_ledger=partial(open_ledger, url, create=False, kind=None),
+        read_names=partial(recorded_names, url),
+        shown_names=only,
     )
     async with (
         crawls,

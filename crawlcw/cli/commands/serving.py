@@ -172,7 +172,7 @@ def dashboard(
         stop_event = loop.stopped_by_signals()
         open_one = partial(open_ledger, ledger_url, settings=settings, create=False, kind=None)
         async with (
-            Crawls(open_one=open_one, recorded=read_names, only=names) as crawls,
+            Crawls(open_ledger=open_one, read_names=read_names, shown_names=names) as crawls,
             serving(
                 crawls, host=host, port=port, token=token, allowed_hosts=allowed_hosts
             ) as address,

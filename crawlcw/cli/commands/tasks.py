@@ -14,7 +14,7 @@ from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.selection import Selection, selection_options, task_of
 from crawlcw.cli.terminal import tables
 from crawlcw.cli.terminal.tables import cells, padded
-from crawlcw.dashboard.stories import pages_above, pages_ahead
+from crawlcw.dashboard.task_views import pages_above, pages_ahead
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.feeds import escaping
 from crawlcw.ledger.documents import error_document, part_document, trace_document

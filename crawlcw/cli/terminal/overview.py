@@ -42,8 +42,8 @@ def picture(state: CrawlState, *, height: int) -> RenderableType:
         parts.append(Text(_paused(state.paused), style="bold yellow"))
     if _is_drained(state):
         parts.append(Text(f"{_DRAINED}; Ctrl-C ends this display", style="bold green"))
-    if state.trouble:
-        parts.append(Text(printable(state.trouble), style="bold red"))
+    if state.error:
+        parts.append(Text(printable(state.error), style="bold red"))
     parts.append(_workers(state, max_rows=worker_rows))
     if state.hosts and not state.kind.tracked:
         parts.append(_hosts(state, max_rows=max(free_lines - worker_rows, 2)))
@@ -77,13 +77,13 @@ def fields(state: CrawlState) -> dict[str, Any]:
     return {
         state.kind.value: state.name,
         "time": iso_time(state.now),
-        "counted": state.counted and iso_time(state.counted),
+        "counted_at": state.counted_at and iso_time(state.counted_at),
         "counts": state.counts.by_name(),
         "redirects": state.counts.redirects,
         "total": state.counts.without_redirects,
         "backlog": state.backlog,
         "rate": round(state.rate, 3),
-        "average_rate": None if state.average is None else round(state.average, 3),
+        "average_rate": None if state.average_rate is None else round(state.average_rate, 3),
         "paused": state.paused,
         "drained": _is_drained(state),
         "eta": None if state.eta is None else state.eta.total_seconds(),
@@ -94,7 +94,7 @@ def fields(state: CrawlState) -> dict[str, Any]:
 
 
 def _is_drained(state: CrawlState) -> bool:
-    return state.counted is not None and not state.backlog
+    return state.counted_at is not None and not state.backlog
 
 
 def _paused(start: str) -> str:
@@ -126,9 +126,9 @@ def _host_fields(host_line: HostLine) -> dict[str, Any]:
 def _title(state: CrawlState) -> Text:
     title = Text(printable(state.name, limit=_LONGEST_NAME), style="bold")
     title.append(f"  {state.now:%Y-%m-%d %H:%M:%S} UTC", style="dim")
-    if state.counted is None:
+    if state.counted_at is None:
         title.append("  counting ...", style="dim")
-    elif (age := state.now - state.counted) > _FRESH:
+    elif (age := state.now - state.counted_at) > _FRESH:
         title.append(f"  counted {format_duration(age)} ago", style="dim")
     return title
 
@@ -150,7 +150,7 @@ def counts_text(numbers: Mapping[str, int]) -> Text:
 
 
 def _speed(state: CrawlState) -> str:
-    average = "-" if state.average is None else f"{state.average:,.1f}"
+    average = "-" if state.average_rate is None else f"{state.average_rate:,.1f}"
     return f"{state.rate:,.1f} {_unit(state)}/s now, {average} on average"
 
 

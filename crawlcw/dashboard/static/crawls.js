@@ -35,7 +35,7 @@ function state(crawl) {
   if (crawl.error) return "unreadable";
   if (crawl.paused) return "paused";
   if (crawl.workers) return "running";
-  if (crawl.counted === null) return "counting";
+  if (crawl.counted_at === null) return "counting";
   return crawl.backlog ? "not running" : "done";
 }
 
@@ -44,7 +44,7 @@ function line(crawl, address) {
   const sign = el("span", { class: `state ${state(crawl).replace(" ", "-")}`, text: state(crawl) });
   const head = (text) => el("div", { class: "crawl-name" }, el("h2", {}, name), sign, el("p", { class: "muted", text }));
   if (crawl.error) return el("li", { class: "card" }, head(crawl.error));
-  const known = crawl.counted !== null;
+  const known = crawl.counted_at !== null;
   const kind = crawl.kind === "use_case" ? "Use case" : "Spider";
   const figures = [
     [crawl.kind === "use_case" ? "Tasks a second" : "Pages a second", crawl.workers ? rate(crawl.rate) : "–"],

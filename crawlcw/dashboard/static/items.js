@@ -29,10 +29,10 @@ export function items({ name, signal, address }) {
     try {
       const wanted = list.children.length + TASKS;
       for (let round = 0; round < ROUNDS && list.children.length < wanted; round += 1) {
-        const answer = await get(of(name, `items${after ? `?after=${after}` : ""}`), signal);
+        const answer = await get(of(name, `items${after ? `?cursor=${after}` : ""}`), signal);
         list.append(...answer.tasks.map(task));
         number += answer.tasks.reduce((sum, { item_count }) => sum + item_count, 0);
-        after = answer.after;
+        after = answer.next_cursor;
         if (after === null) break;
       }
       say(line, `${number ? plural(number, "item") : "No item"}${after === null ? ", that is all" : " so far"}`);

@@ -48,10 +48,10 @@ export function overview({ name, signal, address }) {
     const changes = Object.entries(now.settings).map(([setting, value]) => `${setting}=${value}`);
     say(changed, changes.length ? `Changed settings: ${changes.join(", ")}` : "");
     changed.hidden = !changes.length;
-    const counted = now.counted !== null;
+    const counted = now.counted_at !== null;
     say(figures.names[0], now.kind === "use_case" ? "Tasks a second" : "Pages a second");
     figures.update([
-      [rate(now.rate), now.average === null ? "" : `${rate(now.average)} on average`],
+      [rate(now.rate), now.average_rate === null ? "" : `${rate(now.average_rate)} on average`],
       [counted ? short(now.backlog) : "…", counted ? "" : "counting"],
       [!counted ? "…" : now.backlog ? duration(now.eta) : "done", ""],
       [counted ? short(now.counts.finished) : "…", counted ? `of ${short(now.total)} known${now.redirects ? `, and ${plural(now.redirects, "redirect")}` : ""}` : ""],
@@ -74,7 +74,7 @@ export function overview({ name, signal, address }) {
 function sentence(now) {
   const at = now.workers.length;
   const kind = now.kind === "use_case" ? "Use case" : "Spider";
-  if (now.counted === null) return `${kind} · its tasks are being counted`;
+  if (now.counted_at === null) return `${kind} · its tasks are being counted`;
   const left = now.backlog;
   if (!left) return `${kind} · everything is done: ${plural(now.total, "task")}`;
   if (now.paused) return `${kind} · paused since ${moment(now.paused)}: ${plural(left, "task")} left`;

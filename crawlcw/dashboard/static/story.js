@@ -99,8 +99,8 @@ export function story({ name, asked, signal, address }) {
   }
 
   function foundOn(task) {
-    if (task.tracked || !task.found_on.length) return null;
-    return card("Found on", {}, el("ol", { class: "chain" }, task.found_on.map((page) => el("li", {}, el("a", { class: "url", href: address(name, "task", `/${page.id}`), text: page.url })))));
+    if (task.tracked || !task.linked_from.length) return null;
+    return card("Found on", {}, el("ol", { class: "chain" }, task.linked_from.map((page) => el("li", {}, el("a", { class: "url", href: address(name, "task", `/${page.id}`), text: page.url })))));
   }
 
   function items(task) {

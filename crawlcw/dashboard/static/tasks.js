@@ -83,7 +83,7 @@ export function tasks({ name, asked, signal, address }) {
     for (const each of ["reason", "host"]) if (query.get(each)) made[each] = query.get(each);
     if (query.get("status")) made.status = query.get("status").split(",");
     const age = Number(query.get("since"));
-    if (age) made.since = new Date(Date.now() - 1000 * age).toISOString();
+    if (age) made.changed_since = new Date(Date.now() - 1000 * age).toISOString();
     return made;
   }
 
@@ -103,15 +103,15 @@ export function tasks({ name, asked, signal, address }) {
     try {
       for (let round = 0; round < ROUNDS && found.length < wanted; round += 1) {
         const { status, ...rest } = selection();
-        const query = new URLSearchParams({ ...rest, ...(status ? { status: status.join(",") } : {}), limit: String(Math.min(wanted - found.length, PAGE)), ...(after ? { after } : {}) });
+        const query = new URLSearchParams({ ...rest, ...(status ? { status: status.join(",") } : {}), limit: String(Math.min(wanted - found.length, PAGE)), ...(after ? { cursor: after } : {}) });
         const answer = await get(of(name, `tasks?${query}`), own.signal);
         const known = new Set(found.map((task) => task.id));
         found = [...found, ...answer.tasks.filter((task) => !known.has(task.id))];
-        after = answer.after;
-        looked += answer.looked_at;
+        after = answer.next_cursor;
+        looked += answer.scanned_tasks;
         rows();
         if (after === null) break;
-        say(line, `${plural(found.length, "task")}; looked back to ${moment(answer.back_to)}…`);
+        say(line, `${plural(found.length, "task")}; looked back to ${moment(answer.scanned_back_to)}…`);
       }
       say(line, after === null ? `${plural(found.length, "task")}, that is all` : `${plural(found.length, "task")} so far`);
     } catch (error) {
@@ -135,7 +135,7 @@ export function tasks({ name, asked, signal, address }) {
       el("td", { class: "box" }, box),
       el("td", {}, badge(task.status)),
       el("td", { class: "main-cell" }, el("a", { class: "url", href: address(name, "task", `/${task.id}`), text: task.url }), task.error ? el("p", { class: "muted error", text: task.error }) : null),
-      el("td", {}, task.reason ? el("code", { text: task.reason }) : task.answer ? el("span", { class: "muted", text: `HTTP ${task.answer}` }) : ""),
+      el("td", {}, task.reason ? el("code", { text: task.reason }) : task.status_code ? el("span", { class: "muted", text: `HTTP ${task.status_code}` }) : ""),
       el("td", { class: `num ${task.retry ? "" : "zero"}`, text: task.retry }),
       el("td", { class: "nowrap" }, el("time", { datetime: task.update_time, title: moment(task.update_time), text: ago(task.update_time) })),
     );

@@ -14,13 +14,13 @@ from crawlcw.model.values import to_json
 from crawlcw.tracking.views import holder_of
 
 #: Limits: characters of one item or result, and number of items.
-_LONGEST_VALUE = 20_000
-_MOST_ITEMS = 50
+_MAX_CHARACTERS = 20_000
+_MAX_ITEMS = 50
 #: Limit of the chain of links, and of the chain of redirects.
-_MOST_PAGES = 50
+_MAX_PAGES = 50
 
 
-def row(record: Record) -> dict[str, Any]:
+def task_row(record: Record) -> dict[str, Any]:
     """Return a task's row in a list."""
     task = record.task
     last_error = record.errors[-1] if record.errors else None
@@ -29,25 +29,25 @@ def row(record: Record) -> dict[str, Any]:
         **fields(task, "host", "reason", "update_time", "retry"),
         "status": task.status.name.lower(),
         "holder": holder_of(task),
-        "answer": record.response.status if record.response else None,
+        "status_code": record.response.status if record.response else None,
         "error": last_error.message if last_error is not None and task.reason is not None else None,
     }
 
 
-async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
+async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
     """Return all fields of a task, and the pages that led to it, the nearest first."""
     task, tracked_fields = record.task, record.task.carried
     details: dict[str, Any] = {
-        **row(record),
+        **task_row(record),
         "tracked": tracked_fields is not None,
         **fields(task, "method", "callback", "depth", "priority", "lost", "due", "create_time"),
         "body_bytes": len(task.body or b""),
-        "context": _shown(task.context) if task.context else None,
+        "context": _json_text(task.context) if task.context else None,
         "errors": [error_document(error) for error in reversed(record.errors)],
         "response": part_document(record.response) if record.response else None,
         "stored": asdict(task.stored) if task.stored else None,
         **items_of(record),
-        "found_on": [link_to(page) async for page in pages_above(ledger, task)],
+        "linked_from": [link_to(page) async for page in pages_above(ledger, task)],
         "leads_to": [
             {**link_to(next_record.task), "status": next_record.task.status.name.lower()}
             | {"reason": next_record.task.reason}
@@ -56,16 +56,16 @@ async def story(ledger: Ledger, record: Record) -> dict[str, Any]:
         "trace": [trace_document(attempt) for attempt in reversed(record.trace)],
     }
     if tracked_fields is not None:
-        details["data"] = _shown(tracked_fields.data)
+        details["data"] = _json_text(tracked_fields.data)
         details["results"] = {
-            stage: _shown(result) for stage, result in tracked_fields.results.items()
+            stage: _json_text(result) for stage, result in tracked_fields.results.items()
         }
     return details
 
 
 async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
     """Yield the page with the link to *task*, the page with the link to that, up to the start."""
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
             return
         task = record.task
@@ -82,7 +82,7 @@ async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
         target_record := await ledger.tasks.get(target_id)
     ):
         yield target_record
-        if target_id in seen_ids or len(seen_ids) >= _MOST_PAGES:
+        if target_id in seen_ids or len(seen_ids) >= _MAX_PAGES:
             return
         seen_ids.add(target_id)
         record = target_record
@@ -96,7 +96,7 @@ def fields(value: object, *names: str) -> dict[str, Any]:
 def items_of(record: Record) -> dict[str, Any]:
     """Return the first items of a task as JSON texts, and the number of all."""
     return {
-        "items": [_shown(item) for item in record.items[:_MOST_ITEMS]],
+        "items": [_json_text(item) for item in record.items[:_MAX_ITEMS]],
         "item_count": len(record.items),
     }
 
@@ -106,9 +106,9 @@ def link_to(task: Task) -> dict[str, Any]:
     return {"id": task.id.hex(), "url": task.url}
 
 
-def _shown(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Return a value as JSON, cut to a limit."""
     if isinstance(value, BlobRef):
         return f"{value.size:,} bytes, stored outside of the task"
     text = to_json(value)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
