@@ -375,7 +375,7 @@ BOOKSHOP = {
         <p class="price_color">£0.00</p></article>""",
     "https://books.toscrape.com/catalogue/a": '<h1>A</h1><p class="price_color">£2.50</p>',
     "https://books.toscrape.com/catalogue/b": '<h1>B</h1><p class="price_color">£0.00</p>',
-    "https://books.toscrape.com/about": "<h1>About</h1>",
+    "https://books.toscrape.com/catalogue/category/books/travel_2/index.html": "<h1>Travel</h1>",
 }
 
 
