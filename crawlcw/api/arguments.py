@@ -46,7 +46,8 @@ def headers(fields: object, *, of: str = "Request(headers=...)") -> tuple[tuple[
         # The message omits the value, which may be a secret.
         if not isinstance(name, str) or not isinstance(value, str | int):
             raise SpiderError(
-                f"{of}: {name!r} is {_kind(value)}: write both as text, or leave the header out"
+                f"{of}: {name!r} is {_kind(value)}: write its name and value as text, or leave out "
+                "the header"
             )
         if not _TOKEN.match(name):
             raise SpiderError(f"{of}: {name!r} is not the name of a header")

@@ -373,7 +373,7 @@ def _in_utc(changed: datetime) -> datetime:
         if changed.tzinfo is not None:
             return changed.astimezone(UTC)
     raise SpiderError(
-        f"Request(changed={changed!r}) must be a time with a zone, of years 1 to 9999"
+        f"Request(changed={changed!r}) must be a time with a time zone, in the years 1 to 9999"
     )
 
 

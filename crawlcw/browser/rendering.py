@@ -123,7 +123,7 @@ class Render:
             if not _is_good(shown_response):
                 return shown_response
             if not page.url.startswith(("http://", "https://")):
-                message = f"the page's scripts lead to {printable(page.url[:100])}"
+                message = f"the page's scripts navigate to {printable(page.url[:100])}"
                 raise FetchError(Reason.BROWSER_FAILED, message)
             max_size = response.request.options.max_body
             max_size = self._settings.max_body if max_size is None else max_size
@@ -284,7 +284,7 @@ class _Parts:
             )
             if is_document:
                 target = printable(route.request.url)
-                message = f"its scripts lead to {target}: {refusal.message}"
+                message = f"its scripts navigate to {target}: {refusal.message}"
                 self._last = FetchError(refusal.reason, message, status=refusal.status)
                 self._last.__cause__ = refusal
             await route.abort("failed")
@@ -313,7 +313,7 @@ class _Parts:
         # The first one is the page itself.
         if is_document and self._documents > max_redirects + 1:
             raise FetchError(
-                Reason.REDIRECT_LIMIT, f"its scripts lead on more than {max_redirects} times"
+                Reason.REDIRECT_LIMIT, f"its scripts navigate more than {max_redirects} times"
             )
         headers = [(k, v) for k, v in browser_request.headers.items() if k.lower() not in _ITS_OWN]
         request = Request(
@@ -336,7 +336,7 @@ class _Parts:
                 response = await self._ask(request)
             if response.status not in REDIRECTS or "location" not in response.headers:
                 if is_document and _is_download(response):
-                    raise FetchError(Reason.CONTENT_TYPE, "its scripts lead to a download")
+                    raise FetchError(Reason.CONTENT_TYPE, "its scripts start a download")
                 return response, url
             # Followed here: the browser has no network.
             url = urls.resolve(url, response.headers["location"])

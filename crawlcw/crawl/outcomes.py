@@ -199,7 +199,9 @@ class Outcomes:
         session = attempt.session
         if session is None:
             # The page has no session, so the callback has retired nothing.
-            return Failed(reason=Reason.LOGGED_OUT, message=f"no session to retire: {reason}")
+            return Failed(
+                reason=Reason.LOGGED_OUT, message=f"the page has no session to retire: {reason}"
+            )
         if not await self.sessions.logged_out(session, attempt.lease.task, reason, told=True):
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=reason)

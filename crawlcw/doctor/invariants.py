@@ -74,7 +74,7 @@ ADVICE: Mapping[Kind, Advice] = {
         "nothing: the next crawl ends its leases; --repair ends them at once",
     ),
     Kind.STORE_INCOMPLETE: Advice(
-        "a table, an index or the note of the format is missing, so doctor did not examine the "
+        "a table, an index or the number of the format is missing, so doctor did not examine the "
         "rest",
         "--repair creates it, and so does the next crawl",
     ),

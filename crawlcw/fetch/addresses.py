@@ -60,7 +60,7 @@ MOST_START_ADDRESSES = 1 << 16
 START, _PUBLIC = "start ", "public "
 #: Maximum number of names remembered as public. The ledger also has those of start URLs.
 _MOST_PUBLIC = 10_000
-NOT_PUBLIC = "the host is at an address that is not public"
+NOT_PUBLIC = "the host's address is not public"
 
 
 class Stage(IntEnum):

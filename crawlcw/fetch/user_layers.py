@@ -73,7 +73,7 @@ def _checked(error: Defer) -> BaseException:
         if wait is not None and not isinstance(wait, timedelta):
             raise TypeError  # like a naive time
     except Exception:  # the time zone may be the user's own code
-        message = "is neither a duration nor a time with a zone"
+        message = "is neither a duration nor a time with a time zone"
         return SpiderError(f"Defer(due={error.due!r}) {message}")
     if wait is not None and wait > _LONGEST_WAIT:
         return SpiderError(f"Defer(due={error.due!r}) is more than 100 years ahead")

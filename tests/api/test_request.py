@@ -66,7 +66,7 @@ def test_what_cannot_be_found_again_by_its_name_is_no_callback(callback: Any):
         ({"body": {"a": 1}}, "body=...) takes bytes or text, not dict"),
         ({"headers": "X-A: 1"}, "headers=...) takes a mapping or pairs, not a value of type str"),
         ({"headers": ["X-A", "1"]}, "headers=...) takes a mapping, or pairs of a name and"),
-        ({"headers": {"X-A": None}}, "headers=...): 'X-A' is None: write both as text, or"),
+        ({"headers": {"X-A": None}}, "headers=...): 'X-A' is None: write its name and value"),
         ({"cookies": "a=1"}, "cookies=...) takes a mapping, not a value of type str"),
         ({"data": "a=1"}, "data=...) takes a mapping or pairs, not a value of type str"),
         ({"data": {"a": None}}, "data=...): 'a' is None: write '' for an empty field"),
@@ -114,7 +114,7 @@ def test_form_fields_are_posted():
 )
 def test_a_time_of_change_that_no_ledger_holds_is_refused(changed: Any):
     with pytest.raises(
-        SpiderError, match=r"^Request\(changed=.*must be a time with a zone, of years"
+        SpiderError, match=r"^Request\(changed=.*must be a time with a time zone, in the years"
     ):
         Request(URL, changed=changed)
 

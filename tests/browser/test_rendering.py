@@ -440,7 +440,7 @@ async def test_a_page_whose_scripts_lead_to_no_page_fails_as_that(target: str, r
     assert (report.pages, spider.titles) == (0, {})
     assert "allow_private" not in messages[0], "its own host is allowed"
     if reason == "refused-address":
-        assert f"its scripts lead to {led}: the host" in messages[0]
+        assert f"its scripts navigate to {led}: the host" in messages[0]
     assert "/secret/x" not in site.asked
 
 

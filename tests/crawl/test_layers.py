@@ -262,9 +262,9 @@ async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"due": "soon"}, "Defer(due='soon') is neither a duration nor a time with a zone"),
-        ({"due": 5}, "Defer(due=5) is neither a duration nor a time with a zone"),
-        ({"until": datetime(2030, 1, 1)}, "is neither a duration nor a time with a zone"),  # noqa: DTZ001
+        ({"due": "soon"}, "Defer(due='soon') is neither a duration nor a time with a time zone"),
+        ({"due": 5}, "Defer(due=5) is neither a duration nor a time with a time zone"),
+        ({"until": datetime(2030, 1, 1)}, "is neither a duration nor a time with a time zone"),  # noqa: DTZ001
         ({"until": timedelta.max}, "is more than 100 years ahead"),
         ({"until": datetime.max.replace(tzinfo=BAKER_ISLAND)}, "is more than 100 years ahead"),
         ({"status": "503"}, "FetchError(status='503') takes a number such as 503"),

@@ -394,7 +394,7 @@ async def test_a_page_that_was_added_says_what_to_do_for_an_intranet_host(
 
     assert net.inside == 0
     assert (
-        "refused-address the host is at an address that is not public; "
+        "refused-address the host's address is not public; "
         f'to crawl it, set allow_private=["{host}"]'
     ) in caplog.text
 

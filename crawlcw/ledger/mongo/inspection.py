@@ -253,7 +253,7 @@ class Inspection(examination.Inspection):
             hello = await self._store.database.command("hello")
             marker = await self._store.schema.find_one({"_id": self._store.name})
             if marker is None:
-                detail = "the note of its format is missing"
+                detail = "the number of its format is missing"
                 violations.append(Violation(kind=Kind.STORE_INCOMPLETE, detail=detail))
             for collection, indexes in self._schema.indexes():
                 index_info = await collection.index_information()
@@ -305,7 +305,7 @@ def _index_violations(
             detail = f"index {name} of {collection} is missing"
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=detail)
         elif not is_as_designed(index_info[name], design):
-            detail = f"db[{collection!r}].dropIndex({name!r}) drops an index that is not crawlcw's"
+            detail = f"db[{collection!r}].dropIndex({name!r}) drops the different index"
             yield Violation(kind=Kind.STORE_DIFFERENT, detail=detail)
 
 

@@ -45,7 +45,9 @@ class Inspection(examination.Inspection):
 
     def _violations(self, db: Database) -> Iterator[Violation]:
         if marker_of(db, self._store.name) is None:
-            yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
+            yield Violation(
+                kind=Kind.STORE_INCOMPLETE, detail="the number of its format is missing"
+            )
         for name in self._store.tables.missing(db):
             yield Violation(kind=Kind.STORE_INCOMPLETE, detail=f"{name} is missing")
         for name in ("fsync", "full_page_writes"):

@@ -86,7 +86,7 @@ def _write_refusal(db: Database, path: Path) -> str | None:
 def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> Iterator[Violation]:
     """Yield the tables and indexes that differ from those that `create` makes."""
     if MARKER not in names_in(db) or marker_of(db, spider) is None:
-        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the note of its format is missing")
+        yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the number of its format is missing")
     texts = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
         # SQLite stores the text of a statement without this.
