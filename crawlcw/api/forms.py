@@ -54,7 +54,7 @@ _TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
 #: Kinds of input that do not send their text direction.
 _WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
 #: Encodings of a form that this module does not support.
-_UNSENT = frozenset({"multipart/form-data", "text/plain"})
+_UNSUPPORTED_ENCODINGS = frozenset({"multipart/form-data", "text/plain"})
 _ENCODED = "application/x-www-form-urlencoded"
 
 
@@ -103,7 +103,7 @@ class Form:
             return of_button or of_form.get(name) or ""
 
         method, enctype = attribute_of("method").lower(), attribute_of("enctype").lower()
-        if method == "dialog" or (method == "post" and enctype in _UNSENT):
+        if method == "dialog" or (method == "post" and enctype in _UNSUPPORTED_ENCODINGS):
             raise ValueError(
                 "submit() cannot send a form with files, as plain text or in a dialog: write a "
                 "Request instead"

@@ -127,9 +127,9 @@ _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/
 _START = 1024
 _PAGE = resource.getpagesize()
 #: On Linux: its sixth number is the memory that RLIMIT_DATA limits, in pages.
-_STATM = "/proc/self/statm"
+_MEMORY_FILE = "/proc/self/statm"
 #: Seconds between reads of that file: opening, reading and closing each release the interpreter.
-_ASKED_EVERY = 0.5
+_MEMORY_READ_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
     COMMENT + rb"|" + TEXT_ELEMENT + rb"|<template(?=[\s/>])(?P<opened>" + ATTRIBUTES + rb")"
@@ -443,7 +443,7 @@ def with_memory_limit(extra_bytes: int, make: Callable[[], T], *, exactly: bool 
         return make()
     if exactly:
         _used_memory.cache_clear()
-    used_bytes = _used_memory(int(time.monotonic() / _ASKED_EVERY))
+    used_bytes = _used_memory(int(time.monotonic() / _MEMORY_READ_EVERY))
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     max_bytes = used_bytes + extra_bytes
     if not used_bytes or any(
@@ -462,7 +462,7 @@ def _used_memory(_: int) -> int:
     """Return the bytes that count for the limit, or 0 if the system does not report them."""
     try:
         # Open it each time: with an inherited file a forked process would read its parent's memory.
-        statm = os.open(_STATM, os.O_RDONLY)
+        statm = os.open(_MEMORY_FILE, os.O_RDONLY)
     except OSError:
         return 0
     try:

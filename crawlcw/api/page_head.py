@@ -20,7 +20,7 @@ from crawlcw.errors import ParseRefusedError
 #: Bytes of a page that are searched: no head is longer than this.
 LONGEST_HEAD = 1 << 20
 #: A page up to its `</head`; one in a script, in a comment or in a <meta> does not count.
-_TO_ITS_END = re.compile(
+_UP_TO_HEAD_END = re.compile(
     rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<meta(?=[\s/])" + ATTRIBUTES + rb""
     rb"|<(?!/head))*+",
     re.IGNORECASE,
@@ -34,7 +34,7 @@ _REFRESH = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 #: Directives with a value: the text before their colon is not the name of a robot.
-_WITH_A_VALUE = frozenset(
+_VALUE_DIRECTIVES = frozenset(
     {"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"}
 )
 _EVERY_ROBOT = "robots"
@@ -88,7 +88,7 @@ def directives(header: str, *, robot: str) -> list[str]:
     robot, is_for_robot, rules = robot.lower(), True, list[str]()
     for section in header.lower().split(","):
         name, colon, rule_text = section.partition(":")
-        is_named = bool(colon) and name.strip() not in _WITH_A_VALUE
+        is_named = bool(colon) and name.strip() not in _VALUE_DIRECTIVES
         if is_named:
             is_for_robot = name.strip() in (robot, _EVERY_ROBOT, "*")
         if is_for_robot:
@@ -103,7 +103,7 @@ class Head:
         if encoding in charset.WITHOUT_PLAIN_TAGS:
             body = charset.decode(body[: 2 * LONGEST_HEAD], encoding).encode(errors="replace")
             encoding = "utf-8"
-        end = _TO_ITS_END.match(body, 0, LONGEST_HEAD)
+        end = _UP_TO_HEAD_END.match(body, 0, LONGEST_HEAD)
         self._source = body[: end.end() if end else 0]
         self._encoding = encoding
         lower = self._source.lower()

@@ -40,7 +40,7 @@ MAX_NESTED = 3
 #: Sitemaps are fetched before pages.
 _PRIORITY = 10
 _ROBOTS_TXT = "/robots.txt"
-_USUAL = "/sitemap.xml"
+_DEFAULT_PATH = "/sitemap.xml"
 _SITEMAP = "sitemap"
 _INDEX = "sitemapindex"
 #: Some generators confuse the two kinds, or omit the element around <loc>.
@@ -133,7 +133,7 @@ class SitemapSpider(Spider):
         nesting = int(response.context.get("nesting", 0))
         if urlsplit(response.url).path == _ROBOTS_TXT:
             sitemap_urls = sitemaps_of_robots_txt(response.text)
-            for address in sitemap_urls or [_USUAL]:
+            for address in sitemap_urls or [_DEFAULT_PATH]:
                 if (url := _resolved(response, address)) is not None:
                     yield self.sitemap_request(url, nesting=nesting)
             return
@@ -154,7 +154,7 @@ class SitemapSpider(Spider):
         """Request `/sitemap.xml` if there is no robots.txt; pass other failures to `on_error`."""
         parts = urlsplit(request.url)
         if parts.path == _ROBOTS_TXT and error.status is not None and error.status < 500:
-            return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_USUAL}")
+            return self.sitemap_request(f"{parts.scheme}://{parts.netloc}{_DEFAULT_PATH}")
         return self.on_error(request, error)
 
     def _requests(

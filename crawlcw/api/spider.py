@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}\Z")
 
 
 #: Attributes of the base class that a constructor argument may set.
-_OWN = frozenset({"start_urls", "state"})
+_SETTABLE_ATTRIBUTES = frozenset({"start_urls", "state"})
 
 
 class _NamedLogger:
@@ -130,8 +130,8 @@ class Spider:
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            # An argument must not replace an attribute of the base class, except `_OWN`.
-            if not key.isidentifier() or (hasattr(Spider, key) and key not in _OWN):
+            # An argument must not replace an attribute of the base class, except these two.
+            if not key.isidentifier() or (hasattr(Spider, key) and key not in _SETTABLE_ATTRIBUTES):
                 raise SpiderError(
                     f"-a {key}=... cannot be set: the name is in use or not a Python name"
                 )

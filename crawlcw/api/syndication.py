@@ -27,7 +27,7 @@ RECORDS = {
 #: The colon between hours and minutes of a UTC offset; RFC 822 has none.
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
 #: A time of a 12-hour clock, which `email.utils` would read as one of 24 hours.
-_HALF = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
+_TWELVE_HOUR_TIME = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE)
 
 
@@ -139,7 +139,7 @@ def _span(text: str) -> tuple[datetime, datetime] | None:
         return moment, moment
     except (ValueError, OverflowError):
         pass
-    if _HALF.search(text):
+    if _TWELVE_HOUR_TIME.search(text):
         return None
     try:
         if _DAY.fullmatch(text):

@@ -68,7 +68,7 @@ _MODULES = {
     "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
 }
 #: Names that crawlcw shares: only the import changes.
-_SAME = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
+_SHARED_NAMES = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
 
 #: Counterparts of a Scrapy spider's members.
 _OF_SPIDERS = {
@@ -164,7 +164,7 @@ class Names:
         full_name = self._source.full_name(node)
         name = full_name.rpartition(".")[2]
         if full_name.partition(".")[0] in FOREIGN_MODULES:
-            if name in _NAMES and name not in _SAME:
+            if name in _NAMES and name not in _SHARED_NAMES:
                 self._report(node.lineno, ast.unparse(node), *_NAMES[name])
             return
         if not isinstance(node, ast.Attribute) or node in self._reported:

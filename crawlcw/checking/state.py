@@ -26,7 +26,7 @@ _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict
 #: Attributes of every spider that are durable or may be set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
-_INSTEAD = "self.state, which the ledger records with each page"
+_REPLACEMENT = "self.state, which the ledger records with each page"
 
 
 def check_class(path: Path, name: str) -> list[Finding]:
@@ -58,7 +58,7 @@ def check(spider: Class) -> None:
                 continue
             reported.add(name)
             message = f"{method.name}() changes self.{name}, and a crash loses the change"
-            spider.source.report(line, message, _INSTEAD, _GUIDE)
+            spider.source.report(line, message, _REPLACEMENT, _GUIDE)
 
 
 class _Method:

@@ -141,7 +141,7 @@ _HOST: tuple[_Types, _Types] = (
     {"owner": str, "released": int, "not_before": datetime, "given_up": Reason},
 )
 #: Numbers that may be negative.
-_SIGNED = ("depth", "priority")
+_MAY_BE_NEGATIVE = ("depth", "priority")
 
 
 def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
@@ -229,7 +229,7 @@ def _has_type(name: str, value: object, kind: type) -> bool:
     if isinstance(value, int | float) and kind in (int, float):
         # The shells of the databases write whole numbers as floats.
         has_number_type = kind is float or isinstance(value, int) or value.is_integer()
-        return has_number_type and (value >= 0 or name in _SIGNED)
+        return has_number_type and (value >= 0 or name in _MAY_BE_NEGATIVE)
     if (name, kind) == ("_id", bytes):
         return isinstance(value, bytes) and len(value) == 16
     return isinstance(value, kind)

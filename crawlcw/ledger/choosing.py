@@ -123,9 +123,9 @@ async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwa
     return await store.reading(work, *args, **kwargs)
 
 
-def batches(things: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the things in their order, *size* at a time."""
-    rest = iter(things)
+def batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the values in their order, *size* at a time."""
+    rest = iter(values)
     while batch := [*islice(rest, size)]:
         yield batch
 

@@ -271,7 +271,7 @@ class HostLeases(ABC):
         #: Numbers that distinguish the leases of a worker.
         self._numbers = count(1)
         #: Tokens of calls whose reply was lost: it is unknown whether their hosts are ours.
-        self._unsure: list[str] = []
+        self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
         """Lease up to *limit* ready hosts, the longest ready first.
@@ -283,9 +283,9 @@ class HostLeases(ABC):
         if limit < 1:
             return []
         now = self._store.now()
-        if self._unsure:
-            adopted = await self._store.writing(_adopt, self._unsure, now, limit)
-            self._unsure = []
+        if self._unconfirmed:
+            adopted = await self._store.writing(_adopt, self._unconfirmed, now, limit)
+            self._unconfirmed = []
             if adopted:
                 return adopted
         token = f"{worker}:{next(self._numbers)}"
@@ -293,7 +293,7 @@ class HostLeases(ABC):
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
             # We may own hosts without knowing it, and they would wait until the lease expires.
-            self._unsure.append(token)
+            self._unconfirmed.append(token)
             raise
 
     @abstractmethod

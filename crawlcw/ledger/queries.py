@@ -44,7 +44,7 @@ _PAGE = 200
 _BATCH_SIZE = 5_000
 _WITH_ITEMS = 100
 #: The indexes of single fields, the most selective first.
-_NARROW = (Path.HOST, Path.REASON, Path.CALLBACK)
+_SELECTIVE_INDEXES = (Path.HOST, Path.REASON, Path.CALLBACK)
 
 
 class Groups:
@@ -296,7 +296,7 @@ async def _page(
 
 async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
     """Return the first index whose value in *where* has at most *limit* tasks."""
-    for by in _NARROW:
+    for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
             if await unit.tasks.count(tests, by=by, limit=limit + 1) <= limit:

@@ -25,8 +25,8 @@ STANDSTILL = 1.0
 #: Seconds. Smaller lags are normal for a busy loop.
 _COUNTED_FROM = 0.1
 #: Smaller lags explain a timeout if together they took this part of it.
-_PART = 0.2
-_KEPT = 4_096
+_SIGNIFICANT_SHARE = 0.2
+_MAX_STALLS = 4_096
 
 
 class LedgerClock:
@@ -75,7 +75,7 @@ class Stalls:
 
     def __init__(self, *, now: float) -> None:
         self._due = now + TICK  #: when the next tick should come
-        self._stalls: deque[tuple[float, float]] = deque(maxlen=_KEPT)
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=_MAX_STALLS)
 
     def ticked(self, now: float) -> float:
         """Record that the loop runs; return how late this tick is."""
@@ -113,7 +113,7 @@ class Stalls:
         if limit is None:
             return False
         stalled_seconds = sum(lengths)
-        is_significant = longest >= STANDSTILL or stalled_seconds >= _PART * limit
+        is_significant = longest >= STANDSTILL or stalled_seconds >= _SIGNIFICANT_SHARE * limit
         return is_significant and now - attempt_start - stalled_seconds < limit
 
     def _lengths(self, attempt_start: float, now: float) -> list[float]:

@@ -56,16 +56,16 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
 #: name also counts as gone only after this time, because resolvers make mistakes for minutes.
 LONGEST_OUTAGE = 3600.0
 #: The number of last entries in each map that `remember` bounds.
-_REMEMBERED = 10_000
+_MAX_ENTRIES = 10_000
 #: In haste the rests of a port that refuses take 7.5 s by default, else 150 s. In this time a
 #: server that restarts is back.
-_HASTE = 20
+_SHORT_REST_DIVISOR = 20
 #: Random extra rest as a part of the rest, so that many crawls do not return at the same time.
 _JITTER = 0.1
 
 
 def remember(
-    latest: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _REMEMBERED
+    latest: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _MAX_ENTRIES
 ) -> None:
     """Add a value as the latest one of a map, and drop the oldest over the limit."""
     latest[key] = value
@@ -86,7 +86,7 @@ class Policy:
 
     def with_short_rests(self) -> Self:
         """Return the policy with short rests, for a host when the crawl has no other work."""
-        return replace(self, backoff_base=self.backoff_base / _HASTE)
+        return replace(self, backoff_base=self.backoff_base / _SHORT_REST_DIVISOR)
 
     def rest(
         self, failures: int, *, retry_after: float | None = None, chance: float = 0.0
@@ -141,7 +141,7 @@ _LARGEST_PROBE_PAGE = 64 * 1024
 #: The maximum number of probe pages of an origin.
 _PROBE_PAGES = 8
 #: If this many pages are throttled for the first time before the probe, the host has a limit.
-_MANY = 3
+_LIMIT_EVIDENCE = 3
 #: Seconds: the longest rest before the first probe.
 _SHORT_REST = 5.0
 
@@ -178,7 +178,7 @@ class _Probe:
         """
         first_throttled = sum(self.pages.values())
         # After a rest one page less is enough: the probe gets a good response in any case.
-        return first_throttled >= (1 if delay else _MANY - self.rested)
+        return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -414,13 +414,13 @@ class ProxyBreaker(Breaker):
 #: Seconds without any response: the uplink may then be the cause of a failed request.
 _SILENCE = 2.0
 #: The number of other hosts with probe pages that a check needs.
-_SEVERAL = 2
+_MIN_PROBED_HOSTS = 2
 #: The number of probe pages in memory, one for each of the hosts that answered last.
 _GOOD_PAGES = 5
 #: Seconds after a check without another check. They are less than a rest: otherwise an uplink that
 #: fails right then would count as several failures. Only rests of `Policy.with_short_rests` may be
 #: shorter.
-_CHECKED = 1.0
+_CHECK_VALID_FOR = 1.0
 #: Seconds between two checks while it is open: they double from the first to the longest.
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
@@ -459,7 +459,7 @@ class Uplink(Breaker):
             self.back_at = now  # only for an open breaker: failures while it was dead count
         if was_blocked or self.failures:
             self.close()
-            self.checked_until = now + _CHECKED
+            self.checked_until = now + _CHECK_VALID_FOR
         return was_blocked
 
     def failed(
@@ -481,7 +481,7 @@ class Uplink(Breaker):
             return Cause.UPLINK
         if self.is_blocked:
             return None
-        has_several_hosts = len(self.good_pages.keys() - {host}) >= _SEVERAL
+        has_several_hosts = len(self.good_pages.keys() - {host}) >= _MIN_PROBED_HOSTS
         has_answered = started_at < self.answered_at and now - self.answered_at < _SILENCE
         if has_several_hosts and not has_answered and now >= self.checked_until:
             self.is_blocked = True

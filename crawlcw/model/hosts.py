@@ -35,12 +35,12 @@ _LONGEST_FOR_PAGES = 2.0
 SLOW_ANSWER = 5.0
 _PAGES_A_STEP = 10
 #: The maximum number of requests at the same time until these pages are finished.
-_FEW = 3
+_FIRST_WINDOW = 3
 FIRST_PAGES = 24
 #: Seconds: a faster response always counts as fast.
-_FAST = 0.1
+_ALWAYS_FAST = 0.1
 #: A slower response counts as fast within this multiple of the fastest time, and these seconds.
-_AS_FAST = 2.0
+_FAST_FACTOR = 2.0
 _LONGEST_FAST = 1.0
 
 
@@ -236,7 +236,7 @@ class SlowStart:
         """
         if latency > 0:
             self.fastest = min(self.fastest, latency)
-        if latency <= max(_FAST, min(_AS_FAST * self.fastest, _LONGEST_FAST)):
+        if latency <= max(_ALWAYS_FAST, min(_FAST_FACTOR * self.fastest, _LONGEST_FAST)):
             self.steps += 1
         is_first = self.quick_at is None or sent >= self.quick_at
         if latency > SLOW_ANSWER:
@@ -248,7 +248,7 @@ class SlowStart:
     def window(self, *, finished: int) -> int:
         """Return how many requests at the same time are allowed after *finished* pages."""
         window = 1 + finished // _PAGES_A_STEP + self.steps
-        return min(window, _FEW) if finished < FIRST_PAGES else window
+        return min(window, _FIRST_WINDOW) if finished < FIRST_PAGES else window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

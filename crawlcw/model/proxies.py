@@ -18,7 +18,9 @@ from crawlcw.errors import SettingsError
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 #: The value of `proxy` for a request that must not use a proxy.
 DIRECT = "direct"
-_HOW = "write http://, https://, socks5:// or socks5h://, then host:port or user:password@host:port"
+_FORM_HINT = (
+    "write http://, https://, socks5:// or socks5h://, then host:port or user:password@host:port"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +70,18 @@ def parse(text: object) -> Proxy:
     The error never contains the text, which may have a password.
     """
     if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
-        raise SettingsError(f"it is not a proxy: {_HOW}")
+        raise SettingsError(f"it is not a proxy: {_FORM_HINT}")
     url = text.strip()
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError:
-        raise SettingsError(f"it is not a proxy: {_HOW}") from None
+        raise SettingsError(f"it is not a proxy: {_FORM_HINT}") from None
     scheme, host = parts.scheme.lower(), parts.hostname or ""
     if scheme not in PORTS:
-        raise SettingsError(f"its scheme is not one of {', '.join(PORTS)}: {_HOW}")
+        raise SettingsError(f"its scheme is not one of {', '.join(PORTS)}: {_FORM_HINT}")
     if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise SettingsError(f"it is not a proxy: {_HOW}")
+        raise SettingsError(f"it is not a proxy: {_FORM_HINT}")
     user = None if parts.username is None else unquote(parts.username)
     password = None if parts.password is None else unquote(parts.password)
     if user is not None and (":" in user or not (user + (password or "")).isprintable()):

@@ -36,7 +36,7 @@ _RETRIED = frozenset(
 )
 #: One HTTP status or a range of them in a text, and all possible statuses.
 _STATUSES = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
-_KNOWN = range(100, 600)
+_ALL_STATUSES = range(100, 600)
 #: A missing name may be a temporary mistake of a resolver, so it is tried once more.
 _NXDOMAIN_ATTEMPTS = 2
 
@@ -117,7 +117,7 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
         numbers = set(_read(value))
     except (TypeError, ValueError):
         numbers = {0}
-    if not all(status in _KNOWN for status in numbers):
+    if not all(status in _ALL_STATUSES for status in numbers):
         raise SettingsError(
             f"{value!r} is not a list of HTTP statuses: write numbers from 100 to 599, or a text "
             "such as 404,500-599"

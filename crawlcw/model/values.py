@@ -28,7 +28,19 @@ _INT64 = 1 << 63
 #: Most values have one of these types, and need no further check.
 _PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
 #: Types that are stored unchanged, or as their text without a loss of information.
-_KNOWN = (str, int, float, complex, bytes, bytearray, memoryview, date, time, timedelta, Enum)
+_STORED_TYPES = (
+    str,
+    int,
+    float,
+    complex,
+    bytes,
+    bytearray,
+    memoryview,
+    date,
+    time,
+    timedelta,
+    Enum,
+)
 #: Modules of the standard library whose types, and derived types, have such a text.
 _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values (URLs, secrets, colours) have a text for readers.
@@ -251,7 +263,7 @@ def _check(value: object, path: str, *, depth: int) -> None:
             if type(member) not in _PLAIN:
                 _check(member, f"{path}[{number}]", depth=depth + 1)
         return
-    if isinstance(value, _KNOWN) or _module(kind) in _READABLE:
+    if isinstance(value, _STORED_TYPES) or _module(kind) in _READABLE:
         return
     if any(_module(base) in _WITH_TEXT for base in kind.__mro__):
         return

@@ -55,6 +55,6 @@ def test_a_lower_limit_that_the_process_has_is_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_nothing_is_limited_where_the_system_tells_nothing(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("crawlcw.api.markup._STATM", "/nowhere/statm")
+    monkeypatch.setattr("crawlcw.api.markup._MEMORY_FILE", "/nowhere/statm")
 
     assert len(with_memory_limit(MIB, lambda: bytes(64 * MIB))) == 64 * MIB

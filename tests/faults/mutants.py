@@ -283,7 +283,9 @@ SQL_MUTANTS = [
         name="sql-claim-not-answered-is-forgotten",
         edits=(
             Edit(
-                f"{_SQL}.leases", "Leases._note_unsure", ("for lease in leases", "for lease in ()")
+                f"{_SQL}.leases",
+                "Leases._note_unconfirmed",
+                ("for lease in leases", "for lease in ()"),
             ),
         ),
         caught_by=(
@@ -296,7 +298,7 @@ SQL_MUTANTS = [
             Edit(
                 f"{_LEDGER}.hosts",
                 "HostLeases.lease",
-                ("self._unsure.append(token)", "pass"),
+                ("self._unconfirmed.append(token)", "pass"),
             ),
         ),
         caught_by=(_FAULT + "[postgres-lease_hosts-reply-lost]",),

@@ -55,7 +55,7 @@ WITHOUT |= {
             "claim-not-answered-is-forgotten",
             f"{_LEDGER}.leases",
             "Leases._claim_one",
-            ("self._note_unsure(task, token)", ""),
+            ("self._note_unconfirmed(task, token)", ""),
         ),
         (
             "giving-up-is-not-durable",
@@ -69,7 +69,7 @@ WITHOUT |= {
         (
             "adopting-sets-its-own-end",
             f"{_LEDGER}.leases",
-            "Leases._resolve_unsure",
+            "Leases._resolve_unconfirmed",
             ('{"$max": ', '{"$set": '),
         ),
         (

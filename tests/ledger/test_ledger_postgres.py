@@ -99,7 +99,7 @@ async def several(ledger: PostgresLedger, number: int) -> AsyncIterator[list[Pos
 @pytest.fixture
 def one_try(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a deadlock reach the caller, which is otherwise hidden by doing its operation again."""
-    monkeypatch.setattr(connection, "_TRIES", 0)
+    monkeypatch.setattr(connection, "_MAX_TRIES", 0)
 
 
 @contextmanager

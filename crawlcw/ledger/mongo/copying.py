@@ -18,7 +18,7 @@ from crawlcw.model.task import BlobRef
 #: Bytes in one batch, offloaded items included.
 _BYTES = 8 << 20
 #: Fields that only this store has, for its own use.
-_OWN = ("woken",)
+_MONGO_ONLY_FIELDS = ("woken",)
 
 
 class Contents:
@@ -55,7 +55,7 @@ class Contents:
         return documents, next_cursor
 
     async def _task(self, document: Document) -> Document:
-        task = {name: value for name, value in document.items() if name not in _OWN}
+        task = {name: value for name, value in document.items() if name not in _MONGO_ONLY_FIELDS}
         if "items" in task:
             task["items"] = await self._items.stored_items(document)
             # Other stores do not need to know where large items are.

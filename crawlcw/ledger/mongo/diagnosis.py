@@ -18,7 +18,7 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 #: Seconds for one test of a server.
 _PROBE_TIMEOUT = 2.0
 #: It has the reason unless the driver uses pyOpenSSL, whose errors have none.
-_DISTRUST = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
+_CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
 #: Actions of commands that only read, on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
@@ -55,16 +55,16 @@ async def misconfiguration(client: Any, url: str) -> str | None:
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
         if server.error is not None:
-            problem = await _wrong_with(server.address, str(server.error), url)
+            problem = await _problem_of(server.address, str(server.error), url)
             if problem is not None:
                 return problem
     return None
 
 
-async def _wrong_with(address: tuple[str, int | None], message: str, url: str) -> str | None:
+async def _problem_of(address: tuple[str, int | None], message: str, url: str) -> str | None:
     host, port = address[0], address[1] or 27017
     server = f"{host}:{port}"
-    if distrust := _DISTRUST.search(message):
+    if distrust := _CERTIFICATE_ERROR.search(message):
         return (
             f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): "
             "set tlsCAFile to the file of its authority"

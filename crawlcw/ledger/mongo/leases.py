@@ -35,7 +35,7 @@ class Leases(LeasedTasks):
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
         #: Claims whose reply was lost, by id and token: it is unknown whether they succeeded.
-        self._unsure: dict[bytes, dict[str, Task]] = {}
+        self._unconfirmed: dict[bytes, dict[str, Task]] = {}
 
     @property
     def batch_size(self) -> int:
@@ -50,7 +50,7 @@ class Leases(LeasedTasks):
         Raises after a lost reply; the repeated call then also returns the leases of the first
         call.
         """
-        adopted = await self._resolve_unsure(tasks, lease=lease)
+        adopted = await self._resolve_unconfirmed(tasks, lease=lease)
         adopted_ids = {claim.task.id for claim in adopted}
         tasks = [task for task in tasks if task.id not in adopted_ids]
         batch = [
@@ -71,13 +71,13 @@ class Leases(LeasedTasks):
             # The server may have received the claims, but its replies are lost.
             sent = [*pairs, *((task, batch_token) for task in batch)]
             for task, token in [*sent, *((claim.task, claim.token) for claim in adopted)]:
-                self._note_unsure(task, token)
+                self._note_unconfirmed(task, token)
             raise
         leases = (*adopted, *(result for result in results if isinstance(result, Lease)))
         for result in results:
             if isinstance(result, LedgerUnavailableError):
                 for claim in leases:
-                    self._note_unsure(claim.task, claim.token)
+                    self._note_unconfirmed(claim.task, claim.token)
                 raise result
         return Claimed(
             leases=leases,
@@ -113,7 +113,7 @@ class Leases(LeasedTasks):
                     guard, _claim(change), projection=self._read({"_id": 1}), hint="_id_"
                 )
         except LedgerUnavailableError as error:
-            self._note_unsure(task, token)
+            self._note_unconfirmed(task, token)
             return error
         if document is None:
             return None
@@ -169,21 +169,25 @@ class Leases(LeasedTasks):
                 lease_by_id = {lease.task.id: lease for lease in await self._leases_of(claims)}
         except LedgerUnavailableError as error:
             for task in tasks:
-                self._note_unsure(task, token)
+                self._note_unconfirmed(task, token)
             return [error]
         return [lease_by_id.get(task.id) for task in tasks]
 
-    def _note_unsure(self, task: Task, token: str) -> None:
+    def _note_unconfirmed(self, task: Task, token: str) -> None:
         # Two calls may claim a task at the same time, and either may have got it.
-        self._unsure.setdefault(task.id, {})[token] = task
+        self._unconfirmed.setdefault(task.id, {})[token] = task
 
-    async def _resolve_unsure(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
+    async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* that did reach the server.
 
         Of several callers only one gets each lease. The lease is extended: it may have expired
         while the ledger was unavailable, which would cost the task a `lost`.
         """
-        claims = {task.id: self._unsure.pop(task.id) for task in tasks if task.id in self._unsure}
+        claims = {
+            task.id: self._unconfirmed.pop(task.id)
+            for task in tasks
+            if task.id in self._unconfirmed
+        }
         if not claims:
             return []
         try:
@@ -198,7 +202,7 @@ class Leases(LeasedTasks):
             # The next caller must look again.
             for tokens in claims.values():
                 for token, task in tokens.items():
-                    self._note_unsure(task, token)
+                    self._note_unconfirmed(task, token)
             raise
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:

@@ -145,10 +145,10 @@ class Table:
         if "_id" not in (fields or self._key):
             projection["_id"] = 0
         index = self._indexes[by]
-        chosen = self._stretch(index, where)
+        chosen = self._index_filter(index, where)
         return await self._find(chosen, projection, index, limit=limit)
 
-    def _stretch(self, index: Index, where: Where) -> Document:
+    def _index_filter(self, index: Index, where: Where) -> Document:
         """Return the filter of documents in an index that pass all tests."""
         return index.condition | self.filter(where)
 

@@ -111,8 +111,8 @@ class TaskTable(Table):
         #: Tasks that may have been deleted without their data.
         self._half_deleted: set[bytes] = set()
 
-    def _stretch(self, index: Index, where: Where) -> Document:
-        chosen = super()._stretch(index, where)
+    def _index_filter(self, index: Index, where: Where) -> Document:
+        chosen = super()._index_filter(index, where)
         match where.get("host"):
             case str(host) if index.name == BY_HOST:
                 return chosen | of_host(host, self._store.kind)

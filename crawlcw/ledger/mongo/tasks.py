@@ -16,7 +16,7 @@ from crawlcw.model.task import Record, Task
 #: Tasks in one bulk, which a slow server must complete within the time of any operation.
 _ADD_BATCH_SIZE = 1_000
 #: Pipelines in one union, because small clusters at Atlas accept only 50 stages.
-_UNITED = 40
+_PIPELINES_PER_UNION = 40
 #: Fields that grow with a task's results; `page` leaves them out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 #: The same for the payload of a tracked task.
@@ -57,7 +57,7 @@ class Tasks(Reopening):
             hint = BY_HOST
         with mapped():
             # Each call has its own projection, because a driver may add to it.
-            cursor = self._store.tasks.find(due, {**self._left_out()})
+            cursor = self._store.tasks.find(due, {**self._hidden_fields()})
             cursor = cursor.sort([("priority", -1), ("due", 1)]).limit(limit).hint(hint)
             return [documents.task(document) for document in await all_of(cursor, limit)]
 
@@ -81,9 +81,11 @@ class Tasks(Reopening):
         if not pages:
             return []
         name = self._store.name
-        parts = range(0, len(pages), _UNITED)
-        pipeline = united(name, [united(name, pages[n : n + _UNITED]) for n in parts])
-        pipeline.append({"$project": self._left_out()})
+        parts = range(0, len(pages), _PIPELINES_PER_UNION)
+        pipeline = union_of(
+            name, [union_of(name, pages[n : n + _PIPELINES_PER_UNION]) for n in parts]
+        )
+        pipeline.append({"$project": self._hidden_fields()})
         limit = sum(limit_by_host.values()) + 1
         tasks = await self._store.aggregate(pipeline, hint=BY_HOST, limit=limit)
         return [documents.task(task) for task in tasks]
@@ -91,7 +93,7 @@ class Tasks(Reopening):
     def _due(self) -> dict[str, Any]:
         return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}
 
-    def _left_out(self) -> dict[str, int]:
+    def _hidden_fields(self) -> dict[str, int]:
         return _RESULTS | _CARRIED if self._store.kind.tracked else _RESULTS
 
     async def get(self, task_id: bytes) -> Record | None:
@@ -104,7 +106,7 @@ class Tasks(Reopening):
         return documents.record(document)
 
 
-def united(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def union_of(collection: str, pipelines: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return a pipeline over a collection that has the results of all pipelines in sequence."""
     first, *rest = pipelines
     return [*first, *({"$unionWith": {"coll": collection, "pipeline": p}} for p in rest)]

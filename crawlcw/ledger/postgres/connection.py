@@ -36,7 +36,7 @@ _REPLY_TIMEOUT = 60.0
 _IDLE_TIMEOUT = 15.0
 #: Attempts at a transaction that the server ends because of a deadlock; rows are locked in one
 #: order.
-_TRIES = 5
+_MAX_TRIES = 5
 _SETTINGS = (
     # Each search has an index, and a table that was never analysed has no statistics yet.
     "SET enable_seqscan = off",
@@ -70,7 +70,7 @@ _URL = re.compile(
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
 #: Parts of the messages, all without a code, that a wrong URL causes, with advice.
-_WRONG = {
+_ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
     "authentication failed": "check the user and the password in the URL",
@@ -79,7 +79,7 @@ _WRONG = {
     "invalid port number": "give a port below 65536",
 }
 #: The same for errors with a code.
-_HELP = {
+_ADVICE_BY_CODE = {
     errors.InsufficientPrivilege: "a crawl needs CREATE on the database, or to own the tables",
     errors.ReadOnlySqlTransaction: (
         "name the primary server in the URL; of several hosts, ?target_session_attrs=read-write "
@@ -374,7 +374,7 @@ class Connection(database.Connection):
 def _run_work(
     db: Database, work: Callable[Concatenate[Database, _P], _T], *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    for _ in range(_TRIES):
+    for _ in range(_MAX_TRIES):
         try:
             return work(db, *args, **kwargs)
         except (errors.DeadlockDetected, errors.SerializationFailure):
@@ -424,5 +424,9 @@ def _sentence(error: psycopg.Error) -> str:
 
 def _advice(error: psycopg.Error) -> str | None:
     if error.sqlstate is not None:
-        return next((advice for kind, advice in _HELP.items() if isinstance(error, kind)), None)
-    return next((advice for regex, advice in _WRONG.items() if re.search(regex, str(error))), None)
+        return next(
+            (advice for kind, advice in _ADVICE_BY_CODE.items() if isinstance(error, kind)), None
+        )
+    return next(
+        (advice for regex, advice in _ADVICE_BY_TEXT.items() if re.search(regex, str(error))), None
+    )

@@ -13,9 +13,9 @@ from crawlcw.ledger.sql.schema import COLUMNS, Dialect
 _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
 #: A text in a statement, a name, or the placeholder of a value.
-_PLACE = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
+_TEXT_OR_PLACEHOLDER = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
 #: Without INDEXED BY, because the planner chooses the index, see `connection`.
-_WORDS = (
+_REPLACEMENTS = (
     (re.compile(r' INDEXED BY "(?:[^"]|"")*"| NOT INDEXED| WITHOUT ROWID'), ""),
     (re.compile(r"\binstr\("), "strpos("),
     (re.compile(r"(json_extract\(response, '\$\.status'\))"), r"(\1::bigint)"),
@@ -58,7 +58,7 @@ DIALECT = PostgresDialect()
 @lru_cache(maxsize=1024)
 def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
     """Return a statement for PostgreSQL, and the names of its values; None: they have numbers."""
-    for pattern, replacement in _WORDS:
+    for pattern, replacement in _REPLACEMENTS:
         statement = pattern.sub(replacement, statement)
     names: dict[str, int] = {}
     number = 0
@@ -72,7 +72,7 @@ def translated(statement: str) -> tuple[str, tuple[str, ...] | None]:
             return f"${number}"
         return match[0]
 
-    text = _PLACE.sub(placeholder, statement)
+    text = _TEXT_OR_PLACEHOLDER.sub(placeholder, statement)
     return text, tuple(names) if names else None
 
 

@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS
 from crawlcw.model.transitions import LOCK
 
 #: Fields of a task that other tables store.
-_APART = ("items", "items_from", "versions")
+_IN_OTHER_TABLES = ("items", "items_from", "versions")
 #: Columns that may be large, so their sizes are added up while rows are read.
 _LARGE = ("body", "context", "response", "errors", "data", "results", "content")
 
@@ -112,7 +112,9 @@ class Contents:
                 "content": content,
                 "create_time": now,
             }
-        return row_of({name: value for name, value in document.items() if name not in _APART})
+        return row_of(
+            {name: value for name, value in document.items() if name not in _IN_OTHER_TABLES}
+        )
 
 
 def _write(db: Database, rows_by_table: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:

@@ -33,7 +33,7 @@ class Leases(LeasedTasks):
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
         #: Leases of claims whose reply was lost, by task: it is unknown whether they succeeded.
-        self._unsure: dict[bytes, list[Lease]] = {}
+        self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
@@ -41,8 +41,8 @@ class Leases(LeasedTasks):
         """See `protocol.Leases.claim`."""
         now = self._store.now()
         adopted: list[Lease] = []
-        if self._unsure:
-            adopted = await self._resolve_unsure(tasks, now + lease)
+        if self._unconfirmed:
+            adopted = await self._resolve_unconfirmed(tasks, now + lease)
             adopted_ids = {adopted_lease.task.id for adopted_lease in adopted}
             tasks = [task for task in tasks if task.id not in adopted_ids]
         decisions: list[tuple[Task, Change]] = []
@@ -54,8 +54,8 @@ class Leases(LeasedTasks):
         try:
             leases, counts = await self._store.writer.run(self._claim, decisions, milliseconds(now))
         except (LedgerUnavailableError, asyncio.CancelledError):
-            self._note_unsure(adopted)
-            self._note_unsure(
+            self._note_unconfirmed(adopted)
+            self._note_unconfirmed(
                 [
                     Lease(task=task, token=change.lock, fence=change.fence, expires=now + lease)
                     for task, change in decisions
@@ -97,26 +97,30 @@ class Leases(LeasedTasks):
                 leases = self._with_payloads(db, leases)
         return leases, counts
 
-    def _note_unsure(self, leases: Sequence[Lease]) -> None:
+    def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
         # Two calls may claim a task at the same time, and either may have got it.
         for lease in leases:
-            self._unsure.setdefault(lease.task.id, []).append(lease)
+            self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
-    async def _resolve_unsure(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
+    async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* that were committed, extended to *end*.
 
         They may have expired while the ledger was unavailable, which would cost the task a
         `lost`.
         """
-        unsure_leases = [lease for task in tasks for lease in self._unsure.pop(task.id, ())]
-        if not unsure_leases:
+        unconfirmed_leases = [
+            lease for task in tasks for lease in self._unconfirmed.pop(task.id, ())
+        ]
+        if not unconfirmed_leases:
             return []
-        leases = [replace(unsure_lease, expires=end) for unsure_lease in unsure_leases]
+        leases = [
+            replace(unconfirmed_lease, expires=end) for unconfirmed_lease in unconfirmed_leases
+        ]
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
             # The next caller must look again.
-            self._note_unsure(unsure_leases)
+            self._note_unconfirmed(unconfirmed_leases)
             raise
 
     def _adopt(self, db: Database, leases: Sequence[Lease]) -> list[Lease]:

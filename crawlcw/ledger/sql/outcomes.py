@@ -34,8 +34,8 @@ from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 
 #: Since 3.33 an UPDATE accepts values from rows; since 3.32 a statement accepts 32,766
 #: parameters.
-_IS_NEW = sqlite3.sqlite_version_info >= (3, 33)
-_PARAMETERS = 2_000 if _IS_NEW else 999
+_UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
+_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
 #: Characters, or bytes, above which a row is written alone.
 _LARGE = 1 << 16
@@ -320,7 +320,9 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
     """Set values of the rows that match their guards; return how many match."""
     total = 0
     tables = sql.tables
-    for shape, number, parameters in _row_batches(changes, max_rows=_MAX_ROWS if _IS_NEW else 1):
+    for shape, number, parameters in _row_batches(
+        changes, max_rows=_MAX_ROWS if _UPDATES_MANY_ROWS else 1
+    ):
         statement = _update(tables.dialect, tables.tasks, shape, number)
         total += db.execute(statement, parameters).rowcount
     return total

@@ -16,7 +16,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 INT64 = 1 << 63
 #: SQLite's own limit for a row is 10**9 bytes.
 _LARGEST_VALUE = 1 << 28
-_SHORT = 1 << 20
+_UNCHECKED_SIZE = 1 << 20
 
 TIMES = frozenset(
     {
@@ -64,7 +64,7 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
         value = row[name]
         # Nearly all values are short ASCII texts, or small numbers.
         if type(value) is str:
-            if len(value) > _SHORT or not value.isascii():
+            if len(value) > _UNCHECKED_SIZE or not value.isascii():
                 _check_size(value)
         elif type(value) is bytes:
             if len(value) > _LARGEST_VALUE:

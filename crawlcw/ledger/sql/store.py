@@ -10,7 +10,7 @@ from crawlcw.ledger.port import P, T, Unit, Work
 from crawlcw.ledger.sql.database import Connection, Database
 from crawlcw.ledger.sql.schema import Tables
 from crawlcw.ledger.sql.statements import Statements
-from crawlcw.ledger.sql.table import driven
+from crawlcw.ledger.sql.table import run_to_end
 from crawlcw.ledger.sql.unit import unit_on
 
 
@@ -48,7 +48,7 @@ class SqlStore(ABC):
 
         def read(db: Database) -> T:
             with db.snapshot():
-                return driven(work(self._unit(db), *args, **kwargs))
+                return run_to_end(work(self._unit(db), *args, **kwargs))
 
         return await self.reader.run(read)
 
@@ -57,7 +57,7 @@ class SqlStore(ABC):
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):
-                return driven(work(self._unit(db), *args, **kwargs))
+                return run_to_end(work(self._unit(db), *args, **kwargs))
 
         return await self.writer.run(written)
 

@@ -50,7 +50,7 @@ class Index(NamedTuple):
     condition: str = ""  #: of the rows in it, follows other tests
 
 
-def driven(work: Coroutine[Any, Any, _T]) -> _T:
+def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of a unit of work, which runs immediately."""
     try:
         work.send(None)

@@ -43,7 +43,7 @@ class TaskTable(Table):
         self, where: Where, *, limit: int, scan_limit: int, cursor: Cursor | None = None
     ) -> Listed:
         """See `port.Tasks.listed`: each status is read only up to the last examined task."""
-        time_condition, bounds = self._stretch(where, cursor)
+        time_condition, bounds = self._time_condition(where, cursor)
         rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
         condition, operands = self._tests(rest)
         statement = (
@@ -97,10 +97,10 @@ class TaskTable(Table):
     ) -> tuple[str, list[Any]]:
         """Return the clause for rows that pass after a cursor, and its values."""
         tests, values = self._tests({n: test for n, test in where.items() if n != "update_time"})
-        time_condition, bounds = self._stretch(where, cursor)
+        time_condition, bounds = self._time_condition(where, cursor)
         return f"FROM {self._from(by)} WHERE {tests} AND {time_condition}", [*values, *bounds]
 
-    def _stretch(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
+    def _time_condition(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
         """Return the condition of the times after a cursor, and its values."""
         times = where.get("update_time", Within(None, None))
         if not isinstance(times, Within):

@@ -29,7 +29,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _BUSY_TIMEOUT = 10.0
-_TURNED_AWAY = 0.01
+_BUSY_RETRY_PAUSE = 0.01
 #: As bytes: the name need not be UTF-8, nor the system's encoding.
 _FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
 #: macOS has no fdatasync.
@@ -265,7 +265,7 @@ def enter_wal_mode(db: sqlite3.Connection) -> None:
             is_busy = (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() > deadline:
                 raise
-            time.sleep(_TURNED_AWAY)
+            time.sleep(_BUSY_RETRY_PAUSE)
 
 
 def restrict_to_reading(db: sqlite3.Connection) -> None:
