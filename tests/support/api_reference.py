@@ -346,6 +346,8 @@ def _methods(kind: str, members: "_Members") -> Iterator[str]:
         yield f"### {heading}\n"
         if not {"property", "cached_property"} & _decorators(function):
             yield _code(_signature(function))
+        elif function.returns:
+            yield _code(f"{function.name}: {ast.unparse(function.returns)}")
         if docstring := _markdown(ast.get_docstring(function) or ""):
             yield docstring + "\n"
 
