@@ -333,7 +333,7 @@ def _declared(name: str, members: "_Members") -> str:
     declaration = members.annotations.get(name)
     if declaration is None:
         return name
-    annotation = ast.unparse(declaration.annotation)
+    annotation = _annotation(declaration.annotation)
     class_variable = re.fullmatch(r"ClassVar\[(.*)\]", annotation)
     return f"{name}: {class_variable[1] if class_variable else annotation}"
 
@@ -347,7 +347,7 @@ def _methods(kind: str, members: "_Members") -> Iterator[str]:
         if not {"property", "cached_property"} & _decorators(function):
             yield _code(_signature(function))
         elif function.returns:
-            yield _code(f"{function.name}: {ast.unparse(function.returns)}")
+            yield _code(f"{function.name}: {_annotation(function.returns)}")
         if docstring := _markdown(ast.get_docstring(function) or ""):
             yield docstring + "\n"
 
@@ -441,7 +441,7 @@ def _arguments(kind: type, members: _Members) -> list[str]:
             keyword_only = True
             arguments.append("*")
         declared = members.annotations[parameter.name]
-        text = f"{parameter.name}: {ast.unparse(declared.annotation)}"
+        text = f"{parameter.name}: {_annotation(declared.annotation)}"
         if parameter.default is not parameter.empty:
             default = declared.value
             plain = default is not None and not isinstance(default, ast.Call)
@@ -475,6 +475,12 @@ def _parsed(thing: Any) -> ast.AST:
     return tree
 
 
+def _annotation(node: ast.expr) -> str:
+    """Return a type as text, without the quotes of a type that is defined later."""
+    is_quoted = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return str(node.value) if is_quoted else ast.unparse(node)
+
+
 def _decorators(node: _Function) -> set[str]:
     return {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
 
@@ -484,7 +490,7 @@ def _signature(node: _Function, *, called: str | None = None) -> str:
     decorators = _decorators(node)
     yields = any(isinstance(each, ast.Yield) for each in ast.walk(node))
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) and not yields else ""
-    returns = f" -> {ast.unparse(node.returns)}" if node.returns and called is None else ""
+    returns = f" -> {_annotation(node.returns)}" if node.returns and called is None else ""
     if {"asynccontextmanager", "contextmanager"} & decorators:
         # A context manager is a generator in the source, and used by `with`.
         prefix = "async with " if "asynccontextmanager" in decorators else "with "
@@ -516,7 +522,7 @@ def _parameters(arguments: ast.arguments) -> list[str]:
 def _parameter(parameter: ast.arg, default: ast.expr | None) -> str:
     text = parameter.arg
     if parameter.annotation:
-        text += f": {ast.unparse(parameter.annotation)}"
+        text += f": {_annotation(parameter.annotation)}"
     if default is None:
         return text
     return text + (" = " if parameter.annotation else "=") + ast.unparse(default)
