@@ -133,7 +133,7 @@ META_KEYS = {
     "playwright_page": "response.page",
     "proxy": "Request(proxy=)",
     "redirect_times": "nothing",
-    "redirect_urls": "response.request.url, the address that was asked for",
+    "redirect_urls": "response.request.url, the requested address",
     "retry_times": "nothing: the ledger counts attempts",
     "selenium": "Request(browser=True)",
     "splash": "Request(browser=True)",

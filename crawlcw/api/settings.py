@@ -119,7 +119,7 @@ class Settings:
     )
     max_items: Ceiling = Ceiling(
         None,
-        "recorded items after which this run stops; pages in processing may add to them; "
+        "recorded items after which this run stops; pages in progress may add to them; "
         "none: no limit",
         unit="items",
     )

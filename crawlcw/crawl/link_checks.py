@@ -67,7 +67,7 @@ class LinkChecks:
     def _by_host(self, host: Host, url: str) -> Refusal | None:
         settings = self._settings
         if host.given_up is not None:
-            return Refusal(reason=host.given_up, why=f"the crawl gave up {host.name}")
+            return Refusal(reason=host.given_up, why=f"the crawl has given up {host.name}")
         record = host.robots
         if not settings.obey_robots or record is None or record.origin != urls.origin_of(url):
             return None

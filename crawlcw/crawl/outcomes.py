@@ -279,7 +279,7 @@ class Outcomes:
         """Record a page whose origin the crawl gave up: only the spider hears of it."""
         attempt.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
-        error = FetchError(reason, f"{origin} was given up")
+        error = FetchError(reason, f"the crawl has given up {origin}")
         failed = Failed(reason=reason, message=error.message, last=True, tried=False)
         return await self.failed(attempt, error, failed)
 

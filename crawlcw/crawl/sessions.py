@@ -274,8 +274,8 @@ class Sessions:
             logins = "1 login" if number == 1 else f"{number} logins in a row"
             self.end(
                 FinishReason.LOGIN_FAILED,
-                f"session {identity.name} was given up after {logins} that did not help; the last "
-                f"one: {identity.reason}",
+                f"the crawl gave up session {identity.name} after {logins} that did not help; the "
+                f"last one: {identity.reason}",
             )
 
     def _known(self, name: str) -> _Held:

@@ -60,7 +60,7 @@ class CrawlState:
 
     @property
     def backlog(self) -> int:
-        """Number of unfinished tasks, those in processing included."""
+        """Number of unfinished tasks, those in progress included."""
         return unfinished_of(self.counts)
 
     @property
@@ -259,5 +259,5 @@ def waiting_of(counts: Counts) -> int:
 
 
 def unfinished_of(counts: Counts) -> int:
-    """Return the number of tasks that wait or are in processing."""
+    """Return the number of tasks that wait or are in progress."""
     return waiting_of(counts) + counts[Status.PROCESSING]

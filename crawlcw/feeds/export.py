@@ -92,7 +92,7 @@ def check(targets: Sequence[Target]) -> None:
         target.check()
     names = [target.place for target in targets]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"-o {duplicate} is given twice")
+        raise UsageError(f"-o {duplicate} occurs twice: remove one")
 
 
 async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:

@@ -112,7 +112,7 @@ class Group:
     """Counts of the tasks with one value."""
 
     value: str | int | None  #: None: tasks without a value
-    open: int = 0  #: not done yet, including those in processing
+    open: int = 0  #: not done yet, including those in progress
     finished: int = 0
     ignored: int = 0
 

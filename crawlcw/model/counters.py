@@ -219,7 +219,7 @@ class Counters:
     unchanged: int = 0  #: pages that were visited again and had not changed
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
-    """Why each origin was given up in this run; at most a hundred origins."""
+    """Why this run gave up each origin; at most a hundred origins."""
     more_hosts_given_up: int = 0  #: given-up hosts beyond those named
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`

@@ -212,7 +212,7 @@ async def test_a_login_that_always_fails_ends_the_crawl_with_a_reason(
     report = await crawl(spider, max_logins=3)
 
     assert report.finish_reason is FinishReason.LOGIN_FAILED
-    assert "session default was given up after 3 logins" in report.detail
+    assert "gave up session default after 3 logins" in report.detail
     assert "HTTP 403" in report.detail
     assert report.counts[Status.TODO] == 1
     assert len(site.logins) == 3
@@ -226,7 +226,7 @@ async def test_a_login_that_takes_too_long_fails(crawl: Callable[..., Any], site
     report = await crawl(Slow(), login_timeout="50ms", max_logins=1)
 
     assert report.finish_reason is FinishReason.LOGIN_FAILED
-    assert "session default was given up after 1 login" in report.detail
+    assert "gave up session default after 1 login" in report.detail
     assert "login did not end within 0.05 s" in report.detail
     assert site.logins == {}
 

@@ -68,7 +68,7 @@ def test_a_folder_is_not_written(tmp_path: Path):
     ("names", "said"),
     [
         (["no/such/folder.csv"], "cannot write no/such/folder.csv: there is no folder"),
-        (["a.csv", "b.json", "a.csv"], "-o a.csv is given twice"),
+        (["a.csv", "b.json", "a.csv"], "-o a.csv occurs twice: remove one"),
         (["nowhere://bucket/a.csv"], "cannot write to nowhere://"),
     ],
 )
