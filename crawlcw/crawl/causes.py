@@ -177,7 +177,7 @@ class Causes:
             )
             if cause is Cause.PAGE:
                 host.answered += 1
-                host.state.page_refused(self._policy)
+                host.state.page_throttled(self._policy)
                 host.pace()
                 return
             if cause is None:
@@ -194,10 +194,10 @@ class Causes:
         error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
         # The borrower defers its page itself.
         with suppress(Defer):
-            if fault.refused is None:
+            if fault.throttled is None:
                 self.origin_failed(name, fault.url, error, sent=fault.sent)
             else:
-                self._throttled(fault.refused, name, fault.url, error, sent=fault.sent)
+                self._throttled(fault.throttled, name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that a page was banned, through a *proxy* of no session; return whether it fails.
@@ -379,7 +379,7 @@ class Causes:
                 status=error.status,
                 retry_after=error.retry_after,
                 sent=sent,
-                refused=refused,
+                throttled=refused,
             )
         )
         host.enter(Phase.LEAVING)

@@ -196,7 +196,7 @@ class Origin(Breaker):
     given_up: Reason | None = None  #: why its waiting tasks were ignored: it is dead; None: alive
     probe: _Probe | None = None
     cleared: bool = False  #: whether a probe for throttled pages got a good response
-    has_refused: bool = False  #: whether it has responded, even if only by throttling
+    has_responded: bool = False  #: whether it has responded, even if only by throttling
 
     def __post_init__(self) -> None:
         """Restore `opened_at` from the stored fields."""
@@ -304,15 +304,15 @@ class Origin(Breaker):
         policy: Policy,
         chance: float = 0.0,
         named: bool = False,
-        other_answers: bool = False,
+        other_responds: bool = False,
     ) -> int:
         """Open; return the number of faults: 0 if a request sent at the same time has counted.
 
         *chance* is that of `Policy.rest`. *named* says that the host's name had an address,
-        *other_answers* that its other origin answers.
+        *other_responds* that its other origin answers.
         """
         reason, requested_rest, faults = error.underlying, error.retry_after, 1
-        self.has_refused = self.has_refused or reason is Reason.HTTP_STATUS
+        self.has_responded = self.has_responded or reason is Reason.HTTP_STATUS
         if self.sent_before_opening(sent):
             extra_rest = (
                 policy.rest(self.failures, retry_after=requested_rest, chance=chance)
@@ -333,9 +333,11 @@ class Origin(Breaker):
             failing_since = now if self.failing_since is None else self.failing_since
             is_final = failures >= max_failures and now - failing_since >= LONGEST_OUTAGE
         else:
-            is_closed = reason is Reason.DNS_NXDOMAIN or (other_answers and reason in PAST_THE_NAME)
+            is_closed = reason is Reason.DNS_NXDOMAIN or (
+                other_responds and reason in PAST_THE_NAME
+            )
             # A port that throttles pages (429) is not closed.
-            if is_closed and self.good_at is None and not self.has_refused:
+            if is_closed and self.good_at is None and not self.has_responded:
                 max_failures = min(max_failures, _FEW_FAILURES)
             is_final = failures - self.unresolved >= max_failures
         self.resolved = self.resolved or reason not in _DNS_FAILURES

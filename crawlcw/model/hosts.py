@@ -32,7 +32,7 @@ _RECOVERY = 0.995
 #: Seconds: the maximum delay that failures of pages alone may cause.
 _LONGEST_FOR_PAGES = 2.0
 #: Seconds: a slower response means that the host is overloaded.
-SLOW_ANSWER = 5.0
+SLOW_RESPONSE = 5.0
 _PAGES_A_STEP = 10
 #: The maximum number of requests at the same time until these pages are finished.
 _FIRST_WINDOW = 3
@@ -130,7 +130,7 @@ class Host:
         failures = origin.failures
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
-        if policy.auto_throttle and latency > max(SLOW_ANSWER, self.delay):
+        if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
             # At most one request for each latency, so one at a time: slowness may be the host's
             # only problem.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
@@ -144,7 +144,7 @@ class Host:
             self.failures = 0
         return failures > 0 and not origin.failures
 
-    def page_refused(self, policy: Policy) -> None:
+    def page_throttled(self, policy: Policy) -> None:
         """Record a throttled page that lost an attempt: the adaptive delay may be too short."""
         if self.delay:
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
@@ -170,11 +170,11 @@ class Host:
         The whole host rests. Only the origin rests if the other one answers and the fault is not
         throttling. *chance* in [0, 1) adds up to a tenth to the rest.
         """
-        origin, is_load = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
+        origin, is_throttled = self.origins[scheme], error.underlying is Reason.HTTP_STATUS
         other_origins = [
             candidate for candidate in self.origins.values() if candidate is not origin
         ]
-        other_answers = not is_load and any(
+        other_responds = not is_throttled and any(
             other.good_at and not other.failures for other in other_origins
         )
         faults = origin.fault(
@@ -185,18 +185,18 @@ class Host:
             chance=chance,
             # Both origins share the host's name, so an address for one counts for the other.
             named=any(other.resolved for other in other_origins),
-            other_answers=other_answers,
+            other_responds=other_responds,
         )
-        if not other_answers:
+        if not other_responds:
             self.failures += faults
-        if not other_answers and origin.rest_end is not None and origin.given_up is None:
+        if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
             # A longer rest of the host stays. A given-up origin adds no rest: its tasks send no
             # requests, so any process may lease the host next.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )
-        if is_load:
+        if is_throttled:
             longest = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:
                 # Unlike 429, 503 may not depend on our requests: if a server is down for some
@@ -239,7 +239,7 @@ class SlowStart:
         if latency <= max(_ALWAYS_FAST, min(_FAST_FACTOR * self.fastest, _LONGEST_FAST)):
             self.steps += 1
         is_first = self.quick_at is None or sent >= self.quick_at
-        if latency > SLOW_ANSWER:
+        if latency > SLOW_RESPONSE:
             return latency if is_first else 0.0
         if is_first:
             self.quick_at = sent

@@ -31,7 +31,7 @@ class Fault:
     status: int | None = None
     retry_after: float | None = None
     sent: datetime
-    refused: bytes | None = None  #: the page that was throttled; None: no page
+    throttled: bytes | None = None  #: the page that was throttled; None: no page
 
 
 @dataclass(frozen=True, slots=True)

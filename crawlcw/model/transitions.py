@@ -338,7 +338,7 @@ def losses(task: Task) -> int:
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
 
-def is_alone(lease: Lease) -> bool:
+def began_alone(lease: Lease) -> bool:
     """Return whether the worker has begun with a lease alone, for leases of `Leases.leases_of`."""
     return lease.task.quarantine_fence == lease.fence
 

@@ -3,7 +3,7 @@
 A request takes the latency of its host. The limits are the requests at once to one
 host, the delay between their starts, and the slots for all hosts together. The host
 with the most pages left goes first. The slow start of new hosts is an option. The
-delay after slow answers (`hosts.SLOW_ANSWER`) is ignored.
+delay after slow answers (`hosts.SLOW_RESPONSE`) is ignored.
 """
 
 import heapq

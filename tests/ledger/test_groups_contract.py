@@ -169,7 +169,7 @@ async def test_sqlite_counts_groups_by_indexes_alone(tmp_path: Path):
     await filled(ledger)
     sql = ledger.store.sql
     with closing(sqlite3.connect(tmp_path / "ledger.db")) as db, db:
-        answers = (sql.next_answer, sql.of_answer)
+        answers = (sql.next_response_status, sql.of_response_status)
         values = {"above": 600, "code": 200}
         for statement in (*sql.groups.values(), *answers, sql.count_done, sql.count_items):
             (plan,) = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}", values)]

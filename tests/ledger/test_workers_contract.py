@@ -204,7 +204,11 @@ async def test_a_dead_worker_gives_back_its_own_tasks_and_hosts_alone(
 
 LOAN = Loan("b:1", host="example.com", slots=4, expires=at(9))
 FAULT = Fault(
-    url="http://example.com/é$\ud800", reason="http-status", status=429, sent=at(1), refused=b"\0i"
+    url="http://example.com/é$\ud800",
+    reason="http-status",
+    status=429,
+    sent=at(1),
+    throttled=b"\0i",
 )
 
 

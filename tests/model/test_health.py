@@ -86,7 +86,7 @@ class Asked:
         sent: float | None = None,
         retry_after: float | None = None,
         policy: Policy = POLICY,
-        other_answers: bool = False,
+        other_responds: bool = False,
     ) -> int:
         self.now += 1
         return self.origin.fault(
@@ -94,7 +94,7 @@ class Asked:
             sent=self.now if sent is None else sent,
             now=self.now,
             policy=policy,
-            other_answers=other_answers,
+            other_responds=other_responds,
         )
 
 
@@ -219,7 +219,7 @@ def test_a_port_beside_an_origin_that_answers_is_given_up_after_two_failures_to_
 
     for _ in range(needed):
         assert state(asked.origin) in ("closed", "open")
-        asked.fault(reason, policy=policy, other_answers=True)
+        asked.fault(reason, policy=policy, other_responds=True)
 
     assert state(asked.origin) == "dead"
 

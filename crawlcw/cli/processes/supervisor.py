@@ -44,7 +44,7 @@ from crawlcw.model.durations import format_duration
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
 from crawlcw.model.standstill import Standstill, merged
-from crawlcw.model.transitions import is_alone
+from crawlcw.model.transitions import began_alone
 from crawlcw.telemetry.metrics import Measures
 
 logger = logging.getLogger(__name__)
@@ -402,7 +402,7 @@ class Supervisor:
         try:
             for worker in await dead_workers(self.ledger):
                 leases = await self.ledger.leases.leases_of(worker.name)
-                was_quarantined = was_quarantined or any(is_alone(lease) for lease in leases)
+                was_quarantined = was_quarantined or any(began_alone(lease) for lease in leases)
             await reap_dead_workers(self.ledger)
         except LedgerError as error:
             logger.debug(

@@ -32,7 +32,7 @@ _INSIDE = 8 << 20
 _BATCH_BYTES = 4 << 20
 _BATCH = 1_000
 #: Seconds that any value may take, and bytes for each further second.
-_ANSWER_WITHIN = 10.0
+_REPLY_WITHIN = 10.0
 _SLOWEST = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 
@@ -190,7 +190,7 @@ class Blobs:
         except UNENCODABLE as error:
             raise LedgerError(f"MongoDB cannot store the value: {error}") from error
         blob = BlobRef(id=identity, size=len(content))
-        with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
+        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _SLOWEST):
             await self._store.bucket().upload_from_stream_with_id(
                 blob.id, blob.id, content, metadata={"task": task_id}
             )
@@ -202,7 +202,7 @@ class Blobs:
 
     async def escaped(self, blob: BlobRef) -> Any:
         """Return a value in its stored form."""
-        with mapped(), pymongo.timeout(_ANSWER_WITHIN + blob.size / _SLOWEST):
+        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _SLOWEST):
             stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
         return bson.decode(content, _OPTIONS)["value"]

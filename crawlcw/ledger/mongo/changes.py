@@ -20,7 +20,7 @@ from crawlcw.model.task import WAITING
 
 #: Seconds that a request for changes waits at the server if there are none.
 _MAX_AWAIT = 5.0
-_ANSWERED_WITHIN = 10.0
+_REPLY_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
 #: Error of a server that is not a member of a replica set.
@@ -93,7 +93,7 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def _has_change(stream: Any) -> bool:
     """Wait some seconds for a change; return whether there was one."""
     try:
-        with pymongo.timeout(_MAX_AWAIT + _ANSWERED_WITHIN):
+        with pymongo.timeout(_MAX_AWAIT + _REPLY_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
         # The stream was open, so this is its end, not a wrong operation.

@@ -11,10 +11,10 @@ from typing import Any
 
 from crawlcw.ledger.mongo.store import (
     ANY_PRIORITY,
-    BY_ANSWER,
     BY_CALLBACK,
     BY_HOST,
     BY_REASON,
+    BY_RESPONSE_STATUS,
     BY_STATUS,
     DONE_BY_CALLBACK,
     DONE_BY_HOST,
@@ -108,7 +108,7 @@ class Groups:
         return list(sums.values())
 
     async def _by_status_code(self) -> list[Group]:
-        finished, ignored = await self._done_counts("response.status", BY_ANSWER)
+        finished, ignored = await self._done_counts("response.status", BY_RESPONSE_STATUS)
         totals = [await self._store.count(s, hint=BY_STATUS) for s in (_IS_FINISHED, _IS_IGNORED)]
         no_value_group = Group(
             value=None, finished=totals[0] - finished.total(), ignored=totals[1] - ignored.total()

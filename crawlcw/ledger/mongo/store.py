@@ -40,7 +40,7 @@ BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
 DONE_BY_CALLBACK = "done_callback_status_depth"
-BY_ANSWER = "done_response_status"
+BY_RESPONSE_STATUS = "done_response_status"
 BY_REASON = "reason_status"
 FAILED_BY_HOST = "failed_host_callback_status"
 #: Filter of failed tasks that wait, as in their index.
@@ -59,7 +59,7 @@ INDEXES: Indexes = {
     BY_CALLBACK: ([("callback", 1), ("depth", 1)], {}),
     DONE_BY_HOST: ([("host", 1), ("status", 1)], IS_DONE),
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
-    BY_ANSWER: ([("response.status", 1), ("status", 1)], IS_DONE),
+    BY_RESPONSE_STATUS: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
     # With the status at its end, because otherwise the server would read the tasks for it.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),

@@ -11,8 +11,8 @@ from crawlcw.model.transitions import REVISIT
 #: Condition of a task that may be visited again, as in the index of these tasks.
 MAY_BE_REVISITED = f"status IN ({', '.join(f'{status:d}' for status in REVISIT.from_statuses)})"
 #: HTTP status of a task's last response, and the condition of a done task with a response.
-ANSWERED = "json_extract(response, '$.status')"
-HAS_ANSWER = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
+RESPONSE_STATUS = "json_extract(response, '$.status')"
+HAS_RESPONSE = f"response IS NOT NULL AND {MAY_BE_REVISITED}"
 
 #: The document's fields as columns: times are milliseconds since 1970, and
 #: headers, context, options, errors, response, visit, stored and the fields of tracked tasks
@@ -133,7 +133,7 @@ class Tables:
             index(part)
             for part in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
         )
-        self.by_host, self.by_callback, self.by_reason, self.by_answer = (
+        self.by_host, self.by_callback, self.by_reason, self.by_response_status = (
             index(part)
             for part in ("host_status", "callback_depth_status", "reason_status", "response_status")
         )
@@ -164,8 +164,8 @@ class Tables:
                 (callback, depth, status)""",
             f"""CREATE INDEX IF NOT EXISTS {self.by_reason} ON {self.tasks}
                 (reason, status) WHERE reason IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_answer} ON {self.tasks}
-                ({ANSWERED}, status) WHERE {HAS_ANSWER}""",
+            f"""CREATE INDEX IF NOT EXISTS {self.by_response_status} ON {self.tasks}
+                ({RESPONSE_STATUS}, status) WHERE {HAS_RESPONSE}""",
         ]
 
     def _of_items(self) -> list[str]:

@@ -9,7 +9,7 @@ from crawlcw.ledger import documents
 from crawlcw.ledger.examination import TASK_STATE
 from crawlcw.ledger.port import Part
 from crawlcw.ledger.protocol import Dimension
-from crawlcw.ledger.sql.schema import ANSWERED, HAS_ANSWER, HOST_COLUMNS, Tables
+from crawlcw.ledger.sql.schema import HAS_RESPONSE, HOST_COLUMNS, RESPONSE_STATUS, Tables
 from crawlcw.model.task import DONE, Status
 
 
@@ -149,9 +149,14 @@ class Statements:
                 f"AND {failed} GROUP BY reason, status"
             ),
         }
-        source = f"FROM {tasks} INDEXED BY {tables.by_answer} WHERE {HAS_ANSWER} AND {ANSWERED}"
-        self.next_answer = f"SELECT {ANSWERED} {source} < :above ORDER BY {ANSWERED} DESC LIMIT 1"
-        self.of_answer = f"SELECT status, count(*) {source} = :code GROUP BY status"
+        source = (
+            f"FROM {tasks} INDEXED BY {tables.by_response_status} "
+            f"WHERE {HAS_RESPONSE} AND {RESPONSE_STATUS}"
+        )
+        self.next_response_status = (
+            f"SELECT {RESPONSE_STATUS} {source} < :above ORDER BY {RESPONSE_STATUS} DESC LIMIT 1"
+        )
+        self.of_response_status = f"SELECT status, count(*) {source} = :code GROUP BY status"
         self.count_done = (
             f"SELECT NULL, status, {count} {index} WHERE {among(DONE)} GROUP BY status"
         )

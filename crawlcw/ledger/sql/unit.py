@@ -66,8 +66,8 @@ class Groups:
         groups = _added_up(
             (code, status, number)
             # One seek for each code: PostgreSQL would read the JSON of every response for it.
-            for (code,) in descending(self._db, self._sql.next_answer, {})
-            for status, number in self._db.execute(self._sql.of_answer, {"code": code})
+            for (code,) in descending(self._db, self._sql.next_response_status, {})
+            for status, number in self._db.execute(self._sql.of_response_status, {"code": code})
         )
         (total_group,) = _added_up(self._db.execute(self._sql.count_done)) or [Group(value=None)]
         # Done tasks without a response: all except those with a response.
