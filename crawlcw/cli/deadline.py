@@ -133,9 +133,9 @@ class Deadline:
             ", ..." if locations[_MAX_LOCATIONS:] else ""
         )
         logger.warning(
-            "still in your code: %s: %sended with the process",
+            "your code still runs: %s; %sthe process ends",
             location_list or "unknown",
-            "" if self.is_finished else "everything is released, and it is ",
+            "" if self.is_finished else "all tasks are released, and ",
             extra={"event": "still_running", "number": len(locations)},
         )
         try:

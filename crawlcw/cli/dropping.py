@@ -40,7 +40,7 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
 async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
     """Delete all data of *name* that has another format, once the user confirms.
 
-    It does not check for workers, which only their own version could find.
+    It does not check for workers, because only their own version could find them.
     """
     confirm(
         f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes

@@ -13,7 +13,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 
-#: Members of Scrapy's spiders that nothing here reads, so a crawl differs from Scrapy's.
+#: Attributes of Scrapy's spiders that crawlcw ignores, so a crawl differs from Scrapy's.
 _SCRAPY_NAMES = (
     *("allowed_domains", "custom_settings", "download_delay", "from_crawler"),
     *("handle_httpstatus_list", "start_requests"),
@@ -21,7 +21,7 @@ _SCRAPY_NAMES = (
 
 
 async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn in one line of Scrapy's names; at the first run, of attributes that callbacks change."""
+    """Warn of Scrapy's names, and at the first run of attributes that callbacks change."""
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():
@@ -63,8 +63,8 @@ def _warn_of_names(spider: Spider) -> None:
         path = Path()
     relative_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     logger.warning(
-        "the spider %s has %s, as Scrapy's spiders have: nothing reads that here, and "
-        "`crawlcw check %s` says what to write",
+        "the spider %s has %s: only Scrapy reads that, and `crawlcw check %s` shows the code "
+        "to write instead",
         spider.name,
         ", ".join(names),
         printable(shlex.quote(str(relative_path))),

@@ -1,4 +1,4 @@
-"""Load a spider: by name in ./spiders, by file, or by module; a use case by the latter two.
+"""Load a spider by name in ./spiders, by file or by module, and a use case by file or by module.
 
 Any error of the user's file becomes one sentence with the file, the line and the error.
 Only spiders that the user names on the command line are loaded.
@@ -94,7 +94,8 @@ def find_use_case(text: str) -> "UseCase":
         raise UsageError(f"{path} has no use case: write `orders = crawlcw.tracking.UseCase(...)`")
     if len(use_cases) > 1:
         raise UsageError(
-            f"{path} has several use cases ({names}): say which, as {path}:{next(iter(use_cases))}"
+            f"{path} has several use cases ({names}): choose one, such as "
+            f"{path}:{next(iter(use_cases))}"
         )
     return next(iter(use_cases.values()))
 
@@ -183,7 +184,7 @@ def _by_name(name: str) -> type[Spider]:
     matching_spiders = [entry for entry in spiders if entry.name == name]
     if len(matching_spiders) > 1:
         locations = ", ".join(entry.reference for entry in matching_spiders)
-        raise SpiderError(f"several spiders are named {name!r}: say which of {locations}")
+        raise SpiderError(f"several spiders are named {name!r}: choose one of {locations}")
     if matching_spiders:
         return matching_spiders[0].kind
     broken_files = [entry for entry in entries if isinstance(entry, Broken)]
@@ -225,7 +226,8 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
         raise SpiderError(f"{path} has no spider: a class derived from crawlcw.Spider, with a name")
     if len(spiders) > 1:
         raise SpiderError(
-            f"{path} has several spiders ({names}): say which, as {path}:{spiders[0].__name__}"
+            f"{path} has several spiders ({names}): choose one, such as "
+            f"{path}:{spiders[0].__name__}"
         )
     return spiders[0]
 

@@ -131,7 +131,7 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
         opening = f"{opening} ({printable(report.detail)})"
     released = f"{counted(report.released, 'task')} {'was' if report.released == 1 else 'were'}"
     fault_clause = f", and {fault_text}" if faults else ""
-    continuation = "The same command goes on from here." if is_kept() else "The ledger is not kept."
+    continuation = "The same command resumes the crawl." if is_kept() else "The ledger is not kept."
     if rule.fault:
         continuation += _failed_before(report)
     return f"{opening}: {released} released{fault_clause}. {continuation}"

@@ -124,7 +124,7 @@ class _Stop:
             deadline.set(0.0)
             return
         logger.warning(
-            "%s: the event loop is blocked%s; the process ends in %s, or at once after another one",
+            "%s: the event loop is blocked%s; the process ends in %s; a second signal ends it now",
             received_signal.name,
             location,
             format_duration(self.grace),
@@ -138,8 +138,8 @@ class _Stop:
         # Warnings, so that --quiet shows them: the user waits for a reaction.
         if signal_count == 1:
             logger.warning(
-                "%s: claiming nothing more; current requests have %s to finish, the rest is "
-                "released; once more to stop at once",
+                "%s: stopping; current requests have %s to finish, all other tasks are released; "
+                "a second signal stops at once",
                 received_signal.name,
                 format_duration(self.grace),
                 extra={"event": "stop"},
@@ -147,7 +147,7 @@ class _Stop:
             self.crawl.stop()
         else:
             logger.warning(
-                "%s again: releasing everything at once",
+                "%s again: stopping at once, all tasks are released",
                 received_signal.name,
                 extra={"event": "stop_now"},
             )

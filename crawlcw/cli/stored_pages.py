@@ -96,8 +96,8 @@ async def _selected_pages(
                 raise UsageError(f"{spider.name} has no page {url!r} in this ledger")
             if record.task.stored is None:
                 raise UsageError(
-                    f"the body of {url!r} is not stored: a redirect has none, and other pages "
-                    "were fetched without keep_bodies"
+                    f"the body of {url!r} is not stored: it is a redirect, or was fetched without "
+                    "keep_bodies"
                 )
             ids.add(task_id)
     return stored(ledger, ids=ids)
@@ -164,7 +164,7 @@ def _print_summary(numbers: _Numbers, saving: Saving | None, parse_options: Pars
         return NOT_WELL if numbers.missing or numbers.wrong else OK
     refused_pages = +saving.refused
     for reason, number in refused_pages.items():
-        click.echo(f"crawlcw: {_pages(number)} stayed as recorded: {reason}", err=True)
+        click.echo(f"crawlcw: {_pages(number)} kept the old items: {reason}", err=True)
     click.echo(f"{_pages(saving.pages)} recorded again, with {counted(saving.items, 'item')}")
     if saving.links:
         verb = "waits" if saving.links == 1 else "wait"

@@ -364,7 +364,7 @@ MISTAKES = [
     (["run", "page"], 2, "there is no spider 'page' in ./spiders; did you mean pages?"),
     (["run", "nowhere.py"], 2, "there is no file nowhere.py"),
     (["run", "bad.py"], 2, "bad.py, line 1: ZeroDivisionError: division by zero"),
-    (["run", "two.py"], 2, "say which, as two.py:Pages"),
+    (["run", "two.py"], 2, "choose one, such as two.py:Pages"),
     (["run", "raises.py"], 2, "the spider's opened() raised OSError: no luck"),
     (["run", "pages", "-s", "concurency=5"], 2, "did you mean concurrency?"),
     (["run", "pages", "-s", "lease=soon"], 2, "setting lease: 'soon' is not a duration"),
@@ -540,7 +540,7 @@ def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site
 
     run.send_signal(which)
     assert run.stderr is not None
-    line = next(line for line in run.stderr if "claiming nothing more" in line)
+    line = next(line for line in run.stderr if "stopping; current requests have" in line)
     # The supervisor prints this before its worker gets the signal and releases the other tasks.
     while stats()["counts"]["processing"] > 5:
         pass
@@ -551,7 +551,7 @@ def test_one_signal_finishes_what_is_under_way_and_the_same_command_goes_on(site
 
     assert which.name in line
     assert run.returncode == 0
-    assert re.search(r"Stopped: \d+ tasks were released\. The same command goes on from here", out)
+    assert re.search(r"Stopped: \d+ tasks were released\. The same command resumes the crawl", out)
     assert stopped["counts"]["processing"] == 0
     finished = slow_site.PAGES - stopped["counts"]["todo"]
     # Fetchers that had started when the worker got the signal may still send their requests.
@@ -567,7 +567,7 @@ def test_two_signals_release_at_once_and_exit_130(site):
 
     run.send_signal(signal.SIGINT)
     assert run.stderr is not None
-    next(line for line in run.stderr if "claiming nothing more" in line)
+    next(line for line in run.stderr if "stopping; current requests have" in line)
     run.send_signal(signal.SIGINT)
     finish(run)
     left = stats()

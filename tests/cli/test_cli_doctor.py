@@ -61,7 +61,7 @@ async def test_a_ledger_after_a_crawl_is_clean(ledger_url: str):
 
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
-    assert lines[0] == "teas: looked at 4 tasks, 1 host, 0 workers at work"
+    assert lines[0] == "teas: checked 4 tasks, 1 host, 0 workers at work"
     assert lines[-1] == "clean: no violation"
     assert "VIOLATION" not in run.stdout
 

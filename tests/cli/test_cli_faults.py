@@ -106,10 +106,10 @@ def test_the_last_word_names_each_fault():
     )
     assert said(finish_reason="callback-broken", detail="parse raised KeyError", released=7) == (
         "Stopped: 7 tasks were released, and parse raised KeyError. "
-        "The same command goes on from here."
+        "The same command resumes the crawl."
     )
     assert said(finish_reason="stopped-by-spider", detail="enough") == (
-        "Stopped by the spider (enough): 0 tasks were released. The same command goes on from here."
+        "Stopped by the spider (enough): 0 tasks were released. The same command resumes the crawl."
     )
 
 

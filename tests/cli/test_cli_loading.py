@@ -93,7 +93,9 @@ def test_a_name_that_two_files_use_asks_which():
     spider("spiders/a.py")
     spider("spiders/b.py")
 
-    with pytest.raises(SpiderError, match=r"say which of spiders/a\.py:Books, spiders/b\.py:Books"):
+    with pytest.raises(
+        SpiderError, match=r"choose one of spiders/a\.py:Books, spiders/b\.py:Books"
+    ):
         loading.find("books")
 
 
@@ -101,7 +103,7 @@ def test_a_file_with_several_spiders_asks_which():
     two = SPIDER.format(name="a", kind="A") + SPIDER.format(name="b", kind="B")
     write("two.py", two)
 
-    with pytest.raises(SpiderError, match=r"\(A, B\): say which, as two\.py:A"):
+    with pytest.raises(SpiderError, match=r"\(A, B\): choose one, such as two\.py:A"):
         loading.find("two.py")
     assert loading.find("two.py:B").name == "b"
 

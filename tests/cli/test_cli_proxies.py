@@ -67,7 +67,7 @@ def test_the_command_says_why_it_ends_where_the_password_is_wrong(
     last = said.strip().splitlines()[-1]
     shown = f"the proxy http://***@127.0.0.2:{three[0].port} rejects its password (HTTP 407)"
     assert f"the proxy does not work: {shown}" in last
-    assert "The same command goes on from here." in last
+    assert "The same command resumes the crawl." in last
     assert "wr0ng" not in said
 
 

@@ -109,8 +109,8 @@ def test_tasks_are_listed_by_what_is_chosen():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["ignore", "pages"], "say which tasks: either KEYs, or --host, --url-prefix"),
-        (["ignore", "pages", URLS[2], "--host", "a.example"], "say which tasks"),
+        (["ignore", "pages"], "choose the tasks: either KEYs, or --host, --url-prefix"),
+        (["ignore", "pages", URLS[2], "--host", "a.example"], "choose the tasks"),
         (["ignore", "pages", "--host", "a.example"], "of pages with host a.example? No terminal"),
         (["purge", "pages"], "--since and --status"),
         (["purge", "pages", "--url-prefix", SHOP], "Delete 2 tasks of pages with their items"),

@@ -116,8 +116,8 @@ def test_one_task_is_shown_with_all_about_it(run: Run):
         (["tasks", "refunds"], "nothing is recorded"),
         (["ignore", "orders", ""], "a key has 1 to 1024 bytes"),
         (["reset", "orders", "o0", "--stage", "a b"], "no name of a stage"),
-        (["reset", "orders"], "say which tasks: either KEYs, or --host"),
-        (["reset", "orders", "o0", "--all"], "say which tasks"),
+        (["reset", "orders"], "choose the tasks: either KEYs, or --host"),
+        (["reset", "orders", "o0", "--all"], "choose the tasks"),
         (["reset", "orders", "--all"], "No terminal to confirm on: add --yes"),
         (
             ["drop", "orders"],

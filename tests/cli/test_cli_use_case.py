@@ -59,7 +59,7 @@ def test_a_use_case_is_looked_at_as_one(url: str):
         ["stage", "todo", "in"],
         ["Pay", "now", "1"],
     ]
-    assert doctor.stdout.splitlines()[0] == "pages: looked at 2 tasks, 0 workers at work"
+    assert doctor.stdout.splitlines()[0] == "pages: checked 2 tasks, 0 workers at work"
     assert doctor.stdout.splitlines()[-1] == "clean: no violation"
     assert retried.stdout == "1 task will be tried again\n"
 

@@ -77,7 +77,7 @@ def test_the_earliest_time_counts_and_unfinished_work_is_finished(
 
     assert exits.came.wait(20)
     assert (exits.codes, deadline.is_at_once) == ([3], False)
-    assert "everything is released" in caplog.text
+    assert "all tasks are released" in caplog.text
 
 
 def test_the_outcome_of_a_command_is_reported(
@@ -89,7 +89,7 @@ def test_the_outcome_of_a_command_is_reported(
 
     assert exits.came.wait(20)
     assert (exits.codes, deadline.is_at_once) == ([2], True)
-    assert "everything is released" not in caplog.text
+    assert "all tasks are released" not in caplog.text
 
 
 def test_work_that_cannot_be_released_ends_as_interrupted(

@@ -66,8 +66,8 @@ def test_scrapys_names_are_named_once_and_stop_nothing(home: str, tmp_path: Path
     warnings = [line.partition(" WARNING ")[2] for line in run.stderr.splitlines()]
     (warning,) = [said for said in warnings if "Scrapy" in said]
     assert warning == (
-        "the spider counting has allowed_domains, custom_settings, as Scrapy's spiders have: "
-        "nothing reads that here, and `crawlcw check counting.py` says what to write"
+        "the spider counting has allowed_domains, custom_settings: only Scrapy reads that, and "
+        "`crawlcw check counting.py` shows the code to write instead"
     )
 
 

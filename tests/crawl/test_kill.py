@@ -237,7 +237,7 @@ def test_sigint_twice_ends_at_once_and_loses_nothing(
     wait_until(asked(site, for_pages=220))
 
     stopped.send(signal.SIGINT)
-    wait_until(lambda: "once more to stop at once" in stopped.log)
+    wait_until(lambda: "a second signal stops at once" in stopped.log)
     assert stopped.is_running()
     stopped.send(signal.SIGINT)
     code, report = stopped.end(within=5)

@@ -146,7 +146,7 @@ def test_a_second_signal_releases_everything_at_once(
     ledger_url: str, start: Start, begun: Callable[[], list[str]]
 ):
     worker = stopped_in_the_middle(ledger_url, start, begun, grace="1h")
-    wait_until(lambda: "claiming nothing more" in worker.log)
+    wait_until(lambda: "stopping; current requests have" in worker.log)
     worker.send(SIGTERM)
     code, said = worker.end()
 
@@ -167,7 +167,7 @@ def test_a_worker_whose_thread_hangs_ends_when_it_is_stopped(
 
     assert code == 0, worker.log
     assert said.startswith("stopped: 0 done, 0 failed attempts, 1 released here"), said
-    assert "still in your code: thread" in worker.log
+    assert "your code still runs: thread" in worker.log
     assert_nothing_is_held_or_spent(ledger_url)
 
 
@@ -180,12 +180,12 @@ def test_a_second_signal_ends_a_worker_whose_handler_goes_on_although_it_is_canc
     worker = start("--grace", "50ms")
     wait_until(begun)
     worker.send(SIGTERM)
-    wait_until(lambda: "claiming nothing more" in worker.log)
+    wait_until(lambda: "stopping; current requests have" in worker.log)
     worker.send(SIGTERM)
     code, _ = worker.end()
 
     assert code == STOPPED_AT_ONCE, worker.log
-    assert "still in your code: " in worker.log
+    assert "your code still runs: " in worker.log
     assert_nothing_is_held_or_spent(ledger_url)
 
 

@@ -59,7 +59,7 @@ class Choice:
         """Raise `UsageError` unless tasks are chosen in exactly one way."""
         if sum([bool(self.keys), bool(self.selection), bool(self.everything)]) != 1:
             raise UsageError(
-                "say which tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
+                "choose the tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
                 f"--since and --status{'' if self.everything is None else ', or --all'}"
             )
 

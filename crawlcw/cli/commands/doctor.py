@@ -94,7 +94,7 @@ def _json(name: str, report: Report) -> str:
 def _lines(name: str, report: Report) -> Iterator[str]:
     hosts = "" if report.kind.tracked else f"{counted(report.hosts, 'host')}, "
     workers = f"{counted(report.workers, 'worker')} at work"
-    yield f"{name}: looked at {counted(report.tasks, 'task')}, {hosts}{workers}"
+    yield f"{name}: checked {counted(report.tasks, 'task')}, {hosts}{workers}"
     for fact, value in report.facts.items():
         yield f"  {fact}: {value}"
     for finding in _in_order(report):

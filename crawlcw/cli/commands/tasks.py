@@ -217,7 +217,7 @@ def _status_text(record: Record) -> str:
     """Return the status of a page that a redirect leads to, in words."""
     task = record.task
     if record.leads_to is not None:
-        return "a redirect as well"
+        return "a redirect too"
     status = task.status.name.lower()
     return f"{status} ({task.reason})" if task.reason else status
 

@@ -74,8 +74,8 @@ async def crawl(
     """Crawl *spider* by *processes* workers to its end and return the worst exit code.
 
     The *first* worker may be waiting already. The exit code also covers the report of all workers
-    together. *afterwards* is called with the open ledger, unless the crawl was stopped at once or
-    no worker started it.
+    together. Calls *afterwards* with the open ledger, unless the crawl was stopped at once or no
+    worker started it.
     """
     async with notifying(spider.name, settings) as notice:
         # Opened here first: an unusable ledger is reported once, not by each worker.
@@ -396,7 +396,7 @@ class Supervisor:
         """Release the tasks of dead workers, without waiting until their leases expire.
 
         Return whether one of them worked on a single quarantined page. Then the crash counts
-        against that page, which is given up after several crashes.
+        against that page, and several crashes give it up.
         """
         was_quarantined = False
         try:

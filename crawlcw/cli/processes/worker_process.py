@@ -96,7 +96,7 @@ class WorkerProcess:
 
     def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and the processes of its group, unless it has ended."""
-        # Until it is reaped, its id belongs to no other group.
+        # No other group has its id until it is reaped.
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
