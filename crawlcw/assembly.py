@@ -165,8 +165,8 @@ class _Parts(Parts):
         self.frontier = Frontier(
             self.spider,
             settings,
-            held=session.leases,
-            page_limit=PageLimit(most=settings.max_pages_per_host, full=self.scope.full),
+            task_leases=session.leases,
+            page_limit=PageLimit(max_pages=settings.max_pages_per_host, full_hosts=self.scope.full),
             clock=time.monotonic,
             ledger_now=self.now,
         )

@@ -96,7 +96,7 @@ class Scope:
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
-    full: set[str] = field(default_factory=set)  #: the set `PageLimit.full`
+    full: set[str] = field(default_factory=set)  #: the set `PageLimit.full_hosts`
 
     @classmethod
     def of(cls, hosts: Iterable[str], settings: Settings) -> "Scope":

@@ -19,8 +19,8 @@ import anyio
 from crawlcw.api.attempt import Attempt, Next, Purpose
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
-from crawlcw.crawl.host_queues import AHEAD
-from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
+from crawlcw.crawl.host_queues import CLAIM_AHEAD_S
+from crawlcw.crawl.hosts import Frontier, FrontierHost, Phase
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch.proxies import ProxyPool
@@ -108,7 +108,7 @@ class Causes:
         host, scheme = self.frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return
-        host.answered += 1
+        host.slice_responses += 1
         closed = host.state.origin_answered(
             scheme,
             latency=host.slow_start.answered(latency=latency, sent=sent),
@@ -135,7 +135,7 @@ class Causes:
             if probe_page is not None:
                 host.origin(task).learned(probe_page, size=size)
             if self.frontier.page_limit.is_reached(host.state):
-                self.frontier.fill(host)
+                self.frontier.mark_full(host)
             host.pace()
         if probe_page is not None:
             self._uplink.learned(task.host, probe_page)
@@ -143,7 +143,7 @@ class Causes:
     def page_failed(self, name: str) -> None:
         """Note that a page failed by itself: a weak sign about its host."""
         if host := self.frontier.hosts.get(name):
-            host.answered += 1
+            host.slice_responses += 1
             host.state.page_failed(self._policy)
             host.pace()
 
@@ -176,7 +176,7 @@ class Causes:
                 is_new=host.state.finished < hosts.FIRST_PAGES,
             )
             if cause is Cause.PAGE:
-                host.answered += 1
+                host.slice_responses += 1
                 host.state.page_throttled(self._policy)
                 host.pace()
                 return
@@ -294,7 +294,7 @@ class Causes:
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
         """Return whether a port refused us, and it and all remaining hosts have never answered."""
         host = self.frontier.hosts.get(name)
-        if not error.port_closed or host is None or not self.frontier.seeded:
+        if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
             return False
@@ -322,7 +322,7 @@ class Causes:
         """
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(name)
-        if host is not None and host.borrowed is not None:
+        if host is not None and host.borrowed_loan is not None:
             return self._left_to_owner(host, url, error, sent=sent, refused=refused)
         self.stats.host_failures[reason] += 1
         if host is None:
@@ -355,7 +355,7 @@ class Causes:
         self.rests.note(name, rest_end=rests_until, cause=description)
         rest_s = (rests_until - now).total_seconds()
         host.rest(seconds=rest_s)
-        if host.lease is None or rest_s > AHEAD:
+        if host.lease is None or rest_s > CLAIM_AHEAD_S:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
             # After the rest, ask the probe page before any other page.
@@ -364,7 +364,7 @@ class Causes:
 
     def _left_to_owner(
         self,
-        host: HeldHost,
+        host: FrontierHost,
         url: str,
         error: FetchError,
         *,
@@ -386,11 +386,11 @@ class Causes:
         rest_s = self._policy.rest(1, retry_after=error.retry_after)
         return _behind(host, self._now() + timedelta(seconds=rest_s))
 
-    def _put_off_origin(self, host: HeldHost, scheme: str, *, until: datetime) -> None:
+    def _put_off_origin(self, host: FrontierHost, scheme: str, *, until: datetime) -> None:
         """Release the waiting tasks of one origin, deferred until a time."""
         prefix = f"{scheme}://"
         leases = self.frontier.queues.withdraw(
-            host=host.name, unwanted=lambda lease: lease.task.url.startswith(prefix)
+            host=host.name, is_unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
         self.frontier.pending.release(deferred_lease(lease, due=until) for lease in leases)
 
@@ -460,7 +460,7 @@ class Causes:
 
             async def ask(name: str, url: str) -> None:
                 # The host's next request keeps its delay from this one.
-                self.frontier.sent(name, at=self.frontier.clock())
+                self.frontier.note_request(name, sent_at=self.frontier.clock())
                 try:
                     await self.ask(url)
                 except FetchError as error:
@@ -484,7 +484,7 @@ class Causes:
         self.frontier.poll_wanted.set()
 
 
-def _behind(host: HeldHost, rests_until: datetime) -> Defer:
+def _behind(host: FrontierHost, rests_until: datetime) -> Defer:
     """Return the deferral of a page that must wait behind the others of its host."""
     extra_s = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

@@ -153,7 +153,7 @@ class Committer:
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
         if await self.adder.add(tasks, too_deep):
-            self.coordinator.written(more=True, again=())
+            self.coordinator.note_written(has_more=True, retry_hosts=())
 
     async def _write(self, group: list[Done]) -> None:
         links, too_deep = list[Task](), list[Task]()
@@ -186,7 +186,9 @@ class Committer:
                 stats.dropped.add(result.produced.dropped)
             for reason, number in result.produced.items_dropped.items():
                 callbacks.count_dropped(stats.items_dropped, reason, number)
-        self.coordinator.written(more=bool(retry_hosts) or added > 0, again=retry_hosts)
+        self.coordinator.note_written(
+            has_more=bool(retry_hosts) or added > 0, retry_hosts=retry_hosts
+        )
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
         """Return whether the bodies that outcomes name are on the disk; if not, end the crawl."""

@@ -159,11 +159,11 @@ class Steering:
         old_control, self._known = self._known, control
         coordinator = self.coordinator
         if control.settings != old_control.settings:
-            coordinator.follow(self._settings_by(control))
+            coordinator.use_settings(self._settings_by(control))
         if control.fed != old_control.fed:
             # The next link to a purged task must make the task again.
             self.adder.forget()
-            coordinator.written(more=True, again=[*coordinator.frontier.hosts])
+            coordinator.note_written(has_more=True, retry_hosts=[*coordinator.frontier.hosts])
         if control.paused != old_control.paused:
             coordinator.pause(control.paused)
         if control.paused and not old_control.paused:

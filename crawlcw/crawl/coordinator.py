@@ -23,7 +23,7 @@ import anyio.abc
 from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_leases import HostLeaser
 from crawlcw.crawl.host_queues import bonus
-from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.hosts import FrontierHost, Phase
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import End, InternalErrors
@@ -38,29 +38,29 @@ from crawlcw.model.transitions import deferred_lease, losses
 
 logger = logging.getLogger(__name__)
 
-_SHORTEST_IDLE = 0.05
-_LONGEST_IDLE = 8.0
-_IDLE_BESIDE_OTHERS = 1.0
-_HOSTS_A_PAGE = 100
+_MIN_IDLE_S = 0.05
+_MAX_IDLE_S = 8.0
+_SHARED_IDLE_S = 1.0
+_HOSTS_PER_QUERY = 100
 #: Tasks claimed ahead for each fetcher.
 _PREFETCH = 2
 #: The minimum number of tasks to claim for a host without limits.
-_TURN = 8
-_A_FEW = 8  #: tasks of each slow host that may be claimed beyond the prefetch
-_MOST_HELD = 4  #: limit of all claimed tasks, as a multiple of the prefetch
+_MIN_CLAIM = 8
+_SLOW_HOST_TASKS = 8  #: tasks of each slow host that may be claimed beyond the prefetch
+_MAX_CLAIMED_FACTOR = 4  #: limit of all claimed tasks, as a multiple of the prefetch
 #: Seconds without work until an idle process polls its hosts and sweeps for lost wake-ups.
-_SWEEP_FROM = 0.8
+_SWEEP_AFTER_S = 0.8
 #: Seconds to wait before the next claim while other workers may still renew expired leases.
-_GRACE_PAUSE = 1.0
+_GRACE_PAUSE_S = 1.0
 #: Seconds without a request in progress after which a crawl counts as waiting.
-_A_MOMENT = 1.0
+_WAITING_AFTER_S = 1.0
 #: Minimum seconds between two polls for each of many hosts: one query serves all changes.
-_PAUSE_A_HOST = 20e-6
+_PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
-_BUSY_PAUSE = 1.0
+_BUSY_PAUSE_S = 1.0
 #: Seconds without a host after which a worker tells the others that it needs hosts.
-_IDLE_FROM = 0.1
+_IDLE_AFTER_S = 0.1
 
 
 class Coordinator:
@@ -82,7 +82,7 @@ class Coordinator:
         self.pool = Pool(settings.concurrency)
         self._state = state
         self._ledger = session.ledger
-        self._held = session.leases
+        self._task_leases = session.leases
         self._stats = session.stats
         self._session = session
         self._settings = settings
@@ -90,73 +90,75 @@ class Coordinator:
         self._opening = opening
         self._changed = frontier.poll_wanted
         #: Leases that use a slot of their host, by the ids and fences of their tasks.
-        self._asking: set[tuple[bytes, int]] = set()
+        self._slot_users: set[tuple[bytes, int]] = set()
         limits = [
             (FinishReason.MAX_PAGES, "pages", settings.max_pages),
             (FinishReason.MAX_ITEMS, "items", settings.max_items),
         ]
         #: The limits of this run: the finish reason, the counter and the maximum.
         self._limits = [(reason, name, limit) for reason, name, limit in limits if limit]
-        self._stopping = False
-        self._paused: datetime | None = None  #: when the user paused the crawl
-        self._idle = _SHORTEST_IDLE
-        self._moved_at = time.monotonic()  #: when the last request ended
+        self._is_stopping = False
+        self._paused_since: datetime | None = None  #: when the user paused the crawl
+        self._idle_pause_s = _MIN_IDLE_S
+        self._last_request_end = time.monotonic()  #: when the last request ended
         #: The reason to wait, from the last poll of the ledger.
-        self._waits_for: Standstill | None = None
-        self._turn_at = 0.0  #: when the timer takes the next turn of a host
-        self._leases_at = 0.0  #: when to poll the leases of hosts again
-        self._poll_at = 0.0  #: when to poll the whole ledger again
+        self._idle_reason: Standstill | None = None
+        self._timer_at = 0.0  #: when the timer takes the next turn of a host
+        self._lease_poll_at = 0.0  #: when to poll the leases of hosts again
+        self._ledger_poll_at = 0.0  #: when to poll the whole ledger again
 
     async def run(self) -> FinishReason:
         """Keep the queue filled until no work remains; return why the crawl ended."""
         async with anyio.create_task_group() as background:
-            reason = await self._fill(background)
+            reason = await self._fill_queue(background)
             self.frontier.lends = False
             self.frontier.loans_changed.set()
             background.cancel_scope.cancel()
         return reason
 
-    async def _fill(self, background: anyio.abc.TaskGroup) -> FinishReason:
+    async def _fill_queue(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
             # Clear before the poll, so that a change during the poll ends the wait below at once.
             self._changed.clear()
             self.dispatch()
-            if self._stopping:
+            if self._is_stopping:
                 return FinishReason.STOPPED
             for reason, counter, limit in self._limits:
                 if getattr(self._stats, counter) >= limit:
                     return reason
-            if self._paused is not None:
+            if self._paused_since is not None:
                 self._session.set_idle(False)
-                await self.give_back_undispatched()
+                await self.release_undispatched()
                 await self.host_leaser.leave_all(background)
-                with anyio.move_on_after(_IDLE_BESIDE_OTHERS):
+                with anyio.move_on_after(_SHARED_IDLE_S):
                     await self._changed.wait()
                 continue
             if await self._poll(background):
                 return FinishReason.DRAINED
-            number = len(self.frontier.hosts)
-            rest_end = time.monotonic() + (number * _PAUSE_A_HOST if number >= _MANY_HOSTS else 0)
+            host_count = len(self.frontier.hosts)
+            rest_end = time.monotonic() + (
+                host_count * _PAUSE_PER_HOST_S if host_count >= _MANY_HOSTS else 0
+            )
             with anyio.move_on_after(self._next_poll()):
                 await self._changed.wait()
             await anyio.sleep(max(0, rest_end - time.monotonic()))
 
-    def seeded(self) -> None:
+    def note_seeded(self) -> None:
         """Note that all seeds are in the ledger."""
-        self.frontier.seeded = True
+        self.frontier.is_seeded = True
         self.wake()
 
     def wake(self) -> None:
         """Poll the ledger again, because there may be more to claim."""
-        self._idle = _SHORTEST_IDLE
-        self._poll_at = 0.0
+        self._idle_pause_s = _MIN_IDLE_S
+        self._ledger_poll_at = 0.0
         self.host_leaser.wake()
         self._changed.set()
 
-    def written(self, *, more: bool, again: Iterable[str]) -> None:
-        """Note written outcomes: *more* work remains; the hosts in *again* have retries."""
-        self.frontier.poll(*again)
-        if more or not self._held:
+    def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
+        """Note written outcomes: with *has_more*, work remains; *retry_hosts* have retries."""
+        self.frontier.poll(*retry_hosts)
+        if has_more or not self._task_leases:
             self.wake()
         elif self._limits:
             self._changed.set()
@@ -181,17 +183,17 @@ class Coordinator:
 
     def stop(self) -> None:
         """Stop claiming and dispatching."""
-        self._stopping = True
+        self._is_stopping = True
         self._changed.set()
 
-    def pause(self, since: datetime | None) -> None:
+    def pause(self, paused_since: datetime | None) -> None:
         """Start no task until this method is called with None."""
-        self._paused = since
+        self._paused_since = paused_since
         self.wake()
 
-    def follow(self, settings: Settings) -> None:
+    def use_settings(self, settings: Settings) -> None:
         """Use other *settings* from now on, for all hosts and for the number of fetchers."""
-        self.frontier.follow(settings)
+        self.frontier.use_settings(settings)
         self.pool.resize(settings.concurrency)
         self.host_leaser.resize(settings.concurrency)
         self.wake()
@@ -199,22 +201,24 @@ class Coordinator:
     def free_slot(self, lease: Lease) -> None:
         """Free the slot of a dispatched lease, once, so that its host's next request may start."""
         key = (lease.task.id, lease.fence)
-        if key not in self._asking:
+        if key not in self._slot_users:
             return
-        self._asking.remove(key)
-        now = self._moved_at = time.monotonic()
-        self._queues.finished(lease.task.host, now=now)
+        self._slot_users.remove(key)
+        now = self._last_request_end = time.monotonic()
+        self._queues.request_ended(lease.task.host, now=now)
         self.dispatch()
 
-    def done(self, lease: Lease) -> None:
+    def note_done(self, lease: Lease) -> None:
         """Note that the work on a dispatched lease has ended."""
         self.free_slot(lease)
         self.pool.task_done()
-        now = self._moved_at = time.monotonic()
+        now = self._last_request_end = time.monotonic()
         self.dispatch()
         # Other new work, such as links, sets `Frontier.poll_wanted` itself.
-        feeds = self._is_low() and now >= min(self._poll_at, self.frontier.wanted()[1])
-        if feeds or now >= self._leases_at:
+        needs_tasks = self._is_low() and now >= min(
+            self._ledger_poll_at, self.frontier.low_hosts()[1]
+        )
+        if needs_tasks or now >= self._lease_poll_at:
             self._changed.set()
 
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
@@ -222,10 +226,10 @@ class Coordinator:
         if to_ledger:
             self.frontier.pending.release([lease])
         else:
-            self._place(lease)
+            self._queue_or_release(lease)
         self._changed.set()
 
-    def _place(self, lease: Lease) -> None:
+    def _queue_or_release(self, lease: Lease) -> None:
         """Queue a task for its host's turn, or release it if its host may not be asked now."""
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
@@ -236,128 +240,133 @@ class Coordinator:
         if obstacle is None:
             # The origin's rest may have ended since the claim, before the host is open. Then
             # release the task: the host is opened when the task is read again.
-            if host.opened and (task.due is None or task.due <= self._ledger.now()):
+            if host.is_open and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
         elif isinstance(obstacle, datetime):
             lease = deferred_lease(lease, due=obstacle)
         elif frontier.calls.include(task.errback):
             # The task needs no request: its errback is called with the failure.
-            self._queues.add(lease, now=time.monotonic(), asks=False)
+            self._queues.add(lease, now=time.monotonic(), needs_request=False)
             return
         # The ledger ignores it together with all other tasks of a given-up origin.
         frontier.pending.release([lease])
 
-    def lost(self, task_ids: set[bytes]) -> None:
+    def forget_lost(self, task_ids: set[bytes]) -> None:
         """Forget waiting tasks whose leases are lost."""
         # Lost leases that wait for their release may stay: releasing a lost lease does nothing.
-        self._queues.withdraw(unwanted=lambda lease: lease.task.id in task_ids)
+        self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
     def standstill(self) -> Standstill | None:
         """Return why no request has been in progress for a moment; None if one has been."""
-        if self._paused is not None:
-            return Standstill(paused_since=self._paused)
+        if self._paused_since is not None:
+            return Standstill(paused_since=self._paused_since)
         reason = self._opening.causes.rests.standstill(self._ledger.now())
         if reason.down_since is not None:
             return reason  # requests in progress only check whether the network is back
-        if self.pool.dispatched or time.monotonic() - self._moved_at < _A_MOMENT:
+        if self.pool.dispatched or time.monotonic() - self._last_request_end < _WAITING_AFTER_S:
             return None
-        return reason if reason.hosts or reason.proxies else self._waits_for or reason
+        return reason if reason.hosts or reason.proxies else self._idle_reason or reason
 
     def dispatch(self) -> None:
         """Give free fetchers the leases whose turn has come; a timer repeats it at the next."""
         pool = self.pool
-        free = pool.size - pool.dispatched
+        free_fetchers = pool.size - pool.dispatched
         # The most frequent reason comes first, because this runs several times a page.
-        if free <= 0 or self._stopping or self._paused or self.frontier.uplink.is_blocked:
+        if (
+            free_fetchers <= 0
+            or self._is_stopping
+            or self._paused_since
+            or self.frontier.uplink.is_blocked
+        ):
             return
         stats = self._stats
         for _, counter, limit in self._limits:
             # Each page in progress may produce an item. If one produces several, all are recorded.
             count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
-            free = min(free, limit - count - pool.dispatched)
+            free_fetchers = min(free_fetchers, limit - count - pool.dispatched)
         now = time.monotonic()
-        while free > 0:
+        while free_fetchers > 0:
             lease = self._queues.take(now=now)
             if lease is None:
-                next_turn_at = self._queues.next_turn()
-                if next_turn_at is not None and not now < self._turn_at <= next_turn_at:
-                    self._turn_at = next_turn_at
-                    asyncio.get_running_loop().call_later(next_turn_at - now, self._take_turn)
+                next_start = self._queues.next_start()
+                if next_start is not None and not now < self._timer_at <= next_start:
+                    self._timer_at = next_start
+                    asyncio.get_running_loop().call_later(next_start - now, self._on_timer)
                 return
-            self._asking.add((lease.task.id, lease.fence))
+            self._slot_users.add((lease.task.id, lease.fence))
             pool.put(lease)
-            free -= 1
+            free_fetchers -= 1
 
-    def _take_turn(self) -> None:
+    def _on_timer(self) -> None:
         # uvloop rounds to milliseconds: if the timer fires early, dispatch must set it again.
-        self._turn_at = 0.0
+        self._timer_at = 0.0
         self.dispatch()
 
-    def _room(self) -> int:
+    def _free_capacity(self) -> int:
         """Return how many more tasks to claim: the prefetch, and a few more for each slow host."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
-        slow_host_tasks = min(_A_FEW, size) * len(self.frontier.hosts)
-        max_waiting = max(prefetch, min(slow_host_tasks, _MOST_HELD * prefetch))
-        return min(prefetch - queues.soon, max_waiting - queues.waiting)
+        slow_host_tasks = min(_SLOW_HOST_TASKS, size) * len(self.frontier.hosts)
+        max_waiting = max(prefetch, min(slow_host_tasks, _MAX_CLAIMED_FACTOR * prefetch))
+        return min(prefetch - queues.soon_count, max_waiting - queues.waiting_count)
 
     def _is_low(self) -> bool:
-        return self._room() >= _PREFETCH * self.pool.size // 2
+        return self._free_capacity() >= _PREFETCH * self.pool.size // 2
 
     async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
         """Release, lease, page and claim; return whether the ledger is drained."""
         # Release tasks before their hosts: the next owner would not find tasks that are leased.
         frontier = self.frontier
-        if frontier.pending.returned:
-            await self._give_back(frontier.pending.take_returned())
+        if frontier.pending.to_release:
+            await self._release(frontier.pending.take_to_release())
         for host in [*frontier.opening]:
             # Ask the probe page of a half-open host before any other page.
-            if not (host.is_busy or self._opening.probe(host, background)) and host.opened:
+            if not (host.is_busy or self._opening.probe(host, background)) and host.is_open:
                 host.enter(Phase.SERVING)
         if await self.host_leaser.poll(background, idle=self.pool.has_idle_workers()):
-            self._idle = _SHORTEST_IDLE
+            self._idle_pause_s = _MIN_IDLE_S
         # Claim only what fits: no other process can work on a task that waits here.
-        if not self._is_low() or await self._feed(background):
+        if not self._is_low() or await self._page_and_claim(background):
             return False
-        if time.monotonic() < self._poll_at:
+        if time.monotonic() < self._ledger_poll_at:
             return False
         return await self._drained()
 
-    async def give_back_undispatched(self) -> int:
+    async def release_undispatched(self) -> int:
         """Release the tasks that no fetcher has started; return their number."""
         leases = self.pool.take_queued()
         for lease in leases:
             self.free_slot(lease)
-        leases += [*self._queues.withdraw(), *self.frontier.pending.take_returned()]
-        return await self._give_back(leases) if leases else 0
+        leases += [*self._queues.withdraw(), *self.frontier.pending.take_to_release()]
+        return await self._release(leases) if leases else 0
 
-    async def _give_back(self, leases: list[Lease]) -> int:
+    async def _release(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
         # Forget them only after the release: if this process dies between, no task is lost.
-        self._held.end(leases)
+        self._task_leases.end(leases)
         # If this process dies before it announces them, an idle process's sweep finds the host.
         await self.announce(lease.task for lease in leases)
         return count
 
-    async def _feed(self, background: anyio.abc.TaskGroup) -> bool:
+    async def _page_and_claim(self, background: anyio.abc.TaskGroup) -> bool:
         """Page and claim tasks of the hosts that need some; return whether there were any."""
-        low_hosts, _ = self.frontier.wanted()
+        low_hosts, _ = self.frontier.low_hosts()
         if not low_hosts:
             return False
-        now, free_capacity = time.monotonic(), self._room()
+        now, free_capacity = time.monotonic(), self._free_capacity()
         share = free_capacity // len(low_hosts)
-        hosts = heapq.nsmallest(_HOSTS_A_PAGE, low_hosts, key=_feeding_order)
+        hosts = heapq.nsmallest(_HOSTS_PER_QUERY, low_hosts, key=_feeding_order)
         sizes = dict[str, int]()
         for host in hosts:
             # Clear the flag before the read: a task that is added from now on sets it again.
-            host.poll(wanted=False)
+            host.poll(is_stale=False)
             # Ask for two turns of its allowed requests: other hosts need capacity as well.
-            turns = 1 if host.queue.delay else 2 * host.queue.allowed or _TURN
-            number = min(free_capacity, self._queues.room(host.name), max(share, turns))
+            batches = 1 if host.queue.delay else 2 * host.queue.slots or _MIN_CLAIM
+            number = min(free_capacity, self._queues.free_capacity(host.name), max(share, batches))
             if host.quota is not None:
                 number = min(number, host.quota)
-            sizes[host.name] = number if host.borrowed is None else 2 * number
+            sizes[host.name] = number if host.borrowed_loan is None else 2 * number
         tasks_by_host: dict[str, list[Task]] = {name: [] for name in sizes}
         for task in await self._ledger.tasks.page_each(sizes):
             tasks_by_host[task.host].append(task)
@@ -367,25 +376,25 @@ class Coordinator:
         tasks_to_claim: list[Task] = []
         for host in sorted(hosts, key=_feeding_order):
             tasks = tasks_by_host[host.name]
-            if host.borrowed is not None:
+            if host.borrowed_loan is not None:
                 # The owner claims the first tasks, and other borrowers claim from the rest.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
-            ready = self._ready(host, tasks, background)
-            chosen_tasks = ready[: free_capacity - len(tasks_to_claim)]
+            claimable_tasks = self._claimable(host, tasks, background)
+            chosen_tasks = claimable_tasks[: free_capacity - len(tasks_to_claim)]
             if chosen_tasks:
-                host.fed = now
+                host.last_claimed_at = now
                 tasks_to_claim += chosen_tasks
                 if host.quota is not None:
                     host.quota = max(0, host.quota - len(chosen_tasks))
             is_full = len(tasks_by_host[host.name]) == sizes[host.name]  # the ledger may have more
-            if is_full or len(chosen_tasks) < len(ready):
+            if is_full or len(chosen_tasks) < len(claimable_tasks):
                 host.poll()
         await self._claim(tasks_to_claim)
         return True
 
-    def _ready(
-        self, host: HeldHost, tasks: list[Task], background: anyio.abc.TaskGroup
+    def _claimable(
+        self, host: FrontierHost, tasks: list[Task], background: anyio.abc.TaskGroup
     ) -> list[Task]:
         """Return the tasks of a host that may be claimed; start to open a new host that has tasks.
 
@@ -393,9 +402,9 @@ class Coordinator:
         expire.
         """
         # A task is listed again if our lease on it expired while this process stalled.
-        tasks = [task for task in tasks if task.id not in self._held]
+        tasks = [task for task in tasks if task.id not in self._task_leases]
         # Tasks of a resting origin are deferred after the claim.
-        ready = [] if host.opened else [task for task in tasks if host.obstacle(task) is None]
+        ready = [] if host.is_open else [task for task in tasks if host.obstacle(task) is None]
         if not ready:
             return tasks
         # Prefer a task whose origin does not fail.
@@ -411,7 +420,7 @@ class Coordinator:
         outage_start = self._session.retry.grace_start(now)
         if outage_start is not None and now - outage_start >= self._settings.lease / 2:
             self.frontier.poll(*(task.host for task in tasks))
-            await anyio.sleep(_GRACE_PAUSE)
+            await anyio.sleep(_GRACE_PAUSE_S)
             return
         # Claims take time: let fetchers start with the first batch.
         batch_size, stats = self._ledger.leases.batch_size, self._stats
@@ -423,7 +432,7 @@ class Coordinator:
                 lease=self._settings.lease,
                 max_lost=self._settings.max_lost,
             )
-            self._held.add(claimed.leases)
+            self._task_leases.add(claimed.leases)
             # Refresh after the claim: a page's state change was written before its links.
             await self._state.refresh()
             stats.claims += len(batch)
@@ -433,7 +442,7 @@ class Coordinator:
                 stats.failures[Reason.CRASHED_WORKER] += claimed.deferred + claimed.abandoned
                 self._tell_of_crashes(batch)
             for lease in claimed.leases:
-                self._place(lease)
+                self._queue_or_release(lease)
             self.dispatch()
 
     def _tell_of_crashes(self, tasks: list[Task]) -> None:
@@ -450,51 +459,53 @@ class Coordinator:
     async def _drained(self) -> bool:
         """Return whether no work remains, here and in the ledger; otherwise set the next poll."""
         # Background work on a host counts as work until it ends.
-        has_work = bool(self._held) or any(host.is_busy for host in self.frontier.hosts.values())
+        has_work = bool(self._task_leases) or any(
+            host.is_busy for host in self.frontier.hosts.values()
+        )
         # If only long pages are in progress, the free fetchers have no host to ask.
-        under_way, leased = self._held.count_by_host.keys(), self.frontier.leased.keys()
-        lacks_hosts = leased <= under_way and not self._queues.waiting
+        under_way, leased = self._task_leases.count_by_host.keys(), self.frontier.leased.keys()
+        lacks_hosts = leased <= under_way and not self._queues.waiting_count
         if has_work:
-            self._waits_for = None
-            if self._idle >= _SWEEP_FROM:
+            self._idle_reason = None
+            if self._idle_pause_s >= _SWEEP_AFTER_S:
                 # A retry, or a task of another worker, must not wait for the end of a long page.
-                self.frontier.poll(*self._held.count_by_host)
-            if self._idle < _SWEEP_FROM or not lacks_hosts:
-                self._rest(min(self._idle, _IDLE_BESIDE_OTHERS))
+                self.frontier.poll(*self._task_leases.count_by_host)
+            if self._idle_pause_s < _SWEEP_AFTER_S or not lacks_hosts:
+                self._rest(min(self._idle_pause_s, _SHARED_IDLE_S))
                 return False
         horizon = await self._ledger.queries.next_due(due_by=self._ledger.now())
         if self._changed.is_set():
             return False  # work arrived while the query ran
         # A task has a due time until its outcome is committed, and its links are written before
         # that. So the ledger is drained if nothing in it has a due time.
-        if horizon is None and self.frontier.seeded and not has_work:
+        if horizon is None and self.frontier.is_seeded and not has_work:
             return True
         await self.internal_errors.end_where_nothing_else_is_left()
-        now, idle_s, wakes_at = self._ledger.now(), self._idle, horizon
+        now, idle_s, wakes_at = self._ledger.now(), self._idle_pause_s, horizon
         others_work = horizon is not None and horizon <= now
-        lacks_hosts = lacks_hosts and self.frontier.borrowed is None
-        self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_FROM)
-        if idle_s >= _SWEEP_FROM:
+        lacks_hosts = lacks_hosts and self.frontier.borrowed_host is None
+        self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
+        if idle_s >= _SWEEP_AFTER_S:
             if others_work:
                 # Another process leases the ready hosts, or we have as many as allowed.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
-            self._waits_for = await self._waiting(horizon, wakes_at) if is_waiting else None
+            self._idle_reason = await self._waiting(horizon, wakes_at) if is_waiting else None
         if wakes_at is not None and wakes_at > now:
             idle_s = (wakes_at - now).total_seconds()
         if horizon is not None and horizon <= now + self._settings.lease:
             # Another process may finish, or find more work, at any time.
-            idle_s = min(idle_s, _IDLE_BESIDE_OTHERS)
-        # A wake-up during the query has shortened `self._idle`.
-        self._rest(min(idle_s, self._idle))
+            idle_s = min(idle_s, _SHARED_IDLE_S)
+        # A wake-up during the query has shortened `self._idle_pause_s`.
+        self._rest(min(idle_s, self._idle_pause_s))
         return False
 
     def _rest(self, seconds: float) -> None:
         """Poll the ledger and the hosts again after *seconds*; double the next wait."""
-        self._poll_at = time.monotonic() + max(seconds, _SHORTEST_IDLE)
-        self.host_leaser.lease_at = self._poll_at
-        self._idle = min(self._idle * 2, _LONGEST_IDLE)
+        self._ledger_poll_at = time.monotonic() + max(seconds, _MIN_IDLE_S)
+        self.host_leaser.next_lease_at = self._ledger_poll_at
+        self._idle_pause_s = min(self._idle_pause_s * 2, _MAX_IDLE_S)
 
     async def _waiting(self, horizon: datetime | None, wakes_at: datetime | None) -> Standstill:
         """Return the reason to wait, if this process has nothing to do until *wakes_at*."""
@@ -510,19 +521,19 @@ class Coordinator:
     def _next_poll(self) -> float:
         """Return the seconds until the next poll, if nothing changes before."""
         is_idle = self.pool.has_idle_workers()
-        self._leases_at = self.host_leaser.next_poll(idle=is_idle)
+        self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, wait: the next free fetcher wakes us. Releasing hosts now could
         # release one whose turn has just come.
-        next_poll_at = self._leases_at + (0 if is_idle else _BUSY_PAUSE)
+        next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
-            next_poll_at = min(next_poll_at, self._poll_at, self.frontier.wanted()[1])
+            next_poll_at = min(next_poll_at, self._ledger_poll_at, self.frontier.low_hosts()[1])
         return next_poll_at - time.monotonic()
 
 
-def _feeding_order(host: HeldHost) -> tuple[bool, float]:
+def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
     """Return the order of feeding: hosts with a delay go first, because a missed turn is lost.
 
     Then come the hosts that were fed longest ago. As in `HostQueues.take`, a priority counts as
     seconds of waiting.
     """
-    return not host.queue.delay, host.fed - bonus(host.priority)
+    return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

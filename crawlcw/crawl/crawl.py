@@ -308,7 +308,9 @@ class Crawl:
         # and until then the renewer must renew their leases.
         async with anyio.create_task_group() as background:
             renew_leases = partial(
-                self._session.keep_alive, on_lost=coordinator.lost, announce=coordinator.announce
+                self._session.keep_alive,
+                on_lost=coordinator.forget_lost,
+                announce=coordinator.announce,
             )
             background.start_soon(renew_leases)
             background.start_soon(parts.committer.run, results, pool.has_idle_workers)
@@ -332,7 +334,7 @@ class Crawl:
 
     async def _give_back(self) -> None:
         """Release the leases that no fetcher has started."""
-        self._released += await self._parts.coordinator.give_back_undispatched()
+        self._released += await self._parts.coordinator.release_undispatched()
 
     async def _leave(self) -> None:
         """Release the remaining leases, even while being cancelled, and sign off."""

@@ -88,7 +88,7 @@ class Fetcher:
                             raise
                         finally:
                             held_leases.cancel_scopes.pop(lease.task.id, None)
-                            self.coordinator.done(lease)
+                            self.coordinator.note_done(lease)
                         # The committer owns the outcome and the state changes from here on.
                         if quarantine.quarantined_lease is lease:
                             # Until the commit a crash would count against this page.
@@ -108,7 +108,7 @@ class Fetcher:
                 outcomes.errors.check(task)
             session, has_slot = None, True
             sessions, session_name = outcomes.sessions, task.options.session
-            if (session_name or sessions.by_default) and frontier.given_up(task) is None:
+            if (session_name or sessions.by_default) and frontier.given_up_reason(task) is None:
 
                 def free() -> None:
                     nonlocal has_slot
@@ -128,8 +128,8 @@ class Fetcher:
                 sent=outcomes.now(),
                 began=time.monotonic(),
             )
-            if not frontier.may_begin(task, now=attempt.began):
-                if (given_up := frontier.given_up(task)) is None:
+            if not frontier.may_ask(task, now=attempt.began):
+                if (given_up := frontier.given_up_reason(task)) is None:
                     raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
@@ -220,7 +220,7 @@ class Fetcher:
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
         # The loop may have been busy since the turn came, so the delay counts from `began`.
-        frontier.sent(task.host, at=attempt.began)
+        frontier.note_request(task.host, sent_at=attempt.began)
         instruments = self.outcomes.instruments
         try:
             with NO_STEP if instruments is None else instruments.fetch(attempt.lease) as step:
@@ -232,12 +232,12 @@ class Fetcher:
                     step.record_response(status=response.status, size=response.size)
         except FetchError:
             # The time of the last request is unknown, so the delay counts from now.
-            frontier.sent(task.host, at=time.monotonic())
+            frontier.note_request(task.host, sent_at=time.monotonic())
             raise
         # If connecting took long, the request was sent later.
         was_redirected = response.url != request.url
         elapsed = 0.0 if was_redirected else response.elapsed.total_seconds()
-        frontier.sent(task.host, at=time.monotonic() - elapsed)
+        frontier.note_request(task.host, sent_at=time.monotonic() - elapsed)
         stats.fetched += 1
         stats.bytes += response.size
         stats.truncated += response.truncated is not None

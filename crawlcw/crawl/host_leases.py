@@ -18,8 +18,8 @@ from functools import partial
 import anyio.abc
 
 from crawlcw.api.settings import Settings
-from crawlcw.crawl.host_queues import AHEAD
-from crawlcw.crawl.hosts import Frontier, HeldHost, Phase
+from crawlcw.crawl.host_queues import CLAIM_AHEAD_S
+from crawlcw.crawl.hosts import Frontier, FrontierHost, Phase
 from crawlcw.engine.session import WorkerSession
 from crawlcw.model.hosts import Calls, HostLease
 from crawlcw.model.sanitize import printable
@@ -27,18 +27,18 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 #: Hosts leased for each fetcher: most of them wait for their next turn.
-_HOSTS_A_FETCHER = 4
+_HOSTS_PER_FETCHER = 4
 #: Responses or seconds after which a host is released if others wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
-_LEASE_PAUSE = 0.1
-_OTHERS_PAUSE = 1.0
+_LEASE_INTERVAL_S = 0.1
+_SHARE_INTERVAL_S = 1.0
 #: Hosts are released in batches: after these seconds, or at this number.
-_LINGER = 0.3
-_MANY_IDLE = 32
+_IDLE_LINGER_S = 0.3
+_IDLE_BATCH_SIZE = 32
 #: Number of hosts that one sweep checks for a lost wake-up.
-_SWEPT = 25
+_SWEEP_SIZE = 25
 
 
 class HostLeaser:
@@ -49,33 +49,37 @@ class HostLeaser:
         self._session = session
         self._ledger = session.ledger
         self._frontier = frontier
-        self._lease = settings.lease
-        self._capacity = _HOSTS_A_FETCHER * settings.concurrency
-        self.lease_at = 0.0  #: when to poll next for ready hosts
-        self._shared_until = 0.0  #: until then we leave released hosts to other workers
-        self._others_at = 0.0
+        self._lease_length = settings.lease
+        self._capacity = _HOSTS_PER_FETCHER * settings.concurrency
+        self.next_lease_at = 0.0  #: when to poll next for ready hosts
+        self._no_lease_until = 0.0  #: until then we leave released hosts to other workers
+        self._next_share_at = 0.0
         self._idle_since: float | None = None
-        self._swept = ""
+        self._sweep_cursor = ""
 
     def resize(self, concurrency: int) -> None:
         """Lease as many hosts as this number of fetchers needs."""
-        self._capacity = _HOSTS_A_FETCHER * concurrency
+        self._capacity = _HOSTS_PER_FETCHER * concurrency
 
     def wake(self) -> None:
         """Poll soon for hosts that are ready."""
-        self.lease_at = min(self.lease_at, time.monotonic() + _LEASE_PAUSE)
+        self.next_lease_at = min(self.next_lease_at, time.monotonic() + _LEASE_INTERVAL_S)
 
     def next_poll(self, *, idle: bool) -> float:
         """Return the time of the next poll; *idle* means that some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
-            next_poll = max(self._others_at, time.monotonic() + _LEASE_PAUSE)
+            next_poll = max(self._next_share_at, time.monotonic() + _LEASE_INTERVAL_S)
         else:
-            next_poll = self._next_lease(often=idle)
-        return next_poll if self._idle_since is None else min(next_poll, self._idle_since + _LINGER)
+            next_poll = self._next_lease_poll(often=idle)
+        return (
+            next_poll
+            if self._idle_since is None
+            else min(next_poll, self._idle_since + _IDLE_LINGER_S)
+        )
 
-    def _next_lease(self, *, often: bool) -> float:
-        soonest = self.lease_at if often else self.lease_at + _OTHERS_PAUSE
-        return max(soonest, self._shared_until)
+    def _next_lease_poll(self, *, often: bool) -> float:
+        soonest = self.next_lease_at if often else self.next_lease_at + _SHARE_INTERVAL_S
+        return max(soonest, self._no_lease_until)
 
     async def poll(self, background: anyio.abc.TaskGroup, *, idle: bool) -> bool:
         """Save, release and lease hosts if it is time; return whether any host was leased."""
@@ -83,23 +87,23 @@ class HostLeaser:
         # Save a host's state before another process can lease the host.
         if frontier.pending.unsaved:
             await self._save(frontier.pending.take_unsaved())
-        for host in frontier.pending.take_losing() if frontier.pending.losing else ():
+        for host in frontier.pending.take_to_ignore() if frontier.pending.to_ignore else ():
             host.work(background, partial(self._give_up, host))
-        await self._give_back(background)
-        leased = await self._lease_some(idle=idle)
-        if time.monotonic() >= self._others_at:
-            self._take_back()
-            await self._make_way()
-        return leased
+        await self._release_idle(background)
+        has_leased = await self._lease_hosts(idle=idle)
+        if time.monotonic() >= self._next_share_at:
+            self._serve_again()
+            await self._share_hosts()
+        return has_leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
         """Leave all hosts: they are released when the requests in progress have ended."""
         await self._save(self._frontier.pending.take_unsaved())
         # A host with a page in progress is served again as soon as the pause is over.
-        self._hand_on(self._staying(), at=float("-inf"))
-        await self._give_back(background)
+        self._start_leaving(self._staying_hosts(), left_at=float("-inf"))
+        await self._release_idle(background)
 
-    async def _lease_some(self, *, idle: bool) -> bool:
+    async def _lease_hosts(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether there were any.
 
         This happens often if few hosts are leased or fetchers are *idle*. Otherwise it happens less
@@ -108,11 +112,11 @@ class HostLeaser:
         now = time.monotonic()
         free_capacity = self._capacity - len(self._frontier.leased)
         is_frequent = free_capacity >= self._capacity // 2 or idle
-        if free_capacity <= 0 or now < self._next_lease(often=is_frequent):
+        if free_capacity <= 0 or now < self._next_lease_poll(often=is_frequent):
             return False
-        self.lease_at = now + _LEASE_PAUSE
+        self.next_lease_at = now + _LEASE_INTERVAL_S
         leases = await self._ledger.host_leases.lease(
-            worker=self._session.worker, limit=free_capacity, lease=self._lease
+            worker=self._session.worker, limit=free_capacity, lease=self._lease_length
         )
         # An owner that died may have lent slots, which are still in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
@@ -124,8 +128,8 @@ class HostLeaser:
         for lease in leases:
             # If the request was repeated, the lease may be older and began at the first request.
             remaining = lease.expires - self._ledger.now()
-            elapsed_s = max(0.0, (self._lease - remaining).total_seconds())
-            host = self._frontier.begin(lease, asked=time.monotonic() - elapsed_s)
+            elapsed_s = max(0.0, (self._lease_length - remaining).total_seconds())
+            host = self._frontier.add_leased(lease, sent_at=time.monotonic() - elapsed_s)
             for borrower, loan in loans.items():
                 if loan is not None and loan.host == host.name:
                     host.loans[borrower] = loan
@@ -146,11 +150,13 @@ class HostLeaser:
             return
         sent_at = time.monotonic()
         # Do not retry this while the ledger is away: later the process has other leases.
-        lost_names = await self._session.raw_ledger.host_leases.renew(leases, lease=self._lease)
+        lost_names = await self._session.raw_ledger.host_leases.renew(
+            leases, lease=self._lease_length
+        )
         for lease in leases:
             host = self._frontier.leased.get(lease.host.name)
             if host is not None and host.name not in lost_names:
-                host.renewed(asked=sent_at)
+                host.extend_lease(sent_at=sent_at)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
         # An idle coordinator does this more often.
@@ -166,7 +172,7 @@ class HostLeaser:
         )
         self._frontier.lose(name)
 
-    async def _save(self, hosts: Iterable[HeldHost]) -> None:
+    async def _save(self, hosts: Iterable[FrontierHost]) -> None:
         # Save copies, because a host may change while the ledger writes.
         states = [(host.lease, host.state.copy()) for host in hosts if host.lease is not None]
         if not states:
@@ -182,11 +188,11 @@ class HostLeaser:
             else:
                 leased_host.lease = replace(lease, host=state)
 
-    async def _give_back(self, background: anyio.abc.TaskGroup) -> None:
+    async def _release_idle(self, background: anyio.abc.TaskGroup) -> None:
         """Release the hosts with nothing left to do, in batches."""
         now = time.monotonic()
-        idle_hosts: list[HeldHost] = []
-        for host in self._frontier.idle():
+        idle_hosts: list[FrontierHost] = []
+        for host in self._frontier.idle_hosts():
             if host.lease is None:
                 self._frontier.forget(host)
             elif host.state.given_up is not None:
@@ -197,7 +203,7 @@ class HostLeaser:
             self._idle_since = None
             return
         idle_since = self._idle_since = self._idle_since or now
-        if now - idle_since >= _LINGER or len(idle_hosts) >= _MANY_IDLE:
+        if now - idle_since >= _IDLE_LINGER_S or len(idle_hosts) >= _IDLE_BATCH_SIZE:
             self._idle_since = None
             await self._release(idle_hosts)
 
@@ -205,7 +211,7 @@ class HostLeaser:
         """Release all hosts; their tasks are already written or released."""
         await self._release(list(self._frontier.leased.values()))
 
-    async def _release(self, hosts: Iterable[HeldHost]) -> None:
+    async def _release(self, hosts: Iterable[FrontierHost]) -> None:
         # Forget the hosts before the release: a process that adds tasks to them then wakes them.
         states = [
             (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
@@ -213,7 +219,7 @@ class HostLeaser:
         if states:
             await self._ledger.host_leases.release(states)
 
-    async def _give_up(self, host: HeldHost) -> None:
+    async def _give_up(self, host: FrontierHost) -> None:
         """Ignore the waiting tasks of a full host, or of a host's given-up origins."""
         stats, is_full = self._session.stats, host.state.given_up is not None
         for scheme in [None] if is_full else [*host.state.origins]:
@@ -239,49 +245,55 @@ class HostLeaser:
             # If the lease expired in between, the host is forgotten like any lost host.
             await self._release([host])
 
-    async def _make_way(self) -> None:
+    async def _share_hosts(self) -> None:
         """Release hosts if ready hosts find no place here, or if other workers have none."""
-        now, owned_hosts = time.monotonic(), self._staying()
-        self._others_at = now + _OTHERS_PAUSE
+        now, owned_hosts = time.monotonic(), self._staying_hosts()
+        self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:
             return
         if len(owned_hosts) >= self._capacity:
             served_hosts = [
                 host
                 for host in owned_hosts
-                if host.answered >= SLICE_PAGES or now - host.since >= SLICE_SECONDS
+                if host.slice_responses >= SLICE_PAGES or now - host.slice_start >= SLICE_SECONDS
             ]
-            ready = await self._ledger.hosts.next_ready() if served_hosts else None
-            if ready is not None and ready <= self._ledger.now():
-                self._hand_on(served_hosts[: self._capacity // _HOSTS_A_FETCHER], at=now)
+            ready_at = await self._ledger.hosts.next_ready() if served_hosts else None
+            if ready_at is not None and ready_at <= self._ledger.now():
+                self._start_leaving(
+                    served_hosts[: self._capacity // _HOSTS_PER_FETCHER], left_at=now
+                )
         # Keep new hosts for a while: otherwise they would pass from process to process unused.
-        settled = [
-            host for host in owned_hosts if now - host.since >= _OTHERS_PAUSE and not host.loans
+        settled_hosts = [
+            host
+            for host in owned_hosts
+            if now - host.slice_start >= _SHARE_INTERVAL_S and not host.loans
         ]
-        if not settled:
+        if not settled_hosts:
             return
-        workers, idle = await self._session.neighbours()
-        if share := len(owned_hosts) * idle // max(workers, 1):
-            settled.sort(key=lambda host: self._session.leases.count_by_host[host.name])
-            self._hand_on(settled[:share], at=now)
+        worker_count, idle_count = await self._session.neighbours()
+        if share := len(owned_hosts) * idle_count // max(worker_count, 1):
+            settled_hosts.sort(key=lambda host: self._session.leases.count_by_host[host.name])
+            self._start_leaving(settled_hosts[:share], left_at=now)
             # Otherwise we would lease them again before the others have seen them.
-            self._shared_until = self._others_at = now + 2 * _OTHERS_PAUSE
+            self._no_lease_until = self._next_share_at = now + 2 * _SHARE_INTERVAL_S
 
-    def _staying(self) -> list[HeldHost]:
+    def _staying_hosts(self) -> list[FrontierHost]:
         return [host for host in self._frontier.leased.values() if host.phase is not Phase.LEAVING]
 
-    def _hand_on(self, hosts: Iterable[HeldHost], *, at: float) -> None:
+    def _start_leaving(self, hosts: Iterable[FrontierHost], *, left_at: float) -> None:
         for host in hosts:
             host.enter(Phase.LEAVING)
             host.poll()
-            host.left_at = at
+            host.left_at = left_at
 
-    def _take_back(self) -> None:
+    def _serve_again(self) -> None:
         """If pages of a host take long, serve a left host again and give a new host more slots."""
         now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
-            host.widen()
-            is_resting = host.queue.next_start - now > AHEAD or host.state.given_up is not None
+            host.add_slot()
+            is_resting = (
+                host.queue.next_start - now > CLAIM_AHEAD_S or host.state.given_up is not None
+            )
             must_stay = now - host.left_at < SLICE_SECONDS or host.is_busy
             if (
                 host.phase is Phase.LEAVING
@@ -290,12 +302,12 @@ class HostLeaser:
             ):
                 host.enter(Phase.OPENING)
                 # They are not released again before the end of a whole time slice.
-                host.answered, host.since = 0, now + SLICE_SECONDS
+                host.slice_responses, host.slice_start = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:
         """Wake the next few hosts with due tasks whose wake-up was lost with a dead process."""
-        names = await self._ledger.hosts.due(last_host=self._swept, limit=_SWEPT)
-        self._swept = names[-1] if len(names) == _SWEPT else ""
+        names = await self._ledger.hosts.due(last_host=self._sweep_cursor, limit=_SWEEP_SIZE)
+        self._sweep_cursor = names[-1] if len(names) == _SWEEP_SIZE else ""
         hosts_by_name = await self._ledger.hosts.get(names)
         dues: dict[str, datetime] = {}
         for name in names:

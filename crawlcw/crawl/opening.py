@@ -24,8 +24,8 @@ from crawlcw.api.attempt import Attempt, Purpose
 from crawlcw.api.response import Response
 from crawlcw.crawl.callbacks import Scope
 from crawlcw.crawl.causes import Causes, PageAttempt
-from crawlcw.crawl.host_queues import AHEAD, HostQueue
-from crawlcw.crawl.hosts import Frontier, HeldHost
+from crawlcw.crawl.host_queues import CLAIM_AHEAD_S, HostQueue
+from crawlcw.crawl.hosts import Frontier, FrontierHost
 from crawlcw.crawl.robots import VALID, Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, ProxiesAwayError, Reason, StopCrawl
@@ -40,7 +40,7 @@ _REMEMBERED = 1000
 #: Seconds between two reads of a host that is not ours, and between two tries to get a slot.
 _RECHECK = 1.0
 #: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
-_LONGEST_WAIT, _LONGEST_REST = 30.0, AHEAD
+_LONGEST_WAIT, _LONGEST_REST = 30.0, CLAIM_AHEAD_S
 #: Seconds that a part of a rendered page waits for the one before it.
 _LONGEST_TURN = 5.0
 #: Maximum number of sitemaps that are recorded for a host.
@@ -63,7 +63,7 @@ class Opening:
         self._room = anyio.Semaphore(at_once)
         self.robots.learned = self._learned
 
-    def open(self, host: HeldHost, url: str, background: anyio.abc.TaskGroup) -> bool:
+    def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has *url* among its tasks; return whether it is already open.
 
         If it is not, its tasks are read again when it is.
@@ -77,7 +77,7 @@ class Opening:
         self._begin(host, f"{urls.origin_of(url)}/robots.txt", self._ask_robots, background)
         return False
 
-    def probe(self, host: HeldHost, background: anyio.abc.TaskGroup) -> bool:
+    def probe(self, host: FrontierHost, background: anyio.abc.TaskGroup) -> bool:
         """Ask a half-open host for its probe page; return whether there is one."""
         url = host.probe_url()
         if url is None:
@@ -87,9 +87,9 @@ class Opening:
 
     def _begin(
         self,
-        host: HeldHost,
+        host: FrontierHost,
         url: str,
-        ask: Callable[[HeldHost, str], Awaitable[None]],
+        ask: Callable[[FrontierHost, str], Awaitable[None]],
         background: anyio.abc.TaskGroup,
     ) -> None:
         async def in_turn() -> None:
@@ -123,7 +123,7 @@ class Opening:
                     if not says_nothing_of_host:
                         await causes.unanswered(host.name, url, error, sent=sent, began=started_at)
                 finally:
-                    frontier.queues.leave(queue, now=frontier.clock(), frees_slot=True)
+                    frontier.queues.end_hop(queue, now=frontier.clock(), frees_slot=True)
 
         host.work(background, in_turn)
 
@@ -147,7 +147,7 @@ class Opening:
             while True:
                 await check()
                 now, is_first = self.frontier.clock(), queue.hops[0] is event
-                if is_first and queues.begin_hop(
+                if is_first and queues.start_hop(
                     queue, now=now, takes_slot=takes_slot, is_paced=is_paced
                 ):
                     return
@@ -157,9 +157,9 @@ class Opening:
                     await event.wait()
         finally:
             queue.hops.remove(event)
-            queues.leave(queue, now=self.frontier.clock(), frees_slot=False)
+            queues.end_hop(queue, now=self.frontier.clock(), frees_slot=False)
 
-    async def _probe(self, host: HeldHost, url: str) -> None:
+    async def _probe(self, host: FrontierHost, url: str) -> None:
         """Ask a probe page; the host is opened if it answers."""
         causes, sent, started_at = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = host.state.origins[urls.scheme_of(url)]
@@ -175,14 +175,14 @@ class Opening:
                 origin.probes[url] = origin.probes.get(url, 0) + 1
             raise
         finally:
-            self.frontier.sent(host.name, at=started_at)
+            self.frontier.note_request(host.name, sent_at=started_at)
         causes.proxies.got(url, response.proxy)
         causes.answered()
         origin.probes[url] = origin.probes.get(url, 0) + 1
         latency = response.elapsed.total_seconds() - self.watchdog.stall_since(started_at)
         causes.answered_well(host.name, url, latency=latency, sent=sent)
 
-    async def _ask_robots(self, host: HeldHost, url: str) -> None:
+    async def _ask_robots(self, host: FrontierHost, url: str) -> None:
         try:
             rules = await self.robots.rules(url)
         except FetchError as error:
@@ -190,7 +190,7 @@ class Opening:
             if not (is_refused or isinstance(error, SpiderFaultError)):
                 raise
             # The pages fail for the same reason, each with its own outcome.
-            host.open(asked=not is_refused)
+            host.open(was_fetched=not is_refused)
             return
         self.causes.answered()
         self.causes.resolved(host.name, url)
@@ -200,7 +200,7 @@ class Opening:
             sitemaps=rules.sitemaps[:_SITEMAPS],
             expires=self.frontier.ledger_now() + VALID,
         )
-        host.open(crawl_delay=self.robots.crawl_delay(host.name), robots=record, asked=True)
+        host.open(crawl_delay=self.robots.crawl_delay(host.name), robots=record, was_fetched=True)
 
     def _learned(self, origin: str) -> None:
         """Note the Crawl-delay of an origin whose robots.txt has been fetched."""
@@ -272,7 +272,7 @@ class Admission:
                         await slot_stack.enter_async_context(turn)
                 # A page waits for its parts, so one part may use the page's slot.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
-                    queue = queues.of_hops(host, now=self.opening.frontier.clock())
+                    queue = queues.hop_queue(host, now=self.opening.frontier.clock())
                     queue.active += 1
                     slot_stack.callback(self._leave, queue, frees_slot=True)
             yield
@@ -283,8 +283,8 @@ class Admission:
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
             return frontier_host.queue.is_full
-        queue = frontier.queues.elsewhere.get(host)
-        return queue is not None and 0 < frontier.limit(host).concurrency <= queue.active
+        queue = frontier.queues.unowned.get(host)
+        return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
         """Wait for a turn at the host of *url*, and for a slot unless it already has a slot there.
@@ -318,7 +318,7 @@ class Admission:
     def _leave(self, queue: HostQueue, *, frees_slot: bool) -> None:
         assert self.opening is not None
         frontier = self.opening.frontier
-        frontier.queues.leave(queue, now=frontier.clock(), frees_slot=frees_slot)
+        frontier.queues.end_hop(queue, now=frontier.clock(), frees_slot=frees_slot)
         self.dispatch()
 
     async def turn(self, attempt: Attempt, url: str) -> None:
@@ -331,12 +331,12 @@ class Admission:
         assert self.opening is not None
         frontier = self.opening.frontier
         started_at = frontier.clock()
-        queue = frontier.queues.of_hops(host, now=started_at)
+        queue = frontier.queues.hop_queue(host, now=started_at)
 
         async def check() -> None:
             if (frontier_host := frontier.hosts.get(host)) is None:
                 await self._read(queue)
-            elif not frontier_host.opened:
+            elif not frontier_host.is_open:
                 frontier_host.crawl_delay = self.robots.crawl_delay(host)
                 frontier_host.pace()
             if attempt.purpose is not Purpose.PROBE:
@@ -361,7 +361,9 @@ class Admission:
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
         if host in frontier.hosts:
             return  # it has been leased meanwhile
-        queue.delay = max(frontier.limit(host).delay, self.robots.crawl_delay(host), state.delay)
+        queue.delay = max(
+            frontier.host_limit(host).delay, self.robots.crawl_delay(host), state.delay
+        )
         if state.not_before is not None:
             rest_s = (state.not_before - frontier.ledger_now()).total_seconds()
             queue.rests_until = max(queue.rests_until, now + rest_s)
@@ -375,7 +377,7 @@ class Admission:
         if self.opening is not None:
             frontier = self.opening.frontier
             host, now = urls.locate(response.url).host, frontier.clock()
-            queue = frontier.queues.of_hops(host, now=now)
+            queue = frontier.queues.hop_queue(host, now=now)
             retry_after = status_error(response, now=frontier.ledger_now()).retry_after
             rest_s = frontier.policy.rest(1, retry_after=retry_after)
             queue.hops_rest_until = max(queue.hops_rest_until, now + rest_s)
@@ -384,7 +386,7 @@ class Admission:
         """Note that *url* was requested just now."""
         if self.opening is not None:
             frontier = self.opening.frontier
-            frontier.sent(urls.locate(url).host, at=frontier.clock())
+            frontier.note_request(urls.locate(url).host, sent_at=frontier.clock())
 
     async def is_innocent(self, url: str, error: FetchError, *, began: float) -> bool:
         """Return whether a login may have failed because of a proxy or our own network."""

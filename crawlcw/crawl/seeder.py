@@ -146,7 +146,7 @@ class Seeder:
         self._start_hosts.add(host)
         # Its name may redirect to the spelling with or without www, see `Scope.admit_url`.
         site = {host, f"www.{host}", host.removeprefix("www.")}
-        self.coordinator.frontier.page_limit.unlimited.update(site)
+        self.coordinator.frontier.page_limit.unlimited_hosts.update(site)
         if self.spider.allowed_hosts is None:
             self.scope.hosts.add(host)
 
@@ -155,7 +155,7 @@ class Seeder:
         await self._go_deeper(state.get("depth"))
         if not seeded:
             await self._seed()
-        self.coordinator.seeded()
+        self.coordinator.note_seeded()
 
     async def _go_deeper(self, last_depth: Mapping[str, Any] | None) -> None:
         """Follow the links that only the limit in *last_depth* excluded; note the new limit."""

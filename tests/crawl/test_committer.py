@@ -93,8 +93,8 @@ class Writing:
         self.ledger.entries.append(("announce", len(told)))
         self.announced.update(task.url for task in told)
 
-    def written(self, *, more: bool, again: Iterable[str]) -> None:
-        self.told.append((more, set(again)))
+    def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
+        self.told.append((has_more, set(retry_hosts)))
 
     async def leases(self, number: int) -> list[Lease]:
         await self.ledger.tasks.add(make_tasks(number))

@@ -211,8 +211,8 @@ class Harness:
         self.frontier = Frontier(
             spider,
             self.settings,
-            held=self.held,
-            page_limit=PageLimit(most=None, full=set()),
+            task_leases=self.held,
+            page_limit=PageLimit(max_pages=None, full_hosts=set()),
             clock=loop.time,
             ledger_now=ledger.now,
         )
@@ -254,7 +254,7 @@ class Harness:
             self.coordinator.free_slot(lease)
             settlement = success(self.ledger, lease)
             self.stats.count_unwritten([settlement])
-            self.coordinator.done(lease)
+            self.coordinator.note_done(lease)
             await self.ledger.outcomes.commit([settlement])
             self.stats.record(settlement)
             self.stats.count_unwritten([settlement], written=True)
@@ -262,7 +262,7 @@ class Harness:
             task = lease.task
             self.causes.answered_well(task.host, task.url, latency=seconds, sent=self.ledger.now())
             self.causes.finished(task, probe_page=None, size=0)
-            self.coordinator.written(more=False, again=())
+            self.coordinator.note_written(has_more=False, retry_hosts=())
 
     async def renew(self) -> None:
         while True:
@@ -286,7 +286,7 @@ class Harness:
 
     async def until_it_ends(self, *, seconds: float = 0.0) -> str:
         workers = asyncio.create_task(self.work(seconds=seconds, number=self.settings.concurrency))
-        self.coordinator.seeded()
+        self.coordinator.note_seeded()
         renewing = asyncio.create_task(self.renew())
         reason = await self.coordinator.run()
         renewing.cancel()
@@ -467,7 +467,7 @@ async def test_it_does_not_end_before_the_seeds_are_in(ledger: CountingLedger) -
 
     await asyncio.sleep(30)
     assert not running.done()
-    harness.coordinator.seeded()
+    harness.coordinator.note_seeded()
 
     assert await running == "drained"
 
@@ -509,10 +509,10 @@ async def test_a_page_to_be_tried_again_is_begun_beside_one_under_way(
         await asyncio.sleep(1)
 
         before = waited()
-        coordinator.done(failed)
+        coordinator.note_done(failed)
         await ledger.outcomes.release([failed])
         harness.held.end([failed])
-        coordinator.written(more=True, again=[failed.task.host])
+        coordinator.note_written(has_more=True, retry_hosts=[failed.task.host])
 
         async with asyncio.timeout(30):
             again = await coordinator.pool.get()
@@ -621,8 +621,8 @@ async def test_what_is_not_begun_with_is_given_back_when_it_stops(ledger: Counti
 
     assert await running == "stopped"
     assert {lease.task.id for lease in harness.held.all()} == ledger.claimed
-    assert await harness.coordinator.give_back_undispatched() == len(ledger.claimed)
-    assert await harness.coordinator.give_back_undispatched() == 0
+    assert await harness.coordinator.release_undispatched() == len(ledger.claimed)
+    assert await harness.coordinator.release_undispatched() == 0
     assert harness.coordinator.pool.dispatched == 0
     assert (await ledger.queries.counts())[Status.TODO] == 100
 
@@ -640,15 +640,15 @@ async def test_a_page_that_is_put_back_during_a_pause_is_begun_after_it(
 
     coordinator.pause(ledger.now())
     coordinator.requeue(requeue, to_ledger=False)
-    coordinator.done(requeue)
+    coordinator.note_done(requeue)
     assert pool.queued_count == 2, "dispatched before the pause"
     await asyncio.sleep(5)
     assert (pool.queued_count, len(harness.held), slots.active) == (0, 1, 1)
     coordinator.requeue(under_way, to_ledger=True)
     await asyncio.sleep(5)
-    assert harness.frontier.pending.returned == [], "each goes back once"
+    assert harness.frontier.pending.to_release == [], "each goes back once"
     coordinator.pause(None)
-    coordinator.done(under_way)
+    coordinator.note_done(under_way)
     working = asyncio.create_task(harness.work())
     await asyncio.sleep(5)
 
@@ -704,14 +704,14 @@ async def test_a_page_that_ran_alone_and_is_put_back_goes_to_the_ledger(
     """While it waited here a crash by another page would count against it."""
     await ledger.tasks.add([make_task()])
     harness = Harness(ledger)
-    harness.coordinator.seeded()
+    harness.coordinator.note_seeded()
     running = asyncio.create_task(harness.coordinator.run())
     lease = await harness.coordinator.pool.get()
     await asyncio.sleep(1)
 
     before = waited()
     harness.coordinator.requeue(lease, to_ledger=to_ledger)
-    harness.coordinator.done(lease)
+    harness.coordinator.note_done(lease)
     again = await harness.coordinator.pool.get()
     assert waited() - before < 0.3
     harness.coordinator.stop()

@@ -7,7 +7,7 @@ import pytest
 
 from crawlcw.api.request import Request
 from crawlcw.crawl.causes import PageAttempt
-from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.hosts import FrontierHost, Phase
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import Host
@@ -136,7 +136,7 @@ def test_a_host_is_idle_when_nothing_is_under_way_and_nothing_to_be_looked_at():
     host = process.serve()
     assert process.idle() == [], "the ledger has not been read yet"
 
-    host.poll(wanted=False)
+    host.poll(is_stale=False)
     assert process.idle() == [HOST]
     (lease,) = process.claim()
     assert process.idle() == []
@@ -181,11 +181,11 @@ def test_of_hosts_that_are_left_the_waiting_tasks_are_given_back():
 def test_a_host_is_not_released_before_what_waits_for_its_lost_origin_is_ignored():
     process = Process()
     host = process.serve(origins={"http": Origin(failures=4)})
-    host.poll(wanted=False)
+    host.poll(is_stale=False)
     process.failed()
 
     assert process.idle() == []
-    assert process.frontier.pending.take_losing() == [host]
+    assert process.frontier.pending.take_to_ignore() == [host]
     assert process.idle() == [HOST]
 
 
@@ -205,12 +205,12 @@ def test_a_task_of_an_origin_that_was_given_up_is_ignored_with_all_others_or_tol
     state = Host(name=HOST, origins={"http": Origin(given_up=Reason.HOST_UNREACHABLE)})
     loan = Loan("b:1", host=HOST, slots=0, expires=process.at(9))
     host = process.begin(origins=state.origins) if owned else process.frontier.borrow(state, loan)
-    process.frontier.pending.take_losing()
+    process.frontier.pending.take_to_ignore()
     task = make_task(errback=errback)
 
     assert host.obstacle(task) is Reason.HOST_UNREACHABLE
-    assert process.frontier.given_up(task) is told
-    assert process.frontier.pending.take_losing() == ([host] if loses else [])
+    assert process.frontier.given_up_reason(task) is told
+    assert process.frontier.pending.take_to_ignore() == ([host] if loses else [])
 
 
 # --- leases of hosts
@@ -220,7 +220,7 @@ def test_a_host_is_asked_for_the_better_part_of_its_lease():
     process = Process()
     asked = process.now
     process.now += 10
-    process.frontier.begin(lease_of(Host(name=HOST)), asked=asked)
+    process.frontier.add_leased(lease_of(Host(name=HOST)), sent_at=asked)
     process.open()
     process.claim(2)
 
@@ -258,7 +258,7 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     process = Process(concurrency=1, delay=1)
     host = process.serve()
     process.answered()
-    host.poll(wanted=False)
+    host.poll(is_stale=False)
     first, second = process.claim(2)
     assert process.take() is first
     process.lose()
@@ -269,7 +269,12 @@ def test_a_host_that_is_lost_and_leased_again_keeps_what_is_under_way():
     process.claim()
 
     assert again is host
-    assert ((host.phase is Phase.LEAVING), host.is_stale, host.answered, host.since) == (
+    assert (
+        (host.phase is Phase.LEAVING),
+        host.is_stale,
+        host.slice_responses,
+        host.slice_start,
+    ) == (
         False,
         True,
         0,
@@ -327,7 +332,7 @@ def test_the_first_throttling_of_a_page_is_its_hosts_and_sends_it_behind_the_oth
     assert host.state.origins["http"].failures == 1
 
 
-def well(process: Process, **state: Any) -> HeldHost:
+def well(process: Process, **state: Any) -> FrontierHost:
     """Serve a host that has answered a page before."""
     process.now += 1
     origins = {"http": Origin(good_at=START.timestamp(), probes={GOOD_PAGE: 0})}

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from crawlcw.api.host_limits import HostLimit
-from crawlcw.crawl.host_queues import AHEAD
-from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.host_queues import CLAIM_AHEAD_S
+from crawlcw.crawl.hosts import FrontierHost, Phase
 from crawlcw.errors import Reason
 from crawlcw.model.hosts import Host
 from crawlcw.model.loans import Loan
@@ -138,14 +138,14 @@ class FrontierMachine(RuleBasedStateMachine):
             row.gap = self.base(name)
         row.owner, row.expires = number, self.time + LEASE.total_seconds()
         row.state = replace(row.state, epoch=row.state.epoch + 1, ready_at=None)
-        host = process.frontier.begin(
+        host = process.frontier.add_leased(
             lease_of(row.state, epoch=row.state.epoch, clean=clean),
-            asked=process.now,
+            sent_at=process.now,
         )
         if not clean and (loan := self.lent(name)) is not None:
             host.loans[loan.id] = loan
             host.pace()
-        if not host.opened:
+        if not host.is_open:
             process.open(name, crawl_delay=CRAWL_DELAYS.get(name, 0.0))
 
     def begun(self, number: int, lease: Lease) -> None:
@@ -154,9 +154,9 @@ class FrontierMachine(RuleBasedStateMachine):
         row, host = self.rows[name], process.frontier.hosts[name]
         loan = self.lent(name)
         owned = sum(n == row.owner and each.task.host == name for n, each, _ in self.under_way)
-        if host.borrowed is not None:
+        if host.borrowed_loan is not None:
             assert loan is not None
-            assert loan.id == host.borrowed.id
+            assert loan.id == host.borrowed_loan.id
             self.under_way.append((number, lease, process.ledger_now()))
             assert host.queue.active <= loan.slots
             assert owned + loan.slots <= LIMITS[name].concurrency
@@ -168,7 +168,7 @@ class FrontierMachine(RuleBasedStateMachine):
         assert self.time >= row.rests - EXACT
         self.under_way.append((number, lease, process.ledger_now()))
         mine = sum(n == number and each.task.host == name for n, each, _ in self.under_way)
-        assert mine <= host.queue.allowed <= LIMITS[name].concurrency
+        assert mine <= host.queue.slots <= LIMITS[name].concurrency
         row.started, row.gap = self.time, max(host.queue.delay, self.base(name))
 
     @rule(
@@ -190,14 +190,14 @@ class FrontierMachine(RuleBasedStateMachine):
                 reason = Reason.HTTP_STATUS if asked else Reason.CONNECT
                 host = process.frontier.hosts[name]
                 process.failed(name, reason, sent=sent, retry_after=asked)
-                if host.borrowed is None:
+                if host.borrowed_loan is None:
                     self.save(number, name)
                 else:
                     assert not process.may_ask(name)
             else:
                 latency = 12.0 if outcome == "slow" else 0.1
                 process.answered(name, latency=latency, page=outcome != "no-page")
-            process.frontier.sent(name, at=process.now)
+            process.frontier.note_request(name, sent_at=process.now)
             if self.owns(number, name) and process.frontier.hosts[name].queue.delay:
                 # The request was sent later than its turn; only the host's owner records that.
                 self.rows[name].started = self.time
@@ -216,7 +216,7 @@ class FrontierMachine(RuleBasedStateMachine):
         assert host.state.not_before is not None
         row.rests = (host.state.not_before - START).total_seconds()
 
-    def is_current(self, number: int, host: HeldHost) -> bool:
+    def is_current(self, number: int, host: FrontierHost) -> bool:
         """Return whether the process still holds the lease of the host."""
         row = self.rows[host.name]
         return host.lease is not None and (number, host.lease.epoch) == (row.owner, row.state.epoch)
@@ -272,7 +272,7 @@ class FrontierMachine(RuleBasedStateMachine):
                 names = [name for name, row in self.rows.items() if row.borrower == number]
                 self.borrow(self.processes[number], names)
 
-    def lend(self, host: HeldHost, *, borrower: int) -> None:
+    def lend(self, host: FrontierHost, *, borrower: int) -> None:
         row, lent, frontier = self.rows[host.name], self.lent(host.name), host.frontier
         may_lend = frontier.may_lend(host)
         for loan in [*host.loans.values()]:
@@ -285,12 +285,12 @@ class FrontierMachine(RuleBasedStateMachine):
                 expires = max(loan.expires, self.expiry(row)) if may_lend else loan.expires
                 row.loan = replace(loan, expires=expires, is_closing=not may_lend)
                 host.loans[loan.id] = row.loan
-            elif may_lend and lent is None and host.queue.active <= host.queue.allowed:
+            elif may_lend and lent is None and host.queue.active <= host.queue.slots:
                 # Its slots are not in use here any more.
                 self.offered.add(loan.id)
                 row.loan, row.borrower = loan, borrower
-        if may_lend and not host.loans and lent is None and host.queue.allowed > 1:
-            slots = host.queue.allowed // 2
+        if may_lend and not host.loans and lent is None and host.queue.slots > 1:
+            slots = host.queue.slots // 2
             loan_id = f"{host.name}:{next(self.numbers)}"
             host.loans[loan_id] = Loan(
                 loan_id, host=host.name, slots=slots, expires=self.expiry(row)
@@ -303,27 +303,27 @@ class FrontierMachine(RuleBasedStateMachine):
     def borrow(self, process: Process, names: list[str]) -> None:
         for name in names:
             loan, frontier = self.lent(name), process.frontier
-            if loan is None or loan.is_closing or frontier.borrowed or name in frontier.leased:
+            if loan is None or loan.is_closing or frontier.borrowed_host or name in frontier.leased:
                 continue
             host = frontier.borrow(self.rows[name].state.copy(), loan)
             host.open(crawl_delay=CRAWL_DELAYS.get(name, 0.0))
             if host.phase is not Phase.SERVING:
                 host.enter(Phase.SERVING)
 
-    def go_on(self, host: HeldHost) -> None:
+    def go_on(self, host: FrontierHost) -> None:
         """Renew a borrowed host's loan, end it, or return it once no slot is in use."""
         row, loan = self.rows[host.name], self.lent(host.name)
-        assert host.borrowed is not None
-        is_same = loan is not None and loan.id == host.borrowed.id
+        assert host.borrowed_loan is not None
+        is_same = loan is not None and loan.id == host.borrowed_loan.id
         if loan is not None and is_same and host.phase is Phase.SERVING:
-            host.extend(loan)
+            host.extend_loan(loan)
         is_over = loan is None or not is_same or loan.is_closing or not host.is_healthy
         if is_over and host.phase is not Phase.LEAVING:
             host.enter(Phase.LEAVING)
         if host.phase is Phase.LEAVING and not host.queue.active:
             if is_same:
                 row.loan = None
-            host.frontier.give_back(host)
+            host.frontier.return_loan(host)
 
     @rule(number=some_process, lost=st.integers(0, 3))
     def lose_tasks(self, number, lost):
@@ -370,29 +370,29 @@ class FrontierMachine(RuleBasedStateMachine):
             leased = {name for name, host in hosts.items() if host.lease is not None}
             queues = {name: host.queue for name, host in hosts.items()}
             assert set(frontier.leased) == leased
-            assert {host.name for host in frontier.idle()} == {
+            assert {host.name for host in frontier.idle_hosts()} == {
                 name
                 for name, host in hosts.items()
                 if (host.phase is Phase.LEAVING or host.lease is None or not host.is_stale)
                 and not (host.is_busy or queues[name].active or process.held.count_by_host[name])
-                and not (host.loans or host.borrowed)
+                and not (host.loans or host.borrowed_loan)
             }
             wanted = {
-                name: queues[name].next_start - AHEAD
+                name: queues[name].next_start - CLAIM_AHEAD_S
                 for name, host in hosts.items()
-                if (host.lease or host.borrowed)
+                if (host.lease or host.borrowed_loan)
                 and hosts[name].is_stale
                 and not (hosts[name].phase is Phase.LEAVING or hosts[name].is_busy)
-                and len(queues[name].waiting) <= queues[name].most // 2
+                and len(queues[name].waiting) <= queues[name].max_leases // 2
                 and process.now < queues[name].deadline
             }
-            low, first = frontier.wanted()
+            low, first = frontier.low_hosts()
             assert {host.name for host in low} == {
                 name for name, at in wanted.items() if at <= process.now
             }
             assert first == min(wanted.values(), default=float("inf"))
             for name, host in hosts.items():
-                assert queues[name].opened == (host.phase is Phase.SERVING)
+                assert queues[name].is_open == (host.phase is Phase.SERVING)
                 assert not (host.phase is Phase.LEAVING and queues[name].waiting)
 
     @invariant()
@@ -400,7 +400,7 @@ class FrontierMachine(RuleBasedStateMachine):
         for number, process in enumerate(self.processes):
             for name, row in self.rows.items():
                 if process.may_ask(name):
-                    if (loan := process.frontier.hosts[name].borrowed) is not None:
+                    if (loan := process.frontier.hosts[name].borrowed_loan) is not None:
                         assert self.moment() < loan.expires
                         continue
                     assert row.owner == number
@@ -412,18 +412,18 @@ class FrontierMachine(RuleBasedStateMachine):
             frontier = process.frontier
             for host in frontier.leased.values():
                 queue, concurrency = host.queue, LIMITS[host.name].concurrency
-                assert queue.allowed <= max(1, concurrency - host.lent)
+                assert queue.slots <= max(1, concurrency - host.lent_slots)
                 if frontier.may_lend(host):
                     assert not (queue.delay)
                     assert not (host.state.failures)
                     assert not (self.base(host.name))
                     assert host.phase is Phase.SERVING
-                    assert host.lent < concurrency
-            borrowed = [host for host in frontier.hosts.values() if host.borrowed is not None]
-            assert borrowed == ([] if frontier.borrowed is None else [frontier.borrowed])
+                    assert host.lent_slots < concurrency
+            borrowed = [host for host in frontier.hosts.values() if host.borrowed_loan is not None]
+            assert borrowed == ([] if frontier.borrowed_host is None else [frontier.borrowed_host])
             for host in borrowed:
                 assert host.lease is None
-                assert host.queue.allowed <= host.borrowed.slots
+                assert host.queue.slots <= host.borrowed_loan.slots
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ import pytest
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import host_leases
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.hosts import FrontierHost, Phase
 from crawlcw.engine.session import WorkerSession
 from crawlcw.engine.workers import this_worker
 from crawlcw.errors import Reason
@@ -61,7 +61,7 @@ class World:
         async with anyio.create_task_group() as background:
             return await self.leaser.poll(background, idle=idle)
 
-    async def holding(self, number: int) -> list[HeldHost]:
+    async def holding(self, number: int) -> list[FrontierHost]:
         """Lease and open hosts, and look at them once."""
         await self.wake(*named(number))
         while len(self.frontier.leased) < number:
@@ -159,7 +159,7 @@ async def test_a_clock_that_goes_back_makes_no_lease_longer(world: World):
 
 async def test_hosts_without_work_go_back_together_after_a_moment(world: World):
     (host,) = await world.holding(1)
-    host.poll(wanted=False)
+    host.poll(is_stale=False)
     await world.look()
     assert world.frontier.leased
     assert world.leaser.next_poll(idle=False) == world.now + 0.3
@@ -210,7 +210,7 @@ async def test_a_host_with_one_origin_given_up_stays_for_the_other(
     (host,) = await world.holding(1)
     await world.ledger.tasks.add([task(f"http://{host.name}/") for _ in range(waiting)])
     host.state.origins["http"] = Origin(given_up=Reason.HOST_UNREACHABLE)
-    host.poll(wanted=False)
+    host.poll(is_stale=False)
     world.frontier.pending.ignore(host)
     world.process.occupy(host)
     await world.look()
@@ -245,7 +245,7 @@ async def test_where_a_host_waits_one_that_had_its_slice_is_left_to_others(
     pages: int, seconds: float, ready: bool | None, left: int, world: World
 ):
     for host in await world.holding(4):
-        host.answered = pages
+        host.slice_responses = pages
     world.wait(max(seconds, 1))
     if ready is not None:
         due = world.ledger.now()
@@ -320,7 +320,7 @@ async def test_hosts_that_have_just_come_stay_and_more_are_looked_for(world: Wor
     await world.neighbour("b", idle=True)
     await world.neighbour("c", idle=False)
 
-    world.leaser._others_at = 0.0
+    world.leaser._next_share_at = 0.0
     await world.look(idle=True)
 
     assert world.leaving() == []

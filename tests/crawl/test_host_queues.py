@@ -28,8 +28,8 @@ def begin(
     deadline: float = FOREVER,
 ) -> HostQueue:
     """Begin a host at its full concurrency."""
-    queue = queues.begin(host, limit=limit, next_start=next_start, deadline=deadline)
-    queues.pace(host, delay=delay, allowed=limit, now=0)
+    queue = queues.add_host(host, limit=limit, next_start=next_start, deadline=deadline)
+    queues.pace(host, delay=delay, slots=limit, now=0)
     return queue
 
 
@@ -83,11 +83,11 @@ def test_a_host_waits_until_it_is_opened():
         queues.add(lease(url), now=0)
 
     assert taken(queues, now=100) == []
-    assert queues.next_turn() is None
+    assert queues.next_start() is None
 
     queues.open(A, now=100)
 
-    assert queues.next_turn() == 100
+    assert queues.next_start() == 100
     assert taken(queues, now=100) == numbered(2)
     queues.add(lease(f"http://{A}/2"), now=100)
     assert taken(queues, now=100) == [f"http://{A}/2"]
@@ -120,11 +120,11 @@ def test_within_a_host_the_higher_priority_goes_first_and_then_the_older():
 def test_a_turn_comes_earlier_where_the_delay_has_become_shorter():
     queues = queues_of(*numbered(4), delay=300)
     assert taken_one(queues, now=0) == f"http://{A}/0"
-    assert queues.next_turn() == 300
+    assert queues.next_start() == 300
 
-    queues.pace(A, delay=10, allowed=0, limit=0, now=5)
+    queues.pace(A, delay=10, slots=0, limit=0, now=5)
 
-    assert queues.next_turn() == 10
+    assert queues.next_start() == 10
     assert taken(queues, now=9) == []
     assert taken(queues, now=10) == [f"http://{A}/1"]
     assert taken(queues, now=300) == [f"http://{A}/2"]
@@ -134,16 +134,16 @@ def test_a_turn_comes_earlier_where_the_delay_has_become_shorter():
 def test_a_longer_delay_of_the_user_counts_from_the_last_request():
     queues = queues_of(*numbered(2), delay=1)
     assert taken_one(queues, now=0) == f"http://{A}/0"
-    queues.finished(A, now=0.5)
+    queues.request_ended(A, now=0.5)
 
-    queues.pace(A, delay=60, allowed=0, limit=0, now=0.8)
+    queues.pace(A, delay=60, slots=0, limit=0, now=0.8)
 
     assert taken(queues, now=59) == []
     assert taken(queues, now=60) == [f"http://{A}/1"]
 
 
 def counts(queues: HostQueues) -> tuple[int, int]:
-    return queues.waiting, queues.soon
+    return queues.waiting_count, queues.soon_count
 
 
 def test_of_each_host_one_turn_comes_soon():
@@ -151,11 +151,11 @@ def test_of_each_host_one_turn_comes_soon():
     queues = queues_of(*numbered(5), *numbered(2, host=B), limit=3)
 
     assert counts(queues) == (7, 5)
-    queues.pace(A, delay=0, allowed=1, now=0)
+    queues.pace(A, delay=0, slots=1, now=0)
     assert counts(queues) == (7, 3)
-    queues.pace(A, delay=0, allowed=0, now=0)
+    queues.pace(A, delay=0, slots=0, now=0)
     assert counts(queues) == (7, 7)
-    queues.pace(A, delay=0, allowed=2, now=0)
+    queues.pace(A, delay=0, slots=2, now=0)
     assert taken_one(queues, now=0) == f"http://{A}/0"
     assert counts(queues) == (6, 4), "the fetcher of the first may take the next one"
 
@@ -249,7 +249,7 @@ def test_where_fetchers_are_few_no_host_starves():
 def test_room_is_what_a_host_can_serve_soon(limit: int, delay: float, half_lease: float, room: int):
     queues = queues_of(limit=limit, delay=delay, half_lease=half_lease)
 
-    assert queues.room(A) == room
+    assert queues.free_capacity(A) == room
 
 
 # --- leases that ask nothing of their hosts
@@ -260,32 +260,32 @@ def unasked(*hosts: str) -> HostQueues:
     queues = queues_of(delay=60)
     begin(queues, B)
     for host in hosts:
-        queues.add(lease(f"http://{host}/unasked"), now=0, asks=False)
+        queues.add(lease(f"http://{host}/unasked"), now=0, needs_request=False)
     return queues
 
 
 def test_a_lease_that_asks_nothing_waits_for_no_turn():
     queues = unasked(A)
-    queues.rest(A, until=30)
+    queues.rest(A, rest_end=30)
 
-    assert queues.waiting == 1
-    assert queues.next_turn() == float("-inf")
+    assert queues.waiting_count == 1
+    assert queues.next_start() == float("-inf")
     assert taken(queues, now=0) == [f"http://{A}/unasked"]
-    assert queues.waiting == 0
-    assert queues.next_turn() is None
+    assert queues.waiting_count == 0
+    assert queues.next_start() is None
 
 
 def test_leases_that_ask_nothing_are_withdrawn_by_host_and_by_choice():
     queues = unasked(A, B, B)
 
     assert urls_of(queues.withdraw(host=A)) == [f"http://{A}/unasked"]
-    assert queues.withdraw(unwanted=lambda lease: lease.task.host == A) == []
-    assert queues.withdraw(host=B, unwanted=lambda _: False) == []
+    assert queues.withdraw(is_unwanted=lambda lease: lease.task.host == A) == []
+    assert queues.withdraw(host=B, is_unwanted=lambda _: False) == []
 
-    assert queues.waiting == 2
-    assert urls_of(queues.end(B)) == [f"http://{B}/unasked"] * 2
-    assert queues.waiting == 0
-    assert queues.next_turn() is None
+    assert queues.waiting_count == 2
+    assert urls_of(queues.remove_host(B)) == [f"http://{B}/unasked"] * 2
+    assert queues.waiting_count == 0
+    assert queues.next_start() is None
 
 
 # --- removal from the queues

@@ -67,13 +67,13 @@ class HostQueuesMachine(RuleBasedStateMachine):
 
     def begin(self, host: str, limit: int, delay: float, rest: float, lease: float) -> None:
         expected = Expected(limit, delay, self.now + rest, self.now + lease)
-        self.queues.begin(
+        self.queues.add_host(
             host,
             limit=limit,
             next_start=expected.earliest,
             deadline=expected.deadline,
         )
-        self.queues.pace(host, delay=delay, allowed=limit, now=self.now)
+        self.queues.pace(host, delay=delay, slots=limit, now=self.now)
         self.hosts[host] = expected
 
     @rule(host=some_host)
@@ -85,7 +85,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
     def end_and_begin_again(self, host, limit, delay, rest, lease):
         # Like the frontier: not before all requests have ended.
         self.finish(host, self.hosts[host].active)
-        self.leave(self.hosts[host], self.queues.end(host))
+        self.leave(self.hosts[host], self.queues.remove_host(host))
         self.begin(host, limit, delay, rest, lease)
 
     @rule(host=some_host)
@@ -111,7 +111,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
     def drop(self, number):
         waiting = sorted(set().union(*(host.waiting for host in self.hosts.values())))
         dropped = set(waiting[:number])
-        self.queues.withdraw(unwanted=lambda lease: lease.task.id in dropped)
+        self.queues.withdraw(is_unwanted=lambda lease: lease.task.id in dropped)
         for host in self.hosts.values():
             host.waiting -= dropped
         self.gone |= dropped
@@ -145,12 +145,12 @@ class HostQueuesMachine(RuleBasedStateMachine):
     @rule(host=some_host, number=st.integers(1, 5))
     def finish(self, host, number):
         for _ in range(min(number, self.hosts[host].active)):
-            self.queues.finished(host, now=self.now)
+            self.queues.request_ended(host, now=self.now)
             self.hosts[host].active -= 1
 
     @rule(host=some_host, delay=some_delay, allowed=some_limit)
     def pace(self, host, delay, allowed):
-        self.queues.pace(host, delay=delay, allowed=allowed, now=self.now)
+        self.queues.pace(host, delay=delay, slots=allowed, now=self.now)
         expected = self.hosts[host]
         if delay > expected.delay and expected.active:
             expected.earliest = max(expected.earliest, self.now + delay)
@@ -159,7 +159,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
     @rule(host=some_host, seconds=some_seconds)
     def rest(self, host, seconds):
         until = self.now + seconds
-        self.queues.rest(host, until=until)
+        self.queues.rest(host, rest_end=until)
         self.hosts[host].earliest = max(self.hosts[host].earliest, until)
 
     @rule(host=some_host, seconds=some_seconds)
@@ -184,7 +184,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
             while self.take_one():
                 pass
         assert not any(host.waiting for host in self.hosts.values())
-        assert self.queues.next_turn() is None
+        assert self.queues.next_start() is None
         # Otherwise no lease could pass its deadline from here on.
         for host in self.hosts:
             self.extend(host, 30.0)
@@ -192,15 +192,15 @@ class HostQueuesMachine(RuleBasedStateMachine):
     @invariant()
     def what_waits_is_counted(self):
         waiting = {name: len(host.waiting) for name, host in self.hosts.items()}
-        assert self.queues.waiting == sum(waiting.values())
-        assert self.queues.soon == sum(
+        assert self.queues.waiting_count == sum(waiting.values())
+        assert self.queues.soon_count == sum(
             min(number, self.hosts[name].allowed or number)
             for name, number in waiting.items()
             if not self.hosts[name].delay
         )
         for name, number in waiting.items():
             assert len(self.queues.by_host[name].waiting) == number
-            assert self.queues.room(name) >= 0
+            assert self.queues.free_capacity(name) >= 0
 
     @invariant()
     def a_turn_that_will_come_is_announced(self):
@@ -210,7 +210,7 @@ class HostQueuesMachine(RuleBasedStateMachine):
             for host in self.hosts.values()
             if host.opened and host.waiting and host.is_free and self.now < host.deadline
         ]
-        announced = self.queues.next_turn()
+        announced = self.queues.next_start()
         if turns:
             assert announced is not None
             assert announced <= min(turns)

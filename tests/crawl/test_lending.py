@@ -52,7 +52,7 @@ class Side:
     def allowed(self) -> int:
         """How many requests the process may have under way at once; 0: it may not ask."""
         host = self.process.frontier.hosts.get(HOST)
-        return host.queue.allowed if host is not None and host.phase is Phase.SERVING else 0
+        return host.queue.slots if host is not None and host.phase is Phase.SERVING else 0
 
     def ask(self, number: int = 100) -> int:
         """Begin with requests as far as that is allowed; return how many are under way."""
@@ -126,7 +126,7 @@ class Crawl:
         )
         known = {"finished": 100} | state
         lease = replace(lease, host=replace(lease.host, **known))
-        host = side.process.frontier.begin(lease, asked=side.process.now)
+        host = side.process.frontier.add_leased(lease, sent_at=side.process.now)
         host.slow_start.steps = 100
         host.open()
         host.pace()
@@ -261,7 +261,7 @@ async def test_of_two_owners_the_first_one_lends_to_a_worker(crawl: Crawl, ledge
     assert not await ledger.workers.lend(
         replace(listed, loan=None), replace(listed.loan, host="other.example")
     )
-    assert borrower.process.frontier.borrowed is not None
+    assert borrower.process.frontier.borrowed_host is not None
 
 
 # --- the end of a loan
@@ -413,7 +413,7 @@ async def test_a_loan_without_tasks_is_returned(crawl: Crawl):
         await crawl.poll(busy=False)
 
     assert (owner.allowed, borrower.allowed) == (LIMIT, 0)
-    assert borrower.process.frontier.idle() != []
+    assert borrower.process.frontier.idle_hosts() != []
 
 
 # --- who is killed, or stands still
@@ -480,7 +480,7 @@ async def test_a_host_that_is_released_while_slots_are_lent_waits_for_them(
 ):
     owner, _ = await crawl.shared()
     host = owner.process.frontier.leased[HOST]
-    host.poll(wanted=more)  # its borrower may add tasks
+    host.poll(is_stale=more)  # its borrower may add tasks
     expires = max(loan.expires for loan in host.loans.values())
 
     assert owner.process.forget().not_before == expires
@@ -526,7 +526,7 @@ async def test_a_limit_holds_over_all_processes_whatever_happens(crawl: Crawl, s
             case "poll":
                 for each in at_work:
                     frontier = each.process.frontier
-                    for host in [host for host in frontier.idle() if host.lease is None]:
+                    for host in [host for host in frontier.idle_hosts() if host.lease is None]:
                         frontier.forget(host)
                     await crawl.is_idle(each, not frontier.hosts)
                 chance.shuffle(at_work)
@@ -554,7 +554,7 @@ async def test_a_limit_holds_over_all_processes_whatever_happens(crawl: Crawl, s
                 crawl.sides[0].process.answered(page=False)
                 host.enter(Phase.SERVING)
             await crawl.ledger.host_leases.renew([host.lease], lease=LEASE)
-            host.renewed(asked=crawl.sides[0].process.now)
+            host.extend_lease(sent_at=crawl.sides[0].process.now)
         borrowed += sum(other.active for other in crawl.sides[1:])
         assert sum(each.active for each in crawl.sides) <= LIMIT
     assert borrowed > 0

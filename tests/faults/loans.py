@@ -24,7 +24,7 @@ import pytest
 from crawlcw.api.settings import Settings
 from crawlcw.crawl import causes, host_leases
 from crawlcw.crawl.host_leases import HostLeaser
-from crawlcw.crawl.hosts import HeldHost, Phase
+from crawlcw.crawl.hosts import FrontierHost, Phase
 from crawlcw.crawl.lending import Lending
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.ledger_retry import retrying
@@ -120,7 +120,7 @@ class Desk(frontiers.Process):
         # A delay that a refusal leaves behind would end all loans for good.
         policy = replace(self.frontier.policy, auto_throttle=False)
         self.frontier.policy = self.causes._policy = policy
-        self.frontier.usable = 0.85 * LEASE.total_seconds()
+        self.frontier.usable_lease_s = 0.85 * LEASE.total_seconds()
         self.frontier.loans_changed = Event()  # type: ignore[assignment]  # of the timeline
         self.frontier.poll_wanted = Event()  # type: ignore[assignment]
 
@@ -179,13 +179,13 @@ class Member(Process):
         return self.timeline.now
 
     @property
-    def host(self) -> HeldHost | None:
+    def host(self) -> FrontierHost | None:
         return self.frontier.hosts.get(HOST)
 
     async def loan(self, name: str) -> Loan | None:
         """Return its loan as the ledger has it; note if that is over."""
-        loan, host = await self._loan(name), self.frontier.borrowed
-        used = host.borrowed if host is not None else None
+        loan, host = await self._loan(name), self.frontier.borrowed_host
+        used = host.borrowed_loan if host is not None else None
         if used is not None and (loan is None or loan.is_closing or loan.id != used.id):
             self.ended_loans.add(used.id)
         return loan
@@ -237,7 +237,7 @@ class Member(Process):
             await self.sleep(LEASE.total_seconds() / 3)
             await self.desk.held.renew(self.ledger, lease=LEASE)
             self.frontier.queues.withdraw(
-                unwanted=lambda lease: not self.desk.held.is_current(lease)
+                is_unwanted=lambda lease: not self.desk.held.is_current(lease)
             )
             await self._insistence.insist(self.leaser.renew)
             self.frontier.poll(HOST)
@@ -257,29 +257,29 @@ class Member(Process):
         frontier = self.frontier
         await self._give_back(self.desk.given_back())
         for host in [*frontier.opening]:
-            if host.opened and host.lease is not None and host.queue.next_start <= self.now:
+            if host.is_open and host.lease is not None and host.queue.next_start <= self.now:
                 host.enter(Phase.SERVING)  # its good page was answered
         await self.leaser.poll(None, idle=True)  # type: ignore[arg-type]  # for no work
         for host in frontier.leased.values():
             host.slow_start.steps = 100
-            if not host.opened:
+            if not host.is_open:
                 host.open()
             host.pace()
-        for host in frontier.wanted()[0]:
+        for host in frontier.low_hosts()[0]:
             await self._claim(host)
         self.session.set_idle(not (frontier.hosts or self.desk.held))
         self._dispatch()
 
-    async def _claim(self, host: HeldHost) -> None:
-        host.poll(wanted=False)
-        number = self.frontier.queues.room(HOST)
+    async def _claim(self, host: FrontierHost) -> None:
+        host.poll(is_stale=False)
+        number = self.frontier.queues.free_capacity(HOST)
         if host.quota is not None:
             number = min(number, host.quota)
-        limit = number if host.borrowed is None else 2 * number
+        limit = number if host.borrowed_loan is None else 2 * number
         tasks = await self.ledger.tasks.page(limit=limit, hosts=[HOST])
         if len(tasks) == limit:
             host.poll()
-        if host.borrowed is not None:
+        if host.borrowed_loan is not None:
             tasks = tasks[len(tasks) // 2 :]
         wanted = [task for task in tasks if task.id not in self.desk.held]
         if not wanted:
@@ -300,11 +300,11 @@ class Member(Process):
 
     async def _fetch(self, lease: Lease) -> None:
         schedule, host = self.schedule, self.host
-        if host is None or not self.frontier.may_begin(lease.task, now=self.now):
+        if host is None or not self.frontier.may_ask(lease.task, now=self.now):
             self.desk.fetched(lease)
             self.frontier.pending.release([lease])
             return
-        self.active[lease] = None if host.borrowed is None else host.borrowed.id
+        self.active[lease] = None if host.borrowed_loan is None else host.borrowed_loan.id
         is_refused = schedule.begun(self, host)
         sent = self.ledger.now()
         # A page may take longer than a loan.
@@ -438,7 +438,7 @@ class Schedule:
         self.trace(member.name, "is killed", "")
         if any(host.loans for host in member.frontier.leased.values()):
             self.happened["an owner that lends is killed"] += 1
-        self.happened["a borrower is killed"] += member.frontier.borrowed is not None
+        self.happened["a borrower is killed"] += member.frontier.borrowed_host is not None
         member.kill()
         if self.chance.random() < 0.7:
             self._dead.add(member.name)
@@ -454,7 +454,7 @@ class Schedule:
         if members:
             member = self.chance.choice(members)
             self.trace(member.name, f"stands still for {seconds} s", "")
-            if member.frontier.borrowed is not None:
+            if member.frontier.borrowed_host is not None:
                 self.happened["a borrower stands still"] += 1
             member.pause()
             self.timeline.after(seconds, self._resume, member)
@@ -509,16 +509,16 @@ class Schedule:
         if slots + active > LIMIT:
             raise ProtocolError(f"{active} requests of the owner, and {slots} slots are lent")
 
-    def begun(self, member: Member, host: HeldHost) -> bool:
+    def begun(self, member: Member, host: FrontierHost) -> bool:
         """Check that a request was allowed to begin; return whether the host refuses it."""
         now, owner = self.timeline.now, self._owner()
         self._requests += 1
-        if host.borrowed is None:
+        if host.borrowed_loan is None:
             if owner is not member:
                 raise ProtocolError(f"{member.name} asks a host that is not its own")
         elif owner is not member:  # else the reply that it has leased the host is on its way
             loan = self._lent(owner).get(member.name)
-            if loan is None or loan.id != host.borrowed.id:
+            if loan is None or loan.id != host.borrowed_loan.id:
                 raise ProtocolError(f"{member.name} asks without a loan")
             if loan.id in member.ended_loans:
                 raise ProtocolError(f"{member.name} begins though it knows that its loan is over")
@@ -535,10 +535,10 @@ class Schedule:
 
     def refused(self, member: Member) -> None:
         self._refused_at = self.timeline.now
-        if (host := member.host) is not None and host.borrowed is not None:
-            member.ended_loans.add(host.borrowed.id)
+        if (host := member.host) is not None and host.borrowed_loan is not None:
+            member.ended_loans.add(host.borrowed_loan.id)
         self.trace(member.name, "is refused", "")
-        self.happened[f"refused: {'borrower' if member.frontier.borrowed else 'owner'}"] += 1
+        self.happened[f"refused: {'borrower' if member.frontier.borrowed_host else 'owner'}"] += 1
 
     def committed(self, lease: Lease, *, is_lost: bool) -> None:
         if not is_lost:
@@ -562,9 +562,11 @@ class Schedule:
         self.timeline.after(0.5, self._look)
 
     def _uses(self, name: str, loan: Loan) -> bool:
-        borrowed = (member.frontier.borrowed for member in self.living() if member.name == name)
+        borrowed = (
+            member.frontier.borrowed_host for member in self.living() if member.name == name
+        )
         return any(
-            host is not None and host.borrowed is not None and host.borrowed.id == loan.id
+            host is not None and host.borrowed_loan is not None and host.borrowed_loan.id == loan.id
             for host in borrowed
         )
 

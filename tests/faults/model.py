@@ -611,7 +611,7 @@ class Worker(Process):
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Do nothing: the model has no hosts."""
 
-    def written(self, *, more: bool, again: Iterable[str]) -> None:
+    def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
         """Read the ledger again."""
         self._changed.send()
 

@@ -25,10 +25,15 @@ WITHOUT = {
         (
             "the-end-of-a-loan-is-not-looked-at",
             _HOSTS,
-            "HeldHost.extend",
-            ("(1 - _MARGIN) * left", "1e6"),
+            "FrontierHost.extend_loan",
+            ("(1 - _LEASE_MARGIN) * remaining_s", "1e6"),
         ),
-        ("lent-slots-are-used", _HOSTS, "HeldHost.pace", ("allowed - self.lent", "allowed")),
+        (
+            "lent-slots-are-used",
+            _HOSTS,
+            "FrontierHost.pace",
+            ("slots - self.lent_slots", "allowed"),
+        ),
         (
             "a-failing-host-stays-lent",
             _HOSTS,
@@ -44,7 +49,7 @@ WITHOUT = {
         (
             "a-new-owner-does-not-count-the-loans",
             "crawlcw.crawl.host_leases",
-            "HostLeaser._lease_some",
+            "HostLeaser._lease_hosts",
             ("host.loans[borrower] = loan", "pass"),
         ),
         (
@@ -56,20 +61,20 @@ WITHOUT = {
         (
             "slots-in-use-are-lent",
             _LENDING,
-            "Lending._keep",
-            ("host.queue.active > host.queue.allowed", "False"),
+            "Lending._update_loan",
+            ("host.queue.active > host.queue.slots", "False"),
         ),
         (
             "a-loan-that-was-not-used-is-renewed",
             _LENDING,
-            "Lending._keep",
-            ("report is not None and beats", "beats"),
+            "Lending._update_loan",
+            ("report is not None and is_alive", "beats"),
         ),
         (
             "a-borrower-does-not-look-at-the-end",
             _LENDING,
             "Lending._borrow",
-            ("loan is None or loan.id != borrowed.id or loan.is_closing", "loan is None"),
+            ("loan is None or loan.id != our_loan.id or loan.is_closing", "loan is None"),
         ),
         (
             "a-borrower-goes-on-after-a-failure",

@@ -9,7 +9,7 @@ from crawlcw.api.host_limits import HostLimit, Limit
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.crawl.causes import Causes
-from crawlcw.crawl.hosts import Frontier, HeldHost, PageLimit, Phase
+from crawlcw.crawl.hosts import Frontier, FrontierHost, PageLimit, Phase
 from crawlcw.engine.session import TaskLeases
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
@@ -63,16 +63,16 @@ class Process:
             name: Limit(concurrency=limit.concurrency, delay=limit.delay)
             for name, limit in (limits or {}).items()
         }
-        pages = PageLimit(most=max_pages, unlimited=set(unlimited), full=self.full)
+        pages = PageLimit(max_pages=max_pages, unlimited_hosts=set(unlimited), full_hosts=self.full)
         self.frontier = Frontier(
             spider,
             settings,
-            held=self.held,
+            task_leases=self.held,
             page_limit=pages,
             clock=lambda: self.now,
             ledger_now=self.ledger_now,
         )
-        self.frontier.seeded = True
+        self.frontier.is_seeded = True
         self.causes = Causes(
             self.frontier,
             ProxyPool(settings),
@@ -92,10 +92,10 @@ class Process:
 
     # Operations of the coordinator.
 
-    def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
+    def begin(self, name: str = HOST, *, clean: bool = True, **state: Any) -> FrontierHost:
         """Lease a host with *state* in the ledger."""
         lease = lease_of(Host(name=name, **state), clean=clean)
-        return self.frontier.begin(lease, asked=self.now)
+        return self.frontier.add_leased(lease, sent_at=self.now)
 
     def open(
         self,
@@ -106,9 +106,9 @@ class Process:
         asked: bool = False,
     ) -> None:
         host = self.frontier.hosts[name]
-        host.open(crawl_delay=crawl_delay, robots=robots, asked=asked)
+        host.open(crawl_delay=crawl_delay, robots=robots, was_fetched=asked)
 
-    def serve(self, name: str = HOST, *, clean: bool = True, **state: Any) -> HeldHost:
+    def serve(self, name: str = HOST, *, clean: bool = True, **state: Any) -> FrontierHost:
         """Lease and open a host."""
         host = self.begin(name, clean=clean, **state)
         self.open(name)
@@ -133,13 +133,13 @@ class Process:
 
     def follow(self, *, concurrency: int = 8, delay: float = 0.0) -> None:
         """Ask hosts by other settings from now on."""
-        self.frontier.follow(settings_of(concurrency=concurrency, delay=delay))
+        self.frontier.use_settings(settings_of(concurrency=concurrency, delay=delay))
 
     # Operations of the fetchers and the committer.
 
     def fetched(self, lease: Lease) -> None:
         """End a request; its task stays held."""
-        self.frontier.queues.finished(lease.task.host, now=self.now)
+        self.frontier.queues.request_ended(lease.task.host, now=self.now)
 
     def commit(self, *leases: Lease) -> None:
         self.held.end(leases)
@@ -179,17 +179,17 @@ class Process:
             name, f"{scheme}://{name}/", error, sent=sent or self.ledger_now()
         )
 
-    def occupy(self, host: HeldHost, *, busy: bool = True) -> None:
+    def occupy(self, host: FrontierHost, *, busy: bool = True) -> None:
         """Let something be done about a host in the background, or be done with."""
         host.is_busy = busy
-        host.poll(wanted=host.is_stale)
+        host.poll(is_stale=host.is_stale)
 
-    def leave(self, host: HeldHost) -> None:
+    def leave(self, host: FrontierHost) -> None:
         host.enter(Phase.LEAVING)
 
     def given_back(self) -> list[Lease]:
         """Take the tasks that must be released to the ledger."""
-        return self.frontier.pending.take_returned()
+        return self.frontier.pending.take_to_release()
 
     def lose(self, name: str = HOST) -> None:
         self.frontier.lose(name)
@@ -198,10 +198,10 @@ class Process:
         return self.frontier.forget(self.frontier.hosts[name])
 
     def may_ask(self, name: str = HOST) -> bool:
-        return self.frontier.may_begin(make_task(f"http://{name}/"), now=self.now)
+        return self.frontier.may_ask(make_task(f"http://{name}/"), now=self.now)
 
     def idle(self) -> list[str]:
-        return [host.name for host in self.frontier.idle()]
+        return [host.name for host in self.frontier.idle_hosts()]
 
     def resting(self, name: str = HOST) -> float:
         """Return the seconds until the next request may start."""
