@@ -191,7 +191,7 @@ class HostQueues:
     def rest(self, host: str, *, rest_end: float, sent_at: float | None = None) -> None:
         """Start no request to a host before *rest_end*.
 
-        With *sent_at*, this is only the delay after a request that was sent then, outside the queue.
+        With *sent_at*, this is only the delay after a request that was sent then without a lease.
         """
         queue = self.by_host[host]
         if sent_at is None:
