@@ -1,26 +1,26 @@
-// What is done to tasks, behind a confirmation that says how many there are.
+// Actions on tasks, dialogs and toasts. An action first shows the number of tasks, and asks.
 
-import { of, post } from "/static/api.js";
-import { el, say } from "/static/dom.js";
+import { crawlPath, post } from "/static/api.js";
+import { el, setText } from "/static/dom.js";
 import { plural } from "/static/format.js";
 
 export const ACTIONS = {
-  retry: { verb: "Retry", done: "to be tried again", why: "Failed tasks become todo again, as if never tried. Others are left as they are." },
-  ignore: { verb: "Ignore", done: "ignored", why: "Tasks that wait are taken out of the crawl. Reset brings them back." },
+  retry: { verb: "Retry", done: "todo again", why: "Failed tasks become todo again, as if never tried. Other tasks do not change." },
+  ignore: { verb: "Ignore", done: "ignored", why: "Waiting tasks leave the crawl. Reset brings them back." },
   reset: { verb: "Reset", done: "todo again", why: "Tasks start again from the beginning, finished ones too. Their items stay until there are new ones." },
 };
 
 const dialog = document.getElementById("dialog");
 const toasts = document.getElementById("toasts");
 
-/** Tell what has happened; it goes away by itself. */
+/** Show a message for some seconds. */
 export function toast(text, kind = "good") {
   const made = el("p", { class: `toast ${kind}`, text });
   toasts.append(made);
   setTimeout(() => made.remove(), 8_000);
 }
 
-/** Ask before something is done; resolves to whether to go on. */
+/** Ask a question in a dialog; resolves to whether the user agrees. */
 export function confirm({ title, text, yes, danger = false }) {
   return new Promise((resolve) => {
     const cancel = el("button", { type: "button", on: { click: () => dialog.close("no") }, text: "Cancel" });
@@ -50,7 +50,7 @@ export function ask({ title, text, fields, yes, send }) {
       await send(Object.fromEntries(inputs.map((input) => [input.name, input.value.trim()])));
       dialog.close("yes");
     } catch (error) {
-      say(problem, error.message);
+      setText(problem, error.message);
     }
   };
   dialog.replaceChildren(
@@ -69,21 +69,21 @@ export function ask({ title, text, fields, yes, send }) {
 }
 
 /**
- * Do an action with tasks: *which* is {tasks: [id]} or {selection: {...}}, *about* says it in
- * words. Return whether anything was changed.
+ * Do an action on tasks after a confirmation: *which* is {tasks: [id]} or {selection: {...}}, and
+ * *about* describes them. Return whether a task has changed.
  */
 export async function act(name, action, which, about) {
   const { verb, done, why } = ACTIONS[action];
   try {
-    const { changed, at_least } = await post(of(name, "act"), { action, ...which, dry_run: true });
+    const { changed, at_least } = await post(crawlPath(name, "act"), { action, ...which, dry_run: true });
     if (!changed && !at_least) {
-      toast(`${verb}: nothing to do for ${about}.`, "plain");
+      toast(`${verb} changes none of these: ${about}.`, "plain");
       return false;
     }
     const count = `${at_least ? "at least " : ""}${plural(changed, "task")}`;
     const go = await confirm({ title: `${verb} ${count}?`, text: `${about}. ${why}`, yes: `${verb} ${count}`, danger: action !== "retry" });
     if (!go) return false;
-    const result = await post(of(name, "act"), { action, ...which });
+    const result = await post(crawlPath(name, "act"), { action, ...which });
     toast(`${plural(result.changed, "task")} ${done}.`);
     return result.changed > 0;
   } catch (error) {
@@ -92,7 +92,7 @@ export async function act(name, action, which, about) {
   }
 }
 
-/** Return the buttons of all actions; *on* gets the action's name. */
+/** Return the buttons of all actions; a click calls *on* with the action's name. */
 export function buttons(on, actions = Object.keys(ACTIONS)) {
   return actions.map((action) => el("button", { type: "button", "data-action": action, on: { click: () => on(action) }, text: ACTIONS[action].verb }));
 }

@@ -1,41 +1,41 @@
-// Asking the server: with the token where one is needed, and the page's key where something changes.
+// Requests to the server, with the token if it needs one, and the page's key.
 
-const KEPT = "crawlcw-token";
+const TOKEN_KEY = "crawlcw-token";
 let key = null;
 
-/** A request that was refused, with the server's own sentence. */
+/** A refused request, with the server's message. */
 export class Refused extends Error {
-  constructor(status, sentence) {
-    super(sentence);
+  constructor(status, message) {
+    super(message);
     this.status = status;
   }
 }
 
 export const token = {
-  get: () => sessionStorage.getItem(KEPT),
-  set: (text) => sessionStorage.setItem(KEPT, text),
-  forget: () => sessionStorage.removeItem(KEPT),
+  get: () => sessionStorage.getItem(TOKEN_KEY),
+  set: (text) => sessionStorage.setItem(TOKEN_KEY, text),
+  forget: () => sessionStorage.removeItem(TOKEN_KEY),
 };
 
 function headers(more = {}) {
-  const found = { ...more };
-  if (token.get()) found.Authorization = `Bearer ${token.get()}`;
-  if (key) found["X-Crawlcw-Key"] = key;
-  return found;
+  const all = { ...more };
+  if (token.get()) all.Authorization = `Bearer ${token.get()}`;
+  if (key) all["X-Crawlcw-Key"] = key;
+  return all;
 }
 
-async function answered(response) {
+async function checkStatus(response) {
   if (response.ok) return response;
-  let sentence = `the server answered ${response.status}`;
+  let message = `the server answered ${response.status}`;
   try {
-    sentence = (await response.json()).error ?? sentence;
+    message = (await response.json()).error ?? message;
   } catch {
-    // Something between the page and the server has answered.
+    // A proxy between the page and the server has answered, without JSON.
   }
-  throw new Refused(response.status, sentence);
+  throw new Refused(response.status, message);
 }
 
-async function asked(path, options = {}) {
+async function request(path, options = {}) {
   let response;
   try {
     response = await fetch(path, { cache: "no-store", ...options });
@@ -43,59 +43,59 @@ async function asked(path, options = {}) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, "the dashboard does not answer");
   }
-  return answered(response);
+  return checkStatus(response);
 }
 
 export async function get(path, signal) {
-  return (await asked(path, { headers: headers(), signal })).json();
+  return (await request(path, { headers: headers(), signal })).json();
 }
 
 export async function post(path, body) {
-  const sent = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) };
-  return (await asked(path, sent)).json();
+  const options = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) };
+  return (await request(path, options)).json();
 }
 
-/** Begin: learn the key and which crawls there are. */
+/** Return the names of the crawls; keep the page's key for later requests. */
 export async function start() {
-  const found = await get("/api/start");
-  key = found.key;
-  return found;
+  const answer = await get("/api/start");
+  key = answer.key;
+  return answer;
 }
 
-export const of = (name, rest) => `/api/crawls/${encodeURIComponent(name)}/${rest}`;
+export const crawlPath = (name, rest) => `/api/crawls/${encodeURIComponent(name)}/${rest}`;
 
 /**
- * Listen to a crawl until *signal* ends it: `on(event, data)` for each event. It begins again by
- * itself where the connection breaks; an EventSource would, but it can send no token.
+ * Call `onEvent(event, data)` for each event of a crawl until *signal* aborts. It reconnects if the
+ * connection breaks. EventSource does that as well, but cannot send a token.
  */
-export async function live(name, on, signal) {
-  let pause = 500;
+export async function live(name, onEvent, signal) {
+  let delay = 500;
   while (!signal.aborted) {
     try {
-      const response = await asked(of(name, "live"), { headers: headers(), signal });
+      const response = await request(crawlPath(name, "live"), { headers: headers(), signal });
       for await (const [event, data] of events(response.body)) {
-        pause = 500;
+        delay = 500;
         if (signal.aborted) return;
-        on(event, data);
+        onEvent(event, data);
       }
-      on("lost", { error: "reconnecting" });
+      onEvent("lost", { error: "reconnecting" });
     } catch (error) {
       if (signal.aborted) return;
-      on("lost", { error: error.message, status: error.status });
+      onEvent("lost", { error: error.message, status: error.status });
     }
-    await new Promise((go) => setTimeout(go, pause));
-    pause = Math.min(2 * pause, 8_000);
+    await new Promise((go) => setTimeout(go, delay));
+    delay = Math.min(2 * delay, 8_000);
   }
 }
 
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let buffer = "";
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
+    const parts = (buffer + value).split("\n\n");
+    buffer = parts.pop();
     for (const part of parts) {
       const fields = Object.fromEntries(part.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]));
       yield [fields.event, JSON.parse(fields.data)];

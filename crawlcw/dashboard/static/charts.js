@@ -1,7 +1,7 @@
-// Charts of steps over time, drawn by uPlot on a canvas; a sentence says the same in words.
+// Charts of steps over time: uPlot draws them on a canvas, and a hidden sentence describes them.
 
 /* global uPlot */
-import { el, say } from "/static/dom.js";
+import { el, setText } from "/static/dom.js";
 
 const HEIGHT = 190;
 // The length of a chart in seconds is at least this.
@@ -59,7 +59,7 @@ export function chart({ title, lines, shown, whole = false, signal }) {
     tip.hidden = at === null || at === undefined || columns[0][at] === undefined;
     if (tip.hidden) return;
     const values = lines.map((line, n) => `${line.label} ${columns[n + 1][at] === null ? "–" : shown(columns[n + 1][at])}`);
-    say(tip, `${new Date(columns[0][at] * 1000).toLocaleString()} · ${values.join(" · ")}`);
+    setText(tip, `${new Date(columns[0][at] * 1000).toLocaleString()} · ${values.join(" · ")}`);
   }
 
   function extent(low, high) {
@@ -77,14 +77,14 @@ export function chart({ title, lines, shown, whole = false, signal }) {
       plot.setData(columns);
     }
   }
-  function again() {
+  function redraw() {
     plot?.destroy();
     plot = null;
     draw();
   }
   const watched = new ResizeObserver(draw);
   watched.observe(canvas);
-  dark.addEventListener("change", again, { signal });
+  dark.addEventListener("change", redraw, { signal });
   signal.addEventListener("abort", () => {
     watched.disconnect();
     plot?.destroy();
@@ -95,7 +95,7 @@ export function chart({ title, lines, shown, whole = false, signal }) {
     update(news, summary) {
       columns = news;
       blank.hidden = news.slice(1).some((column) => column.some((value) => value !== null));
-      say(words, summary);
+      setText(words, summary);
       draw();
     },
   };

@@ -1,13 +1,13 @@
-// All crawls of the ledger: what runs, and how far each one is.
+// The start page: all crawls of the ledger, their states and their progress.
 
 import { get } from "/static/api.js";
-import { el, fill, say } from "/static/dom.js";
+import { el, render, setText } from "/static/dom.js";
 import { duration, plural, rate, whole } from "/static/format.js";
 import { segments } from "/static/overview.js";
 
-const EVERY = 3_000;
+const INTERVAL = 3_000;
 
-export function crawlList({ signal, address, on }) {
+export function crawlList({ signal, address, onEvent }) {
   const headline = el("p", { class: "headline", text: "Reading…" });
   const list = el("ul", { class: "crawl-list" });
   const element = el("div", { class: "stack" }, el("div", {}, el("h1", { text: "Crawls" }), headline), list);
@@ -15,18 +15,18 @@ export function crawlList({ signal, address, on }) {
   async function read() {
     try {
       const { crawls } = await get("/api/crawls", signal);
-      on("crawls");
+      onEvent("crawls");
       const running = crawls.filter((crawl) => state(crawl) === "running");
       const speed = running.reduce((sum, crawl) => sum + crawl.rate, 0);
-      say(headline, `${plural(crawls.length, "crawl")} · ${running.length ? `${running.length} running, ${rate(speed)} tasks a second` : "none is running"}`);
+      setText(headline, `${plural(crawls.length, "crawl")} · ${running.length ? `${running.length} running, ${rate(speed)} tasks a second` : "none is running"}`);
       const ordered = [...running, ...crawls.filter((crawl) => !running.includes(crawl))];
-      fill(list, ordered, () => ordered.map((crawl) => line(crawl, address)));
+      render(list, ordered, () => ordered.map((crawl) => line(crawl, address)));
     } catch (error) {
-      if (!signal.aborted) on("lost", { error: error.message, status: error.status });
+      if (!signal.aborted) onEvent("lost", { error: error.message, status: error.status });
     }
   }
   read();
-  const timer = setInterval(read, EVERY);
+  const timer = setInterval(read, INTERVAL);
   signal.addEventListener("abort", () => clearInterval(timer));
   return { element };
 }
@@ -53,7 +53,7 @@ function line(crawl, address) {
     ...(crawl.kind === "use_case" ? [] : [["Items", whole(crawl.items)]]),
   ];
   return el("li", { class: "card" },
-    head(`${kind} · ${known ? `${plural(crawl.total, "task")} known` : "its tasks are being counted"}${crawl.workers ? `, ${plural(crawl.workers, "worker")}` : ""}`),
+    head(`${kind} · ${known ? `${plural(crawl.total, "task")} known` : "counting its tasks…"}${crawl.workers ? `, ${plural(crawl.workers, "worker")}` : ""}`),
     el("div", { class: "bar", "aria-hidden": "true" }, segments(crawl.counts)),
     el("dl", { class: "crawl-figures" }, figures.map(([label, value]) => el("div", {}, el("dt", { text: label }), el("dd", { text: value })))));
 }

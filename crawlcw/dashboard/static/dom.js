@@ -1,61 +1,61 @@
-// Making elements. Text is text: nothing here, or anywhere else, takes data for markup.
+// Make elements. Data becomes text nodes and attributes only, and never markup.
 
-// What would turn the direction of text, or is not to be seen at all, is written out.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+// Characters that are invisible, or that turn the direction of text: they are written as escapes.
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Return crawled text as it may be shown. */
+/** Return crawled text with its invisible characters as escapes. */
 export function visible(text) {
-  return String(text).replace(UNSEEN, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return String(text).replace(INVISIBLE, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /**
- * Return an element. `class`, `text` and `on` (listeners by name) are understood; every other
- * property is an attribute, left out where it is null or false. Children that are null are none.
+ * Return an element. `class`, `text` and `on` (listeners by event) have their own meaning. Every
+ * other property is an attribute, which is left out if it is null or false. Null children are skipped.
  */
 export function el(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
-    if (name === "text") made.textContent = visible(value);
-    else if (name === "class") made.className = value;
-    else if (name === "on") for (const [event, act] of Object.entries(value)) made.addEventListener(event, act);
-    else if (value === true) made.setAttribute(name, "");
-    else if (value !== null && value !== undefined && value !== false) made.setAttribute(name, String(value));
+    if (name === "text") element.textContent = visible(value);
+    else if (name === "class") element.className = value;
+    else if (name === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, String(value));
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
-  return made;
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
 }
 
-/** Set an element's text where it is another one: a screen reader is not told of nothing. */
-export function say(element, text) {
+/** Set an element's text if it differs, because a screen reader reads every change aloud. */
+export function setText(element, text) {
   const shown = visible(text);
   if (element.textContent !== shown) element.textContent = shown;
 }
 
-/** Return a link to a crawled page, or its address as text where it is none of http or https. */
+/** Return a link to a crawled page; its address as text if the scheme is not http or https. */
 export function outward(url, properties = {}) {
   let safe = null;
   try {
     const parsed = new URL(url);
     if (["http:", "https:"].includes(parsed.protocol)) safe = parsed.href;
   } catch {
-    // No URL at all: a tracked task's key.
+    // A tracked task's key is not a URL.
   }
   if (safe === null) return el("span", { ...properties, text: url });
   return el("a", { ...properties, href: safe, target: "_blank", rel: "noopener noreferrer", text: url });
 }
 
-/** Replace what is in an element, unless *data* is what it was made of the last time. */
-const made = new WeakMap();
-export function fill(element, data, make) {
+/** Replace the content of an element by `make(data)`, unless *data* is that of the last time. */
+const lastData = new WeakMap();
+export function render(element, data, make) {
   const key = JSON.stringify(data);
-  if (made.get(element) === key) return;
-  made.set(element, key);
+  if (lastData.get(element) === key) return;
+  lastData.set(element, key);
   element.replaceChildren(...[make(data)].flat());
 }
 
 const GLYPHS = { todo: "○", processing: "◐", finished: "✓", failed: "!", ignored: "–" };
 
-/** Return a status as a coloured word with a sign, so that no colour has to be told apart. */
+/** Return a status as a word with a sign and a colour: nobody has to tell colours apart. */
 export function badge(status) {
   return el(
     "span",

@@ -1,4 +1,4 @@
-// Numbers, durations and times as people read them.
+// Numbers, durations and times as text for people.
 
 const WHOLE = new Intl.NumberFormat("en-US");
 const SHORT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
@@ -6,7 +6,7 @@ const SHORT = new Intl.NumberFormat("en-US", { notation: "compact", maximumFract
 export const whole = (number) => (number === null || number === undefined ? "–" : WHOLE.format(number));
 export const short = (number) => (Math.abs(number) < 10_000 ? WHOLE.format(number) : SHORT.format(number));
 
-/** Return pages a second, with as many digits as mean something. */
+/** Return pages a second, with three significant digits. */
 export function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "–";
   return perSecond >= 100 ? WHOLE.format(Math.round(perSecond)) : perSecond.toFixed(perSecond >= 10 ? 1 : 2);
@@ -25,7 +25,7 @@ export function duration(seconds) {
   return rest ? `${count} ${unit} ${rest} ${smaller}` : `${count} ${unit}`;
 }
 
-/** Return how long before *now* a time was; both are as the server writes them. */
+/** Return the time from *time* to *now*; the server's clock gives both. */
 export function ago(time, now = Date.now()) {
   const seconds = (Number(now) - Date.parse(time)) / 1000;
   return seconds < 1 ? "now" : `${duration(seconds)} ago`;
@@ -41,7 +41,7 @@ export function bytes(count) {
   return `${n ? count.toFixed(1) : count} ${units[n]}`;
 }
 
-/** Return a time to the second, in UTC, as the log and `crawlcw show` have it. */
+/** Return a time to the second, in UTC, as the log and `crawlcw show` write it. */
 export const moment = (time) => (time ? `${time.slice(0, 19).replace("T", " ")}Z` : "–");
 
 export const plural = (count, one) => `${whole(count)} ${one}${count === 1 ? "" : "s"}`;

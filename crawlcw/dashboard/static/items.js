@@ -1,12 +1,12 @@
 // The recorded items of a crawl, those of the task that changed last first, with their tasks.
 
-import { get, of } from "/static/api.js";
-import { el, say } from "/static/dom.js";
+import { get, crawlPath } from "/static/api.js";
+import { el, setText } from "/static/dom.js";
 import { ago, moment, plural, whole } from "/static/format.js";
-import { pretty } from "/static/story.js";
+import { pretty } from "/static/task.js";
 
 const TASKS = 20;
-// One read looks at 50 tasks, and most tasks may have no items: go on by itself so many times.
+// A response covers 50 tasks, which may have no items: read up to this many responses in a row.
 const ROUNDS = 20;
 
 export function items({ name, signal, address }) {
@@ -20,32 +20,32 @@ export function items({ name, signal, address }) {
       el("div", { class: "buttons" }, reload)),
     list,
     el("div", { class: "foot" }, line, more));
-  let after = null;
+  let cursor = null;
   let number = 0;
 
   async function read() {
     more.hidden = reload.disabled = true;
-    say(line, "Reading…");
+    setText(line, "Reading…");
     try {
       const wanted = list.children.length + TASKS;
       for (let round = 0; round < ROUNDS && list.children.length < wanted; round += 1) {
-        const answer = await get(of(name, `items${after ? `?cursor=${after}` : ""}`), signal);
+        const answer = await get(crawlPath(name, `items${cursor ? `?cursor=${cursor}` : ""}`), signal);
         list.append(...answer.tasks.map(task));
         number += answer.tasks.reduce((sum, { item_count }) => sum + item_count, 0);
-        after = answer.next_cursor;
-        if (after === null) break;
+        cursor = answer.next_cursor;
+        if (cursor === null) break;
       }
-      say(line, `${number ? plural(number, "item") : "No item"}${after === null ? ", that is all" : " so far"}`);
+      setText(line, `${number ? plural(number, "item") : "No item"}${cursor === null ? ", that is all" : " so far"}`);
     } catch (error) {
       if (signal.aborted) return;
-      say(line, error.message);
+      setText(line, error.message);
     }
-    more.hidden = after === null;
+    more.hidden = cursor === null;
     reload.disabled = false;
   }
 
   function restart() {
-    after = null;
+    cursor = null;
     number = 0;
     list.replaceChildren();
     read();

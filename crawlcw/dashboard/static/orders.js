@@ -1,7 +1,7 @@
 // Orders to the running crawls of a spider: pause, resume, set and stop, as the commands give them.
 
 import { ask, confirm, toast } from "/static/actions.js";
-import { of, post } from "/static/api.js";
+import { crawlPath, post } from "/static/api.js";
 import { el } from "/static/dom.js";
 import { plural } from "/static/format.js";
 
@@ -31,7 +31,7 @@ function set(now) {
     async send(values) {
       const changes = Object.entries(values).filter(([name, value]) => value !== (now.settings[name] ?? ""));
       if (!changes.length) return toast("No setting is changed.", "plain");
-      await post(of(now.name, "steer"), { order: "set", settings: Object.fromEntries(changes.map(([name, value]) => [name, value || null])) });
+      await post(crawlPath(now.name, "steer"), { order: "set", settings: Object.fromEntries(changes.map(([name, value]) => [name, value || null])) });
       toast(now.workers.length ? `Set: ${plural(now.workers.length, "worker")} will follow.` : "Set: crawls that start later follow.");
     },
   });
@@ -59,7 +59,7 @@ const stop = (now) => give(now, "stop", "Stopped: the workers finish their reque
 async function give(now, order, done, question) {
   if (!(await confirm(question))) return;
   try {
-    await post(of(now.name, "steer"), { order });
+    await post(crawlPath(now.name, "steer"), { order });
     toast(done);
   } catch (error) {
     toast(error.message, "bad");

@@ -1,8 +1,8 @@
-// A crawl as it is now: its numbers, how they came about, who works on it, what fails.
+// The state of a crawl: its numbers now and over time, its workers, its failures.
 
-import { get, of } from "/static/api.js";
+import { get, crawlPath } from "/static/api.js";
 import { chart } from "/static/charts.js";
-import { badge, card, el, fill, say, table } from "/static/dom.js";
+import { badge, card, el, render, setText, table } from "/static/dom.js";
 import { ago, bytes, duration, moment, plural, rate, short, whole } from "/static/format.js";
 import { orders } from "/static/orders.js";
 
@@ -43,13 +43,13 @@ export function overview({ name, signal, address }) {
   );
 
   function update(now) {
-    say(headline, sentence(now));
-    fill(steering, [now.kind, now.paused !== null, now.workers.length, now.settings], () => orders(now));
+    setText(headline, sentence(now));
+    render(steering, [now.kind, now.paused !== null, now.workers.length, now.settings], () => orders(now));
     const changes = Object.entries(now.settings).map(([setting, value]) => `${setting}=${value}`);
-    say(changed, changes.length ? `Changed settings: ${changes.join(", ")}` : "");
+    setText(changed, changes.length ? `Changed settings: ${changes.join(", ")}` : "");
     changed.hidden = !changes.length;
     const counted = now.counted_at !== null;
-    say(figures.names[0], now.kind === "use_case" ? "Tasks a second" : "Pages a second");
+    setText(figures.names[0], now.kind === "use_case" ? "Tasks a second" : "Pages a second");
     figures.update([
       [rate(now.rate), now.average_rate === null ? "" : `${rate(now.average_rate)} on average`],
       [counted ? short(now.backlog) : "…", counted ? "" : "counting"],
@@ -58,15 +58,15 @@ export function overview({ name, signal, address }) {
       [short(now.items), ""],
     ]);
     charts.now(now);
-    fill(bar, now.counts, () => segments(now.counts));
-    fill(legend, [now.counts, now.total], () => STATUSES.map((status) => count(status, now, address)));
-    fill(workers, now.workers.map((each) => ({ ...each, heartbeat: ago(each.heartbeat, Date.parse(now.now)) })), (some) => workerTable(some, now));
-    fill(failures, now.failures.map((each) => [each, ago(each.update_time, Date.parse(now.now))]), (some) => failureList(some, name, address));
-    fill(hosts, now.hosts, (some) => hostList(some, name, address));
+    render(bar, now.counts, () => segments(now.counts));
+    render(legend, [now.counts, now.total], () => STATUSES.map((status) => count(status, now, address)));
+    render(workers, now.workers.map((worker) => ({ ...worker, heartbeat: ago(worker.heartbeat, Date.parse(now.now)) })), (some) => workerTable(some, now));
+    render(failures, now.failures.map((task) => [task, ago(task.update_time, Date.parse(now.now))]), (some) => failureList(some, name, address));
+    render(hosts, now.hosts, (some) => hostList(some, name, address));
     hostCard.hidden = now.kind === "use_case";
     stageCard.hidden = now.kind !== "use_case";
-    fill(stages, now.stages, (some) => stageTable(some, name, address));
-    fill(reasons, now.reasons, (some) => reasonList(some, name, address));
+    render(stages, now.stages, (some) => stageTable(some, name, address));
+    render(reasons, now.reasons, (some) => reasonList(some, name, address));
   }
   return { element, update };
 }
@@ -74,11 +74,11 @@ export function overview({ name, signal, address }) {
 function sentence(now) {
   const at = now.workers.length;
   const kind = now.kind === "use_case" ? "Use case" : "Spider";
-  if (now.counted_at === null) return `${kind} · its tasks are being counted`;
+  if (now.counted_at === null) return `${kind} · counting its tasks…`;
   const left = now.backlog;
   if (!left) return `${kind} · everything is done: ${plural(now.total, "task")}`;
   if (now.paused) return `${kind} · paused since ${moment(now.paused)}: ${plural(left, "task")} left`;
-  if (!at) return `${kind} · nobody works on it: ${plural(left, "task")} left`;
+  if (!at) return `${kind} · no worker is at work: ${plural(left, "task")} left`;
   return `${kind} · ${plural(at, "worker")} at work, ${plural(now.total, "task")} known`;
 }
 
@@ -88,8 +88,8 @@ function figureRow(labels) {
   const notes = labels.map(() => el("dd", { class: "note muted" }));
   const element = el("dl", { class: "figures" }, labels.map((_, n) => el("div", { class: "card figure" }, names[n], values[n], notes[n])));
   const update = (texts) => texts.forEach(([value, note], n) => {
-    say(values[n], value);
-    say(notes[n], note);
+    setText(values[n], value);
+    setText(notes[n], note);
   });
   return { element, names, update };
 }
@@ -118,10 +118,10 @@ function count(status, now, address) {
 function workerTable(workers, now) {
   if (!workers.length) return el("p", { class: "muted none", text: "No worker is at work." });
   const columns = [["Worker"], ["Pages/s", "num"], ["Pages", "num"], ["Processing", "num"], ["Memory", "num"], ["Lag", "num"], ["Started"], ["Seen"]];
-  const rows = workers.map((each) => [
-    el("span", {}, el("strong", { text: each.host || each.name }), el("span", { class: "muted", text: ` ${each.pid}` }), each.silent ? el("span", { class: "tag bad", text: "silent" }) : each.idle ? el("span", { class: "tag", text: "idle" }) : null),
-    rate(each.rate), whole(each.pages), whole(each.processing), each.memory ? bytes(each.memory) : "–",
-    `${Math.round(each.lag * 1000)} ms`, ago(each.started, Date.parse(now.now)), each.heartbeat,
+  const rows = workers.map((worker) => [
+    el("span", {}, el("strong", { text: worker.host || worker.name }), el("span", { class: "muted", text: ` ${worker.pid}` }), worker.silent ? el("span", { class: "tag bad", text: "silent" }) : worker.idle ? el("span", { class: "tag", text: "idle" }) : null),
+    rate(worker.rate), whole(worker.pages), whole(worker.processing), worker.memory ? bytes(worker.memory) : "–",
+    `${Math.round(worker.lag * 1000)} ms`, ago(worker.started, Date.parse(now.now)), worker.heartbeat,
   ]);
   return table("Workers", columns, rows);
 }
@@ -136,7 +136,7 @@ function hostList(hosts, name, address) {
 }
 
 function stageTable(stages, name, address) {
-  if (!stages.length) return el("p", { class: "muted none", text: "The stages are being counted." });
+  if (!stages.length) return el("p", { class: "muted none", text: "Counting the stages…" });
   return table("Stages", [["Stage"], ["Left to do", "num"], [badge("finished"), "num"], [badge("ignored"), "num"]], stages.map((stage) => [
     el("a", { href: address(name, "tasks", `?host=${encodeURIComponent(stage.name)}`), text: stage.name }),
     whole(stage.open), whole(stage.finished), whole(stage.ignored),
@@ -144,13 +144,13 @@ function stageTable(stages, name, address) {
 }
 
 function failureList(failures, name, address) {
-  if (!failures.length) return el("p", { class: "muted none", text: "Nothing has failed of late." });
+  if (!failures.length) return el("p", { class: "muted none", text: "No task has failed." });
   return el("ul", { class: "failures" }, failures.map(([task, when]) =>
     el("li", {},
       badge(task.status),
       el("div", { class: "what" },
         el("a", { class: "url", href: address(name, "task", `/${task.id}`), text: task.url }),
-        el("p", { class: "muted" }, el("code", { text: task.reason ?? "" }), ` ${""}`, el("span", { text: task.error ?? "" })),
+        el("p", { class: "muted" }, el("code", { text: task.reason ?? "" }), " ", el("span", { text: task.error ?? "" })),
       ),
       el("time", { class: "muted when", datetime: task.update_time, title: moment(task.update_time), text: when }),
     )));
@@ -169,7 +169,7 @@ function reasonList(reasons, name, address) {
   return [...group("Failures", reasons.filter(({ failure }) => failure)), ...group("Unwanted pages", reasons.filter(({ failure }) => !failure))];
 }
 
-/** The charts, of the last hour, day or week, and the switch between them. */
+/** Return the charts, and the buttons that choose their range. */
 function history({ name, signal }) {
   let span = "quarter";
   const speed = chart({
@@ -184,71 +184,71 @@ function history({ name, signal }) {
     title: "Processing", shown: short, whole: true, signal,
     lines: [{ label: "tasks", colour: "--processing", fill: true }, { label: "workers", colour: "--ignored", dash: [6, 3] }],
   });
-  const choose = (each) => {
-    span = each;
+  const choose = (key) => {
+    span = key;
     for (const button of spans) button.setAttribute("aria-pressed", String(button.dataset.span === span));
-    ask();
+    loadHistory();
   };
-  const spans = Object.keys(SPANS).map((each) =>
-    el("button", { type: "button", "data-span": each, "aria-pressed": String(each === span), on: { click: () => { chosen = true; choose(each); } }, text: SPANS[each] }));
+  const spans = Object.keys(SPANS).map((key) =>
+    el("button", { type: "button", "data-span": key, "aria-pressed": String(key === span), on: { click: () => { chosen = true; choose(key); } }, text: SPANS[key] }));
   const element = el("section", { class: "card", "aria-label": "Speed" },
-    el("div", { class: "card-head" }, el("h2", { text: "Speed" }), el("div", { class: "segmented", role: "group", "aria-label": "How far back" }, spans)),
+    el("div", { class: "card-head" }, el("h2", { text: "Speed" }), el("div", { class: "segmented", role: "group", "aria-label": "Range" }, spans)),
     el("div", { class: "charts" }, speed.element, load.element));
 
   let past = null;
   let chosen = false;
-  const recent = []; // what was seen since the page was opened: [time, rate, in flight, workers]
-  async function ask() {
+  const recent = []; // [time, rate, processing, workers] since the user opened the page
+  async function loadHistory() {
     try {
-      past = await get(of(name, `history?span=${span}`), signal);
+      past = await get(crawlPath(name, `history?span=${span}`), signal);
       draw();
       fit();
     } catch {
-      // The stream says that the server is away; the next look is soon.
+      // The stream shows the error, and the timer repeats the request.
     }
   }
-  /** Show a longer range if nobody was at work in this one, until the user chooses a range. */
+  /** Choose a longer range if no worker was at work in this one, unless the user has chosen. */
   function fit() {
     const names = Object.keys(SPANS);
     const longer = names[names.indexOf(span) + 1];
     const known = past && recent.length > 0;
-    if (known && !chosen && longer && !past.workers.some(Boolean) && recent.every(([, per]) => per === null)) choose(longer);
+    if (known && !chosen && longer && !past.workers.some(Boolean) && recent.every(([, perSecond]) => perSecond === null)) choose(longer);
   }
   function draw() {
     if (!past) return;
-    // Draw from the first worker to the last one: without any there is a gap, and no zero.
+    // Draw from the first worker's step to the last one's. A step without workers is a gap.
     const first = past.workers.findIndex(Boolean);
     const last = past.workers.findLastIndex(Boolean);
     const known = first < 0 ? [] : past.time.slice(first, last + 1);
     const end = past.time.at(-1) ?? 0;
     const live = recent.filter(([time]) => time > end);
-    const working = ([, per]) => per !== null;
+    const working = ([, perSecond]) => perSecond !== null;
     const news = live.slice(known.length ? 0 : Math.max(0, live.findIndex(working)), live.findLastIndex(working) + 1);
     const drawn = (column) => known.map((_, n) => (past.workers[first + n] ? column[first + n] : null));
     // The server names the ends of its steps, and the chart draws from their starts.
     const starts = known.map((time, n) => (first + n ? past.time[first + n - 1] : time - past.step));
     const columns = (names, ...fields) => [
       [...starts, ...(known.length ? [known.at(-1)] : []), ...news.map(([time]) => time)],
-      ...names.map((each, n) => {
-        const values = drawn(past[each]);
+      ...names.map((name, n) => {
+        const values = drawn(past[name]);
         return [...values, ...values.slice(-1), ...news.map((seen) => (fields[n] === undefined ? null : seen[fields[n]]))];
       }),
     ];
     const highest = Math.max(0, ...past.finished);
-    const [, per, held, workers] = recent.at(-1) ?? [0, 0, 0, 0];
-    speed.update(columns(["finished", "failed", "ignored"], 1), `Tasks finished a second in the last ${SPANS[span]}: at most ${rate(highest)}, now ${rate(per ?? 0)}.`);
-    load.update(columns(["processing", "workers"], 2, 3), `Tasks processing in the last ${SPANS[span]}: now ${whole(held ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
+    const [, perSecond, processing, workers] = recent.at(-1) ?? [0, 0, 0, 0];
+    speed.update(columns(["finished", "failed", "ignored"], 1), `Tasks finished a second in the last ${SPANS[span]}: at most ${rate(highest)}, now ${rate(perSecond ?? 0)}.`);
+    load.update(columns(["processing", "workers"], 2, 3), `Tasks processing in the last ${SPANS[span]}: now ${whole(processing ?? 0)} by ${plural(workers ?? 0, "worker")}.`);
   }
-  ask();
-  const timer = setInterval(ask, HISTORY_EVERY);
+  loadHistory();
+  const timer = setInterval(loadHistory, HISTORY_EVERY);
   signal.addEventListener("abort", () => clearInterval(timer));
   return {
     element,
     now(current) {
       const time = Date.parse(current.now) / 1000;
       if (recent.length && time <= recent.at(-1)[0]) return;
-      const held = current.workers.reduce((total, worker) => total + worker.processing, 0);
-      recent.push(current.workers.length ? [time, current.rate, held, current.workers.length] : [time, null, null, null]);
+      const processing = current.workers.reduce((total, worker) => total + worker.processing, 0);
+      recent.push(current.workers.length ? [time, current.rate, processing, current.workers.length] : [time, null, null, null]);
       if (recent.length > RECENT) recent.shift();
       draw();
       if (recent.length === 1) fit();

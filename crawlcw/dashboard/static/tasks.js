@@ -1,22 +1,22 @@
-// Searching tasks, a page at a time, and choosing some of them for an action.
+// Search tasks, page by page, and choose some of them for an action.
 
 import { act, buttons } from "/static/actions.js";
-import { get, of } from "/static/api.js";
-import { badge, el, fill, say } from "/static/dom.js";
+import { get, crawlPath } from "/static/api.js";
+import { badge, el, render, setText } from "/static/dom.js";
 import { ago, moment, plural, whole } from "/static/format.js";
 
 const STATUSES = ["todo", "processing", "failed", "finished", "ignored"];
 const TIMES = { "": "any time", "600": "last 10 minutes", "3600": "last hour", "86400": "last 24 hours", "604800": "last 7 days" };
 const PAGE = 50;
-// A search looks at some thousand tasks at a time; it goes on by itself so many times.
+// A response covers 10,000 tasks: read up to this many responses in a row.
 const ROUNDS = 60;
 
-export function tasks({ name, asked, signal, address }) {
-  let query = asked.query;
-  let searching = null;
-  let found = []; // rows as they are shown
-  let after = null;
-  const chosen = new Set();
+export function tasks({ name, target, signal, address }) {
+  let query = target.query;
+  let running = null;
+  let rows = []; // rows as they are shown
+  let cursor = null;
+  const selectedIds = new Set();
   let reasons = [];
 
   const text = el("input", { id: "text", type: "search", placeholder: "https://… or a part of it", autocomplete: "off", spellcheck: "false", "aria-keyshortcuts": "/" });
@@ -45,19 +45,19 @@ export function tasks({ name, asked, signal, address }) {
       body));
   const line = el("p", { class: "muted", role: "status" });
   const more = el("button", { type: "button", on: { click: () => search(false) }, text: "More" });
-  const stop = el("button", { type: "button", hidden: true, on: { click: () => searching?.abort() }, text: "Stop" });
+  const stop = el("button", { type: "button", hidden: true, on: { click: () => running?.abort() }, text: "Stop" });
   const selected = el("div", { class: "selection", role: "group", "aria-label": "Selection" });
   const element = el("div", { class: "stack" }, el("h1", { text: "Tasks" }), form, selected, el("section", { class: "card wide", "aria-label": "Tasks found" }, result, el("div", { class: "foot" }, line, stop, more)));
 
   function asText() {
-    const made = new URLSearchParams();
-    if (text.value.trim()) made.set("text", text.value.trim());
+    const filters = new URLSearchParams();
+    if (text.value.trim()) filters.set("text", text.value.trim());
     const statuses = boxes.filter((box) => box.checked).map((box) => box.value);
-    if (statuses.length) made.set("status", statuses.join(","));
-    if (reason.value) made.set("reason", reason.value);
-    if (host.value.trim()) made.set("host", host.value.trim());
-    if (since.value) made.set("since", since.value);
-    const all = String(made);
+    if (statuses.length) filters.set("status", statuses.join(","));
+    if (reason.value) filters.set("reason", reason.value);
+    if (host.value.trim()) filters.set("host", host.value.trim());
+    if (since.value) filters.set("since", since.value);
+    const all = String(filters);
     return all ? `?${all}` : "";
   }
 
@@ -67,70 +67,70 @@ export function tasks({ name, asked, signal, address }) {
     since.value = query.get("since") ?? "";
     const statuses = (query.get("status") ?? "").split(",");
     for (const box of boxes) box.checked = statuses.includes(box.value);
-    offer();
+    showReasons();
   }
-  function offer() {
-    const asked = query.get("reason") ?? "";
-    fill(reason, [asked, ...reasons], () => [el("option", { value: "", text: "any" }), ...[...new Set([...(asked ? [asked] : []), ...reasons])].map((each) => el("option", { value: each, text: each }))]);
-    reason.value = asked;
+  function showReasons() {
+    const wanted = query.get("reason") ?? "";
+    render(reason, [wanted, ...reasons], () => [el("option", { value: "", text: "any" }), ...[...new Set([...(wanted ? [wanted] : []), ...reasons])].map((name) => el("option", { value: name, text: name }))]);
+    reason.value = wanted;
   }
 
-  /** Return what is asked for, as the server takes it: what looks like a URL's beginning is one. */
+  /** Return the filters for the server. A text that begins like a URL is a prefix. */
   function selection() {
-    const made = {};
+    const filters = {};
     const typed = query.get("text");
-    if (typed) made[/^https?:\/\//i.test(typed) ? "prefix" : "text"] = typed;
-    for (const each of ["reason", "host"]) if (query.get(each)) made[each] = query.get(each);
-    if (query.get("status")) made.status = query.get("status").split(",");
+    if (typed) filters[/^https?:\/\//i.test(typed) ? "prefix" : "text"] = typed;
+    for (const field of ["reason", "host"]) if (query.get(field)) filters[field] = query.get(field);
+    if (query.get("status")) filters.status = query.get("status").split(",");
     const age = Number(query.get("since"));
-    if (age) made.changed_since = new Date(Date.now() - 1000 * age).toISOString();
-    return made;
+    if (age) filters.changed_since = new Date(Date.now() - 1000 * age).toISOString();
+    return filters;
   }
 
-  async function search(anew) {
-    searching?.abort();
-    const own = (searching = new AbortController());
-    signal.addEventListener("abort", () => own.abort(), { signal: own.signal });
-    if (anew) {
-      found = [];
-      after = null;
-      chosen.clear();
+  async function search(restart) {
+    running?.abort();
+    const request = (running = new AbortController());
+    signal.addEventListener("abort", () => request.abort(), { signal: request.signal });
+    if (restart) {
+      rows = [];
+      cursor = null;
+      selectedIds.clear();
     }
-    const wanted = found.length + PAGE;
-    let looked = 0;
+    const wanted = rows.length + PAGE;
+    let scanned = 0;
     stop.hidden = false;
     more.hidden = true;
     try {
-      for (let round = 0; round < ROUNDS && found.length < wanted; round += 1) {
+      for (let round = 0; round < ROUNDS && rows.length < wanted; round += 1) {
         const { status, ...rest } = selection();
-        const query = new URLSearchParams({ ...rest, ...(status ? { status: status.join(",") } : {}), limit: String(Math.min(wanted - found.length, PAGE)), ...(after ? { cursor: after } : {}) });
-        const answer = await get(of(name, `tasks?${query}`), own.signal);
-        const known = new Set(found.map((task) => task.id));
-        found = [...found, ...answer.tasks.filter((task) => !known.has(task.id))];
-        after = answer.next_cursor;
-        looked += answer.scanned_tasks;
-        rows();
-        if (after === null) break;
-        say(line, `${plural(found.length, "task")}; looked back to ${moment(answer.scanned_back_to)}…`);
+        const query = new URLSearchParams({ ...rest, ...(status ? { status: status.join(",") } : {}), limit: String(Math.min(wanted - rows.length, PAGE)), ...(cursor ? { cursor } : {}) });
+        const answer = await get(crawlPath(name, `tasks?${query}`), request.signal);
+        const known = new Set(rows.map((task) => task.id));
+        rows = [...rows, ...answer.tasks.filter((task) => !known.has(task.id))];
+        cursor = answer.next_cursor;
+        scanned += answer.scanned_tasks;
+        showRows();
+        if (cursor === null) break;
+        setText(line, `${plural(rows.length, "task")}; searched back to ${moment(answer.scanned_back_to)}…`);
       }
-      say(line, after === null ? `${plural(found.length, "task")}, that is all` : `${plural(found.length, "task")} so far`);
+      setText(line, cursor === null ? `${plural(rows.length, "task")}, that is all` : `${plural(rows.length, "task")} so far`);
     } catch (error) {
-      if (own !== searching && error.name === "AbortError") return;
-      say(line, error.name === "AbortError" ? `${plural(found.length, "task")} so far; stopped` : error.message);
-      rows();
+      if (request !== running && error.name === "AbortError") return;
+      setText(line, error.name === "AbortError" ? `${plural(rows.length, "task")} so far; stopped` : error.message);
+      showRows();
     }
     stop.hidden = true;
-    more.hidden = after === null;
-    say(more, found.length ? "More" : `Look further than ${whole(looked)} tasks`);
+    more.hidden = cursor === null;
+    setText(more, rows.length ? "More" : `Search beyond ${whole(scanned)} tasks`);
   }
 
-  function rows() {
-    fill(body, found, () => (found.length ? found.map(row) : [el("tr", {}, el("td", { colspan: "6", class: "muted none", text: "No task matches." }))]));
-    choice();
+  function showRows() {
+    render(body, rows, () => (rows.length ? rows.map(row) : [el("tr", {}, el("td", { colspan: "6", class: "muted none", text: "No task matches." }))]));
+    showSelection();
   }
   function row(task) {
-    const box = el("input", { type: "checkbox", value: task.id, "aria-label": `Select ${task.url.slice(0, 200)}`, on: { change: () => { if (box.checked) chosen.add(task.id); else chosen.delete(task.id); choice(); } } });
-    box.checked = chosen.has(task.id);
+    const box = el("input", { type: "checkbox", value: task.id, "aria-label": `Select ${task.url.slice(0, 200)}`, on: { change: () => { if (box.checked) selectedIds.add(task.id); else selectedIds.delete(task.id); showSelection(); } } });
+    box.checked = selectedIds.has(task.id);
     return el("tr", {},
       el("td", { class: "box" }, box),
       el("td", {}, badge(task.status)),
@@ -141,25 +141,25 @@ export function tasks({ name, asked, signal, address }) {
     );
   }
   function choose(on) {
-    chosen.clear();
-    if (on) for (const task of found) chosen.add(task.id);
+    selectedIds.clear();
+    if (on) for (const task of rows) selectedIds.add(task.id);
     for (const box of body.querySelectorAll("input[type=checkbox]")) box.checked = on;
-    choice();
+    showSelection();
   }
-  function choice() {
-    all.checked = found.length > 0 && chosen.size === found.length;
-    all.indeterminate = chosen.size > 0 && chosen.size < found.length;
-    const asked = selection();
-    const whole = chosen.size === 0 && found.length > 0 && !("text" in asked);
-    fill(selected, [chosen.size, whole], () => {
-      if (!chosen.size && !whole) return [];
-      const what = chosen.size ? `${plural(chosen.size, "task")} selected` : "All that match the search";
+  function showSelection() {
+    all.checked = rows.length > 0 && selectedIds.size === rows.length;
+    all.indeterminate = selectedIds.size > 0 && selectedIds.size < rows.length;
+    const filters = selection();
+    const whole = selectedIds.size === 0 && rows.length > 0 && !("text" in filters);
+    render(selected, [selectedIds.size, whole], () => {
+      if (!selectedIds.size && !whole) return [];
+      const what = selectedIds.size ? `${plural(selectedIds.size, "task")} selected` : "All that match the search";
       return [el("span", { text: what }), ...buttons((action) => doAll(action))];
     });
   }
   async function doAll(action) {
-    const which = chosen.size ? { tasks: [...chosen] } : { selection: selection() };
-    const about = chosen.size ? `The ${plural(chosen.size, "task")} that you have selected` : "All tasks that match the search";
+    const which = selectedIds.size ? { tasks: [...selectedIds] } : { selection: selection() };
+    const about = selectedIds.size ? `The ${plural(selectedIds.size, "task")} that you have selected` : "All tasks that match the search";
     if (await act(name, action, which, about)) search(true);
   }
 
@@ -170,11 +170,11 @@ export function tasks({ name, asked, signal, address }) {
     element,
     update(now) {
       const kind = now.kind === "use_case";
-      say(hostLabel, kind ? "Stage" : "Host");
+      setText(hostLabel, kind ? "Stage" : "Host");
       const known = now.reasons.map(({ reason }) => reason).sort();
       if (known.join() !== reasons.join()) {
         reasons = known;
-        offer();
+        showReasons();
       }
     },
     move(next) {

@@ -1,28 +1,28 @@
-// All that is recorded of one task: how it was found, tried, and what it gave.
+// All records of one task: the pages that led to it, its attempts, its response and its items.
 
 import { act, buttons } from "/static/actions.js";
-import { get, of } from "/static/api.js";
+import { get, crawlPath } from "/static/api.js";
 import { badge, card, el, outward, table } from "/static/dom.js";
 import { ago, bytes, moment, plural, whole } from "/static/format.js";
 
-const AGAIN = 3_000;
+const INTERVAL = 3_000;
 
-export function story({ name, asked, signal, address }) {
-  const id = asked.rest[0] ?? "";
+export function taskDetails({ name, target, signal, address }) {
+  const id = target.rest[0] ?? "";
   const content = el("div", { class: "stack" }, el("p", { class: "muted", text: "Reading…" }));
   const element = el("div", { class: "stack" }, el("p", { class: "back" }, el("a", { href: address(name, "tasks"), text: "← Tasks" })), content);
   let shown = "";
 
-  async function look() {
+  async function poll() {
     try {
-      const task = await get(of(name, `tasks/${id}`), signal);
-      // What was opened to be read stays open, and what is focused stays so.
+      const task = await get(crawlPath(name, `tasks/${id}`), signal);
+      // Keep open details open, and keep the focus.
       if (JSON.stringify(task) === shown) return;
       shown = JSON.stringify(task);
-      const open = [...content.querySelectorAll("details[open]")].map((each) => each.dataset.key);
+      const open = [...content.querySelectorAll("details[open]")].map((details) => details.dataset.key);
       const focused = content.contains(document.activeElement) ? document.activeElement.dataset.action : null;
-      content.replaceChildren(...whole_story(task));
-      for (const each of content.querySelectorAll("details")) each.open = each.open || open.includes(each.dataset.key);
+      content.replaceChildren(...sections(task));
+      for (const details of content.querySelectorAll("details")) details.open = details.open || open.includes(details.dataset.key);
       if (focused) content.querySelector(`[data-action=${focused}]`)?.focus();
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -30,9 +30,9 @@ export function story({ name, asked, signal, address }) {
     }
   }
 
-  function whole_story(task) {
+  function sections(task) {
     const doing = async (action) => {
-      if (await act(name, action, { tasks: [id] }, task.url.slice(0, 300))) look();
+      if (await act(name, action, { tasks: [id] }, task.url.slice(0, 300))) poll();
     };
     return [
       el("div", { class: "title-row" },
@@ -40,7 +40,7 @@ export function story({ name, asked, signal, address }) {
         el("div", { class: "buttons" }, buttons(doing))),
       facts(task),
       attempts(task),
-      response(task),
+      responseCard(task),
       leadsTo(task),
       foundOn(task),
       task.tracked ? values("Results by stage", Object.entries(task.results)) : items(task),
@@ -60,16 +60,16 @@ export function story({ name, asked, signal, address }) {
       ["Priority", whole(task.priority)],
       ["Failed attempts", whole(task.retry)],
       task.lost ? ["Workers lost on it", whole(task.lost)] : null,
-      task.due ? [task.holder ? "Lease until" : "Due", moment(task.due)] : null,
+      task.due ? [task.holder ? "Leased until" : "Due", moment(task.due)] : null,
       task.holder ? ["Leased to", task.holder] : null,
-      task.stored ? ["Body kept in", `${task.stored.file}, ${bytes(task.stored.length)} at ${whole(task.stored.offset)}`] : null,
+      task.stored ? ["Body stored in", `${task.stored.file}, ${bytes(task.stored.length)} at ${whole(task.stored.offset)}`] : null,
     ];
     return el("section", { class: "card", "aria-label": "Facts" }, definitions(pairs.filter(Boolean)));
   }
 
   function attempts(task) {
     if (!task.errors.length) return card("Attempts", {}, el("p", { class: "muted none", text: "No attempt has failed." }));
-    return card("Attempts that failed", {}, el("ol", { class: "attempts" }, task.errors.map((error) =>
+    return card("Failed attempts", {}, el("ol", { class: "attempts" }, task.errors.map((error) =>
       el("li", {},
         el("p", {}, el("strong", { text: `Attempt ${error.attempt}` }), " ", el("code", { text: error.kind }), " ", el("time", { class: "muted", datetime: error.time, text: moment(error.time) })),
         el("p", { class: "message", text: error.message }),
@@ -77,17 +77,17 @@ export function story({ name, asked, signal, address }) {
       ))));
   }
 
-  function response(task) {
-    const found = task.response;
-    if (!found) return null;
+  function responseCard(task) {
+    const response = task.response;
+    if (!response) return null;
     const pairs = [
-      ["Status", found.status],
-      ["Type", found.content_type ?? "none"],
-      ["Size", bytes(found.bytes) + (found.truncated ? `, cut: ${found.truncated}` : "")],
-      ["Took", `${found.elapsed.toFixed(3)} s`],
-      found.final_url !== task.url ? ["It was at", outward(found.final_url)] : null,
-      found.etag ? ["ETag", found.etag] : null,
-      found.last_modified ? ["Last modified", found.last_modified] : null,
+      ["Status", response.status],
+      ["Type", response.content_type ?? "none"],
+      ["Size", bytes(response.bytes) + (response.truncated ? `, cut off: ${response.truncated}` : "")],
+      ["Took", `${response.elapsed.toFixed(3)} s`],
+      response.final_url !== task.url ? ["Final URL", outward(response.final_url)] : null,
+      response.etag ? ["ETag", response.etag] : null,
+      response.last_modified ? ["Last modified", response.last_modified] : null,
     ];
     return card("Last response", {}, definitions(pairs.filter(Boolean)));
   }
@@ -110,16 +110,16 @@ export function story({ name, asked, signal, address }) {
   }
 
   function values(title, pairs) {
-    return card(title, { class: "wide" }, pairs.length ? pairs.map(([key, value]) => el("div", {}, pairs.length > 1 || title !== "Data" ? el("h3", { text: key }) : null, el("pre", { tabindex: "0", text: pretty(value) }))) : el("p", { class: "muted none", text: "None yet." }));
+    return card(title, { class: "wide" }, pairs.length ? pairs.map(([key, value]) => el("div", {}, pairs.length > 1 || title !== "Data" ? el("h3", { text: key }) : null, el("pre", { tabindex: "0", text: pretty(value) }))) : el("p", { class: "muted none", text: "No value yet." }));
   }
 
   function claims(task) {
-    return card("Claims", { class: "wide" }, table("Claims, the last first", [["Claim", "num"], ["Stage"], ["Worker"], ["Began"], ["Ended"], ["How"]],
-      task.trace.map((each) => [whole(each.fence), each.stage, each.worker, moment(each.started_at), moment(each.ended_at), each.event])));
+    return card("Claims", { class: "wide" }, table("Claims, the last first", [["Claim", "num"], ["Stage"], ["Worker"], ["Started"], ["Ended"], ["Outcome"]],
+      task.trace.map((claim) => [whole(claim.fence), claim.stage, claim.worker, moment(claim.started_at), moment(claim.ended_at), claim.event])));
   }
 
-  look();
-  const timer = setInterval(look, AGAIN);
+  poll();
+  const timer = setInterval(poll, INTERVAL);
   signal.addEventListener("abort", () => clearInterval(timer));
   return { element };
 }
@@ -130,12 +130,12 @@ function definitions(pairs) {
 
 const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s"{}[\],:]+/g;
 
-/** Return JSON with a line for each value. Its own text: a number that is parsed may be another one. */
+/** Return JSON with a line for each value, token by token: parsing would round large numbers. */
 export function pretty(text) {
   try {
     JSON.parse(text);
   } catch {
-    return text; // It was cut, or is said in words.
+    return text; // It is cut off, or a sentence.
   }
   const tokens = text.match(TOKENS);
   let depth = 0;
