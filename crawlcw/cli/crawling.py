@@ -71,7 +71,7 @@ async def crawl(
             code = await end(report, current_crawl.ledger, notice)
         finally:
             deadline.allow(settings.grace)
-        deadline.over(lambda: code)
+        deadline.end_command(lambda: code)
     return code
 
 

@@ -69,7 +69,7 @@ class Deadline:
         self._ends_at = math.inf
         self._has_passed = False
 
-    def know(self, spider: type) -> None:
+    def add_user_package(self, spider: type) -> None:
         """Count the package of *spider* as the user's, even if it is installed."""
         package, dot, _ = spider.__module__.partition(".")
         if dot:
@@ -84,7 +84,7 @@ class Deadline:
         self.is_at_once = True
         self.set(_BEYOND_GRACE)
 
-    def over(self, outcome: Callable[[], object]) -> None:
+    def end_command(self, outcome: Callable[[], object]) -> None:
         """Note that the command has ended: *outcome* returns its result, or raises its error."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 

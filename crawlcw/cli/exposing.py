@@ -55,7 +55,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
     return port(host(command))
 
 
-def address(*, host: str, port: int | None) -> Address | None:
+def address_of(*, host: str, port: int | None) -> Address | None:
     """Return the address to listen on; None: without metrics.
 
     Raises `UsageError` if prometheus-client, of the extra `metrics`, is missing.
@@ -69,13 +69,13 @@ def address(*, host: str, port: int | None) -> Address | None:
 
 @asynccontextmanager
 async def exposed(
-    name: str, ledger: Ledger, measured: Callable[[], Workers], at: Address | None
+    name: str, ledger: Ledger, take_measures: Callable[[], Workers], address: Address | None
 ) -> AsyncIterator[None]:
-    """Serve the metrics of a spider or use case within the block, unless *at* is None.
+    """Serve the metrics of a spider or use case within the block, unless *address* is None.
 
-    Each scrape calls *measured*. Raises `UsageError` if the server cannot listen at the address.
+    Each scrape calls *take_measures*. Raises `UsageError` if the server cannot listen there.
     """
-    if at is None:
+    if address is None:
         yield
         return
     from crawlcw.server.metrics import (  # aiohttp's server: slow to load
@@ -86,9 +86,9 @@ async def exposed(
     tasks = TaskCounts(ledger.queries.counts)
 
     async def scrape(accept: str) -> tuple[bytes, str]:
-        return metrics_text(_snapshot(name, measured(), await tasks.latest()), accept=accept)
+        return metrics_text(_snapshot(name, take_measures(), await tasks.latest()), accept=accept)
 
-    async with serving_metrics(scrape, host=at.host, port=at.port):
+    async with serving_metrics(scrape, host=address.host, port=address.port):
         yield
 
 

@@ -32,21 +32,21 @@ FOLDER = Path("spiders")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedSpider:
     """A spider in `./spiders`."""
 
     name: str
-    kind: type[Spider]
+    spider_class: type[Spider]
     path: Path
 
     @property
     def reference(self) -> str:
         """The unambiguous way to name this spider on the command line."""
-        return f"{self.path}:{self.kind.__name__}"
+        return f"{self.path}:{self.spider_class.__name__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken:
+class BrokenFile:
     """A file in `./spiders` that cannot be loaded."""
 
     path: Path
@@ -123,7 +123,7 @@ def name_of(text: str) -> str:
     return text if is_name(text) else find(text).name
 
 
-def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
+def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
     """Yield the spiders of a folder, and the files that cannot be loaded.
 
     Raises `SpiderError` for a folder that cannot be read.
@@ -138,27 +138,29 @@ def listed(folder: Path = FOLDER) -> Iterator[Listed | Broken]:
         if path.name.startswith("_"):
             continue
         try:
-            kinds = _spiders(load_file(path))
+            spider_classes = _spiders(load_file(path))
         except SpiderError as error:
-            yield Broken(path=path, error=error)
+            yield BrokenFile(path=path, error=error)
         else:
-            for kind in kinds:
-                yield Listed(name=kind.name, kind=kind, path=path)
+            for spider_class in spider_classes:
+                yield ListedSpider(name=spider_class.name, spider_class=spider_class, path=path)
 
 
-def make(kind: type[Spider], arguments: Iterable[str]) -> Spider:
+def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:
     """Return a spider, constructed with `key=value` arguments; raises `UsageError`."""
     keyword_arguments = _arguments(arguments)
     try:
-        inspect.signature(kind).bind(**keyword_arguments)
+        inspect.signature(spider_class).bind(**keyword_arguments)
     except TypeError as error:
-        raise SpiderError(f"{kind.__name__} does not take these -a: {error}") from None
+        raise SpiderError(f"{spider_class.__name__} does not take these -a: {error}") from None
     try:
-        spider = kind(**keyword_arguments)
+        spider = spider_class(**keyword_arguments)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise _broken(inspect.getsourcefile(kind) or kind.__module__, error) from error
+        raise _broken(
+            inspect.getsourcefile(spider_class) or spider_class.__module__, error
+        ) from error
     check(spider)
     return spider
 
@@ -180,14 +182,14 @@ def _by_name(name: str) -> type[Spider]:
             "give a file (spider.py) or package.module:Class"
         )
     entries = list(listed())
-    spiders = [entry for entry in entries if isinstance(entry, Listed)]
+    spiders = [entry for entry in entries if isinstance(entry, ListedSpider)]
     matching_spiders = [entry for entry in spiders if entry.name == name]
     if len(matching_spiders) > 1:
         locations = ", ".join(entry.reference for entry in matching_spiders)
         raise SpiderError(f"several spiders are named {name!r}: choose one of {locations}")
     if matching_spiders:
-        return matching_spiders[0].kind
-    broken_files = [entry for entry in entries if isinstance(entry, Broken)]
+        return matching_spiders[0].spider_class
+    broken_files = [entry for entry in entries if isinstance(entry, BrokenFile)]
     for entry in broken_files:
         # A file that cannot be loaded has no known spider name; its file name is a guess.
         if entry.path.stem == name:
@@ -195,7 +197,7 @@ def _by_name(name: str) -> type[Spider]:
     raise SpiderError(_no_such(name, [entry.name for entry in spiders], broken_files))
 
 
-def _no_such(name: str, names: list[str], broken_files: list[Broken]) -> str:
+def _no_such(name: str, names: list[str], broken_files: list[BrokenFile]) -> str:
     matches = difflib.get_close_matches(name, names, n=2)
     parts = [f"there is no spider {name!r} in ./{FOLDER}"]
     if matches:
@@ -209,11 +211,11 @@ def _no_such(name: str, names: list[str], broken_files: list[Broken]) -> str:
 
 def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
     spiders = _spiders(module)
-    names = ", ".join(kind.__name__ for kind in spiders)
+    names = ", ".join(spider_class.__name__ for spider_class in spiders)
     if class_name:
-        kind = getattr(module, class_name, None)
-        if isinstance(kind, type) and issubclass(kind, Spider):
-            return kind
+        spider_class = getattr(module, class_name, None)
+        if isinstance(spider_class, type) and issubclass(spider_class, Spider):
+            return spider_class
         hint = f"its spiders: {names}" if names else "it has no spider"
         raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
     if not spiders:
@@ -235,12 +237,12 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
 def _spiders(module: ModuleType) -> list[type[Spider]]:
     """Return the spiders that *module* itself defines, without nameless base classes."""
     return [
-        kind
-        for kind in vars(module).values()
-        if isinstance(kind, type)
-        and issubclass(kind, Spider)
-        and kind.__module__ == module.__name__
-        and kind.name
+        spider_class
+        for spider_class in vars(module).values()
+        if isinstance(spider_class, type)
+        and issubclass(spider_class, Spider)
+        and spider_class.__module__ == module.__name__
+        and spider_class.name
     ]
 
 

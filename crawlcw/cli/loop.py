@@ -31,9 +31,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         try:
             result = runner.run(main)
         except BaseException as error:
-            deadline.over(partial(_raise, error))
+            deadline.end_command(partial(_raise, error))
             raise
-        deadline.over(lambda: result)
+        deadline.end_command(lambda: result)
         return result
 
 

@@ -13,13 +13,13 @@ FORMATS = ("lines", "jsonl", "csv")
 _LARGEST_FIELD = 64 << 20
 
 
-def read(source: IO[bytes], style: str, *, key: str, priority: int) -> Iterator[NewTask]:
+def read(source: IO[bytes], file_format: str, *, key: str, priority: int) -> Iterator[NewTask]:
     """Yield the tasks in *source*; *key* is the name of the key's column or field.
 
     *priority* is the default. Raises `UsageError`, which names the line.
     """
     lines = _decoded(source)
-    match style:
+    match file_format:
         case "lines":
             return _lines(lines, priority)
         case "jsonl":

@@ -173,10 +173,8 @@ def print_count(
 ) -> None:
     """Print how many tasks were changed, or would be with `--dry-run`; *message* is the text form.
 
-    The JSON object has `at_least` if there may be more.
-
-    *at_work* is the number of tasks that do not change because workers hold them; None: does not
-    apply.
+    The JSON object has `at_least` if there may be more. *at_work* is the number of tasks that do
+    not change because workers have leased them; None: it does not apply.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.is_exact:

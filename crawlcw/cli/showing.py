@@ -31,7 +31,7 @@ _MAX_NAMED = 3
 class Output:
     """Verbosity and format of a crawl's output."""
 
-    style: str = "text"  #: or `json`: progress and report are log records
+    format: str = "text"  #: or `json`: progress and report are log records
     quiet: bool = False
     stdout: bool = True  #: whether the report goes to stdout, not to stderr
     metrics: exposing.Address | None = None  #: address of the metrics server
@@ -44,7 +44,7 @@ class Output:
 
 def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
     """Show the progress of *crawl* within the block, in the form of *output*."""
-    if output.quiet or output.style != "text" or not sys.stderr.isatty():
+    if output.quiet or output.format != "text" or not sys.stderr.isatty():
         return progress.logged(crawl)
     from crawlcw.cli.terminal import live  # rich, which takes 20 ms to load
 
@@ -61,7 +61,7 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
     """Show the report of an ended crawl, in the form of *output*; return the exit code."""
     faults = faults_of(report, max_failures=settings.max_failures)
     code = INTERNAL if report.internal_errors else NOT_WELL if faults else OK
-    if output.style == "json":
+    if output.format == "json":
         fields = report_fields(report, settings) | {"exit_code": code}
         logger.info("%s", report.finish_reason, extra=fields)
     elif not output.quiet:

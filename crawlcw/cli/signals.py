@@ -55,8 +55,8 @@ def stopping(
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
-    The third one calls *kill* and exits the process. *grace* is the time that the first one
-    leaves for running requests. With *blockable*, the work of this process's own event loop, the
+    The third one calls *kill* and exits the process. After the first one, running requests have
+    *grace* to finish. With *blockable*, the work of this process's own event loop, the
     signals and the end of the block set the deadline of the process as well.
     """
     stop = _Stop(crawl, grace, kill, blockable)

@@ -6,7 +6,7 @@ import pytest
 
 from crawlcw import SpiderError, UsageError
 from crawlcw.cli import loading
-from crawlcw.cli.loading import Broken, Listed
+from crawlcw.cli.loading import BrokenFile, ListedSpider
 
 SPIDER = """\
 from crawlcw import Spider
@@ -225,9 +225,9 @@ def test_listing_shows_what_cannot_be_loaded_beside_what_can():
 
     first, second = loading.listed()
 
-    assert isinstance(first, Listed)
+    assert isinstance(first, ListedSpider)
     assert (first.name, first.reference) == ("books", "spiders/a.py:Books")
-    assert isinstance(second, Broken)
+    assert isinstance(second, BrokenFile)
     assert "ZeroDivisionError" in str(second.error)
 
 

@@ -84,7 +84,7 @@ def test_the_outcome_of_a_command_is_reported(
     deadline: Deadline, exits: Exits, caplog: pytest.LogCaptureFixture
 ):
     deadline.report = lambda outcome: 2 if outcome() == "well" else 1
-    deadline.over(lambda: "well")
+    deadline.end_command(lambda: "well")
     deadline.hurry()
 
     assert exits.came.wait(20)
@@ -166,7 +166,7 @@ def test_an_installed_package_is_the_users_if_its_spider_runs(
     began.wait()
 
     assert "thread installed" in running_code(None)
-    deadline.know(module.Books)
+    deadline.add_user_package(module.Books)
     named = "thread installed, work (spiders.py:4)"
     assert named in running_code(None, folder=deadline.folder)
     ended.set()

@@ -141,7 +141,7 @@ def test_setting_up_twice_leaves_one_handler(monkeypatch, stderr):
     monkeypatch.setattr(logging, "raiseExceptions", True)
 
     logs.set_up("warning")
-    logs.set_up("info", style="json")
+    logs.set_up("info", log_format="json")
 
     (ours,) = [h for h in root.handlers if isinstance(h, TerseHandler)]
     assert isinstance(ours.formatter, JsonFormatter)

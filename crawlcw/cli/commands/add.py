@@ -36,7 +36,7 @@ from crawlcw.tracking.tracker import CHUNK_SIZE
 @click.option("--callback", metavar="NAME", help="Default callback of pages.  [default: parse]")
 @click.option(
     "--format",
-    "style",
+    "file_format",
     type=click.Choice(reading_tasks.FORMATS),
     help="Format of a use case's tasks; default: by the file's name, else lines.",
 )
@@ -56,7 +56,7 @@ def command(
     sources: tuple[str, ...],
     ledger_url: str,
     arguments: tuple[str, ...],
-    style: str | None,
+    file_format: str | None,
     key: str,
     priority: int,
     stage: str | None,
@@ -86,12 +86,12 @@ def command(
         if callback is not None:
             raise UsageError(f"{name} is a use case: --callback is for the pages of a spider")
         source = _file_of_keys(name, sources)
-        style, priority = style or _style(sources[0]), keys.priority(priority)
-        tasks = reading_tasks.read(source, style, key=key, priority=priority)
+        file_format, priority = file_format or _format_of(sources[0]), keys.priority(priority)
+        tasks = reading_tasks.read(source, file_format, key=key, priority=priority)
         result = loop.run(_add(use_case, ledger_url, tasks, stage))
         _print_added_tasks(result, as_json=as_json)
         return OK
-    if stage is not None or key != "key" or style == "csv":
+    if stage is not None or key != "key" or file_format == "csv":
         raise UsageError(f"{spider_name} is a spider: --stage, --key and CSV are for use cases")
     with ExitStack() as stack:
         lines = chain.from_iterable([_lines(source, stack) for source in sources])
@@ -221,5 +221,5 @@ async def _add(name: str, ledger_url: str, tasks: Iterator[NewTask], stage: str 
     return total
 
 
-def _style(name: str) -> str:
+def _format_of(name: str) -> str:
     return {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv"}.get(Path(name).suffix, "lines")

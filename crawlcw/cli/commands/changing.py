@@ -81,7 +81,7 @@ class Choice:
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
-        """Change the tasks; return their number, and that of those which workers hold."""
+        """Change the tasks; return the number of changed ones, and of those with a lease."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
             # Tasks that change from now on stay.

@@ -47,8 +47,8 @@ def command(
     from crawlcw.demo.bookshop import Bookshop
     from crawlcw.demo.spider import BookshopSpider
 
-    output = Output(style=log_format, quiet=quiet)
-    logs.set_up(log_level or output.level, style=log_format)
+    output = Output(format=log_format, quiet=quiet)
+    logs.set_up(log_level or output.level, log_format=log_format)
     if port is None:
         port = _PORT if serve else 0
 

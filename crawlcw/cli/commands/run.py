@@ -111,7 +111,7 @@ def command(
     def make() -> tuple[Spider, Settings]:
         logs.set_up(
             log_level or ("warning" if quiet else "info"),
-            style=log_format,
+            log_format=log_format,
             file=log_file,
             # The supervisor logs the environment's settings.
             environment=os.environ if channel is None else {},
@@ -125,7 +125,7 @@ def command(
         gc.freeze()
         gc.enable()
         loaded_spider = loading.make(loading.find(spider), arguments)
-        deadline.know(type(loaded_spider))
+        deadline.add_user_package(type(loaded_spider))
         settings = options.settings_of(loaded_spider, [*assignments, *option_assignments, *share])
         secure_descriptors(settings.concurrency)
         return loaded_spider, settings
@@ -136,7 +136,7 @@ def command(
         has_metrics = metrics_port is not None
         return _in_worker(make, ledger_url, channel, started_at=started_at, measured=has_metrics)
 
-    metrics = exposing.address(host=metrics_host, port=metrics_port)
+    metrics = exposing.address_of(host=metrics_host, port=metrics_port)
     from crawlcw.cli import showing  # imported here: the workers do not need it
 
     crawl = _crawl_by(processes, first)
@@ -146,7 +146,7 @@ def command(
 
         loop.run(dropping.clear(loaded_spider.name, ledger_url, settings=settings, yes=yes))
     to_stdout = any(target.is_stdout for target in outputs)
-    output = showing.Output(style=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
+    output = showing.Output(format=log_format, quiet=quiet, stdout=not to_stdout, metrics=metrics)
 
     async def write_items(ledger: Ledger) -> None:
         if outputs:

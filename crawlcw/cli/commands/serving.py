@@ -86,7 +86,7 @@ def serve(
     log_level: str | None,
     log_format: str,
 ) -> None:
-    """Serve the tasks of USE_CASE over HTTP: create, hold, renew, set.
+    """Serve the tasks of USE_CASE over HTTP: create, claim, renew, end.
 
     USE_CASE is a name, or a declaration: package.module:object, file.py:object or
     file.py. Only a declaration has the order of the stages.
@@ -97,7 +97,7 @@ def serve(
     """
     from crawlcw.tracking import Tracker, UseCase  # imported here: the dashboard does not need it
 
-    logs.set_up(log_level or "warning", style=log_format)
+    logs.set_up(log_level or "warning", log_format=log_format)
     token = _access_token(token_file)
     is_declaration = ":" in use_case or "/" in use_case or use_case.endswith(".py")
     declaration = loading.find_use_case(use_case) if is_declaration else UseCase(use_case)
@@ -152,7 +152,7 @@ def dashboard(
     from other servers. Browsers need a token, except on loopback. SIGTERM or SIGINT ends
     the dashboard, and no crawl.
     """
-    logs.set_up(log_level or "warning", style=log_format)
+    logs.set_up(log_level or "warning", log_format=log_format)
     token = _access_token(token_file)
     names = [loading.name_of(spider) for spider in spiders]
 

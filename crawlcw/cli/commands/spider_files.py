@@ -15,7 +15,7 @@ from crawlcw.checking import reading
 from crawlcw.checking.source import UNREADABLE, Finding
 from crawlcw.cli import loading, options
 from crawlcw.cli.exit_codes import OK, USAGE
-from crawlcw.cli.loading import Broken, Listed
+from crawlcw.cli.loading import BrokenFile, ListedSpider
 from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal import logs, tables
 from crawlcw.errors import FetchError, SettingsError, SpiderError, UsageError
@@ -155,27 +155,33 @@ def _in_spider(
     stops = any(finding.stops for finding in findings)
     if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
         return spider, str(target[0]), findings
-    kind = loading.find(spider)
+    spider_class = loading.find(spider)
     location = (
-        str(target[0]) if target is not None else inspect.getsourcefile(kind) or kind.__module__
+        str(target[0])
+        if target is not None
+        else inspect.getsourcefile(spider_class) or spider_class.__module__
     )
     if target is None:
         with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
             findings = reading.check(Path(location))
     try:
-        loaded_spider = loading.make(kind, arguments)
+        loaded_spider = loading.make(spider_class, arguments)
         loaded_layers(options.settings_of(loaded_spider, assignments).layers)
         if _has_no_parse(loaded_spider):
-            message = f"{kind.__name__} has no parse(), the callback of its start URLs"
+            message = f"{spider_class.__name__} has no parse(), the callback of its start URLs"
             findings.append(Finding(path=location, line=0, code=message))
     except (SettingsError, SpiderError) as error:
         findings.append(Finding(path=location, line=0, code=str(error)))
-    return kind.name, location, findings
+    return spider_class.name, location, findings
 
 
 def _has_no_parse(spider: Spider) -> bool:
-    kind = type(spider)
-    return kind.parse is Spider.parse and kind.start is Spider.start and not spider.rules
+    spider_class = type(spider)
+    return (
+        spider_class.parse is Spider.parse
+        and spider_class.start is Spider.start
+        and not spider.rules
+    )
 
 
 @click.command("list")
@@ -188,8 +194,8 @@ def listing(*, as_json: bool) -> None:
     Files that cannot be loaded come last, with their error.
     """
     entries = list(loading.listed())
-    spiders = sorted((s for s in entries if isinstance(s, Listed)), key=lambda s: s.name)
-    broken_files = [entry for entry in entries if isinstance(entry, Broken)]
+    spiders = sorted((s for s in entries if isinstance(s, ListedSpider)), key=lambda s: s.name)
+    broken_files = [entry for entry in entries if isinstance(entry, BrokenFile)]
     if as_json:
         for spider in spiders:
             fields = {"name": spider.name, "reference": spider.reference, "about": _about(spider)}
@@ -208,7 +214,9 @@ def listing(*, as_json: bool) -> None:
         click.echo(f"There are no spiders in ./{loading.FOLDER}.")
 
 
-def _about(spider: Listed) -> str:
+def _about(spider: ListedSpider) -> str:
     """Return the first line of the class's docstring, or else of its file's."""
-    docstring = spider.kind.__doc__ or getattr(inspect.getmodule(spider.kind), "__doc__", None)
+    docstring = spider.spider_class.__doc__ or getattr(
+        inspect.getmodule(spider.spider_class), "__doc__", None
+    )
     return (docstring or "").strip().partition("\n")[0]

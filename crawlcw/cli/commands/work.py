@@ -64,7 +64,7 @@ def command(
     SIGINT or SIGTERM stops the worker gracefully: current tasks finish, and all others
     are released. A second signal stops it at once.
     """
-    logs.set_up(log_level or ("warning" if quiet else "info"), style=log_format)
+    logs.set_up(log_level or ("warning" if quiet else "info"), log_format=log_format)
     make_worker = partial(
         Worker,
         concurrency=concurrency,
@@ -73,7 +73,7 @@ def command(
         grace=grace,
         stall_timeout=stall_timeout,
     )
-    metrics = exposing.address(host=metrics_host, port=metrics_port)
+    metrics = exposing.address_of(host=metrics_host, port=metrics_port)
     loaded_use_case = loading.find_use_case(use_case)
     return loop.run(
         _work(loaded_use_case, ledger_url, make_worker, grace=grace, metrics=metrics, quiet=quiet)

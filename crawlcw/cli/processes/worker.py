@@ -192,7 +192,7 @@ async def crawl(
             async with background_tasks(_send_states(current_crawl, supervision)):
                 report = await current_crawl.run()
             code = end(report)
-        deadline.over(lambda: code)
+        deadline.end_command(lambda: code)
     return code
 
 

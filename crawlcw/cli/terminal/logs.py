@@ -89,11 +89,11 @@ def log_option(command: Callable[..., R]) -> Callable[..., R]:
 def set_up(
     level: str,
     *,
-    style: str = "text",
+    log_format: str = "text",
     file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Log to stderr, or to *file*, from *level* on; *style* is `text` or `json`.
+    """Log to stderr, or to *file*, from *level* on; *log_format* is `text` or `json`.
 
     Replaces an earlier set-up. Warns of unknown CRAWLCW_ variables in *environment*.
     Raises `UsageError` if *file* cannot be written.
@@ -103,7 +103,7 @@ def set_up(
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     handler = TerseHandler(stream=stream)
-    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     for old_handler in root.handlers[:]:
         if isinstance(old_handler, TerseHandler):

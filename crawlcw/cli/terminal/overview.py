@@ -164,7 +164,7 @@ def _eta(state: CrawlState) -> str:
 
 def _workers(state: CrawlState, *, max_rows: int) -> RenderableType:
     if not state.workers:
-        return Text("no worker is at work", style="yellow")
+        return Text("no worker is at work", style="dim" if _is_drained(state) else "yellow")
     unit = _unit(state)
     table = _table("worker", f"{unit}/s", "processing", "memory", "loop lag", unit, "failed", "")
     for worker in state.workers[:max_rows]:
