@@ -41,7 +41,8 @@ class Access:
         if self._token is None:
             if not is_loopback(host_of(request.headers.get("Host", ""))):
                 raise RefusedError(
-                    403, "without a token the server answers to localhost and 127.0.0.1 only"
+                    403,
+                    "without a token, the server accepts only requests to localhost and 127.0.0.1",
                 )
             return
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
@@ -51,7 +52,7 @@ class Access:
         if scheme.lower() != "bearer" or not is_equal:
             raise RefusedError(
                 401,
-                "write the server's token into the header `Authorization: Bearer TOKEN`",
+                "send the server's token in the header `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 

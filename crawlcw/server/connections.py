@@ -2,9 +2,9 @@
 
 A protocol stands in front of aiohttp's on every connection. aiohttp alone accepts any
 number of connections, waits an hour for the headers of a request and without limit for
-a body: a few hundred silent clients would shut out all others. At the limit, a new
-connection replaces the one that has kept the server waiting longest. A running
-request is never ended for a new connection.
+a body: a few hundred silent clients would block all others. A new connection at the limit
+replaces the one that has kept the server waiting longest. The server never ends a running
+request for a new connection.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OTHER_FILES = 128
 #: With fewer the server refuses to start.
 _MIN_CONNECTIONS = 16
-#: Connections that may receive a 503 at the same time; further ones are closed without an answer.
+#: Connections that may receive a 503 at the same time; further ones get no response.
 _MAX_REFUSALS = 32
-#: Seconds for the last answer on a connection to arrive.
+#: Seconds for the last response on a connection to arrive.
 _LAST_RESPONSE_S = 1.0
 #: Seconds between two warnings in the log.
 _WARNING_INTERVAL_S = 60.0
@@ -54,7 +54,7 @@ class Deadlines:
 
     headers: float = 10.0  #: from the first byte of a request, or from the connection's start
     body: float = 30.0  #: from the end of the headers to that of the body
-    idle: float = 75.0  #: from the start of an answer, which the client must have read by then
+    idle: float = 75.0  #: from the start of a response, which the client must read in this time
 
 
 class Connections:
@@ -101,7 +101,7 @@ class Connections:
         return response
 
     async def wait_for_requests(self, *, within: float) -> None:
-        """Wait for the last request, at most *within* seconds; close connections after answers."""
+        """Wait for the last request, at most *within* seconds; close each connection after it."""
         self._is_stopping = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._no_requests.wait(), within)
@@ -192,7 +192,7 @@ class _Connection(asyncio.Protocol):
         self._protocol = asyncio.Protocol()  #: ignores everything; stays for a rejected connection
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = False  #: whether a request may begin
-        self.is_last = False  #: whether the next answer is the last one
+        self.is_last = False  #: whether the next response is the last one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -206,7 +206,7 @@ class _Connection(asyncio.Protocol):
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
             # Read the request until then, because closing with unread data resets the
-            # connection, and the client loses the answer.
+            # connection, and the client loses the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()
@@ -244,7 +244,7 @@ class _Connection(asyncio.Protocol):
         self._connections.waiting.pop(self, None)
 
     def idle(self) -> None:
-        """Wait until the client has read the answer and begins the next request."""
+        """Wait until the client has read the response and begins the next request."""
         self.wait(_LAST_RESPONSE_S if self.is_last else self._connections.deadlines.idle)
         self._is_idle = not self.is_last
 

@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 _RETRY_AFTER = "1"
 _MAX_MESSAGE_LENGTH = 500
 _MESSAGES = {
-    404: "there is no such path; /openapi.json lists them",
-    405: "this path does not take this method; the header Allow lists its methods",
+    404: "the server has no such path; /openapi.json lists all",
+    405: "this path does not accept this method; the header Allow lists its methods",
     413: "the body is larger than 8 MiB",
 }
 
@@ -47,16 +47,16 @@ async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
 def _query(request: web.Request) -> dict[str, str]:
     for name in request.query:
         if len(request.query.getall(name)) > 1:
-            raise RefusedError(422, f"query.{name}: given twice")
+            raise RefusedError(422, f"query.{name}: the parameter occurs twice")
     return dict(request.query)
 
 
 async def _body(request: web.Request) -> Any:
     # A form on another site's page cannot send this type without a preflight request.
     if request.content_type != "application/json":
-        raise RefusedError(415, "the content type is not application/json")
+        raise RefusedError(415, "the content type must be application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise RefusedError(415, "the body has a Content-Encoding: send it without")
+        raise RefusedError(415, "the body has a Content-Encoding: send it without one")
     body = await request.app[CONNECTIONS].body(request)
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
@@ -74,7 +74,7 @@ def _reject_constant(text: str) -> NoReturn:
 
 def json_response(content: object, *, status: int = 200) -> web.Response:
     """Return the response with *content* as JSON."""
-    # Escaped, because crawled text may contain control sequences, and users read answers on
+    # Escaped, because crawled text may contain control sequences, and users read responses on
     # a terminal.
     body = escape_json(to_json(content)).encode()
     return web.Response(status=status, body=body, content_type="application/json")
@@ -82,7 +82,7 @@ def json_response(content: object, *, status: int = 200) -> web.Response:
 
 @web.middleware
 async def map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer any exception with a status and one sentence."""
+    """Convert any exception into a response with a status and one sentence."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -95,15 +95,21 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
     except UsageError as error:
         return _refusal(422, error)
     except LedgerUnavailableError as error:
-        logger.warning("a request is refused: %s", printable(error), extra={"event": "refused"})
+        logger.warning(
+            "the server refused a request, because the ledger is unavailable: %s",
+            printable(error),
+            extra={"event": "refused"},
+        )
         message = "the ledger is unavailable: try again"
         return _refusal(503, message, {"Retry-After": _RETRY_AFTER})
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
         # Details go only to the log, because they may contain secrets.
-        logger.exception("a request failed", extra={"event": "internal"})
-        return _refusal(500, "an internal error of the server: its log has the details")
+        logger.exception(
+            "a request failed because of a bug in the server", extra={"event": "internal"}
+        )
+        return _refusal(500, "internal error: the log of the server has the details")
 
 
 def _refusal(

@@ -22,7 +22,7 @@ MAX_BODY = 8 << 20
 _MAX_LINE = 64 << 10
 #: Seconds for running requests to end at shutdown.
 _SHUTDOWN_S = 20.0
-#: Seconds for their answers to reach the clients after that.
+#: Seconds after that for their responses to reach the clients.
 _LAST_RESPONSES_S = 1.0
 
 #: Method, path, and the handler of requests.
@@ -44,9 +44,9 @@ async def listening(
     """Serve *routes* within the block, and yield the address.
 
     *check* raises if it refuses a request; the *middlewares* around it turn its exceptions
-    into responses. At the block's end the socket closes, *stop* is called, and running
-    requests are answered. Raises `UsageError`, which begins with *subject*, if the server cannot
-    listen at the address.
+    into responses. At the block's end the socket closes, and the server calls *stop* and
+    completes the running requests. Raises `UsageError`, which begins with *subject*, if the
+    server cannot listen at the address.
     """
 
     @web.middleware
@@ -96,7 +96,7 @@ def require_token(host: str, token: str | None) -> None:
     """Raise `UsageError` for an address beyond loopback without a token."""
     if token is None and not is_loopback(host):
         raise UsageError(
-            f"other machines can reach {host}: give a token by --token-file or CRAWLCW_TOKEN, "
+            f"other machines can reach {host}: set a token by --token-file or CRAWLCW_TOKEN, "
             "or serve on 127.0.0.1"
         )
 
@@ -112,7 +112,7 @@ def _bind_error(host: str, port: int, error: Exception) -> str:
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"{address} is in use: choose another port, or stop the server that uses it"
     if isinstance(error, socket.gaierror | UnicodeError):
-        return f"there is no host {host!r}"
+        return f"the host {host!r} does not exist"
     if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
         return f"{host} is not an address of this machine"
     return f"cannot listen at {address}: {error}"

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncIterator[str]:
     """Answer `GET /metrics` by *scrape* within the block, and yield the address.
 
-    On loopback, a check of the Host header refuses pages of other sites in a browser.
+    A server on loopback checks the Host header, against pages of other sites in a browser.
     Raises `UsageError` if the server cannot listen at the address.
     """
     async with listening(

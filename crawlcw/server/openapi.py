@@ -14,7 +14,7 @@ _REFUSALS = {
     400: "The body is not JSON.",
     401: "The token is missing or wrong.",
     403: "The Host header does not name this machine.",
-    404: "There is no such task.",
+    404: "The task does not exist.",
     408: "The body did not arrive within 30 s.",
     409: "The worker has no lease of the task, or not with this fence.",
     413: "The body is larger than 8 MiB.",

@@ -91,7 +91,7 @@ class Api:
         self._stopping = False
 
     def stop(self) -> None:
-        """Answer the requests that wait for tasks, and let none wait from now on."""
+        """End the requests that wait for tasks, and let none wait from now on."""
         self._stopping = True
         self.tracker.tasks_due.set()
 
@@ -114,9 +114,9 @@ class Api:
     async def claim_task(
         self, body: requests.ClaimTask, request: web.Request
     ) -> responses.ClaimedTasks:
-        """Claim tasks: the worker's own unfinished tasks, then others by priority, up to the limit.
+        """Claim tasks up to the limit: first the worker's unfinished ones, then others by priority.
 
-        Tasks beyond the limit are released.
+        Unfinished tasks beyond the limit are released.
         """
         deadline = time.monotonic() + body.wait
         delay = _MIN_PAUSE_S
@@ -139,7 +139,7 @@ class Api:
 
     @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
     async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
-        """End a leased task. A repeated request is recorded once and has the same response."""
+        """End a leased task. A repeated request has the same effect and response."""
         key = body.key
         ending = _to_dataclass(_ENDINGS[type(body)], body)
         result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})
@@ -147,13 +147,13 @@ class Api:
             case None:
                 return responses.Accepted()
             case Refusal.NOT_FOUND:
-                raise RefusedError(404, f"there is no task {key!r}")
+                raise RefusedError(404, f"task {key!r} does not exist")
             case Refusal.NOT_LEASED:
                 raise RefusedError(
                     409, f"{body.worker} does not hold task {key!r} with fence {body.fence}"
                 )
             case Refusal.NOT_STORABLE:
-                raise RefusedError(422, f"the ledger cannot store the report on task {key!r}")
+                raise RefusedError(422, f"the ledger cannot store the result of task {key!r}")
             case unknown:
                 assert_never(unknown)
 

@@ -119,7 +119,7 @@ class ClaimTask(RequestModel):
     request: Identifier | None = Field(
         default=None,
         description="An idempotency key of the worker: a repeated request with it returns the "
-        "tasks of the first answer that the worker still holds.",
+        "tasks of the first response that the worker still holds.",
     )
 
 
@@ -132,7 +132,7 @@ class Report(RequestModel):
 
 
 class Finished(Report):
-    """The last stage is done, and so is the task."""
+    """The task is finished, or goes to the next stage of its chain."""
 
     status: Literal["finished"]
     result: Any = None
@@ -140,7 +140,7 @@ class Finished(Report):
 
 
 class Advanced(Report):
-    """The stage is done, and the next one is due."""
+    """The stage is finished, and the task goes to another stage."""
 
     status: Literal["advanced"]
     stage: Stage
@@ -166,7 +166,7 @@ class Ignored(Report):
 
 
 class Released(Report):
-    """The task goes back unchanged, and the attempt does not count."""
+    """The worker releases the task unchanged, and the attempt does not count."""
 
     status: Literal["released"]
 

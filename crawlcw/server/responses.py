@@ -26,13 +26,13 @@ class ResponseModel(BaseModel):
 
 
 class Error(ResponseModel):
-    """The reason of a refusal."""
+    """The reason why the server refused the request."""
 
     error: str = Field(description="One sentence.")
 
 
 class RejectedTask(ResponseModel):
-    """A task that the ledger cannot hold."""
+    """A task that the ledger cannot store."""
 
     key: str
     error: str
@@ -67,7 +67,7 @@ class ClaimedTasks(ResponseModel):
 
 
 class Accepted(ResponseModel):
-    """The worker's report is recorded, now or by an earlier request."""
+    """The report is recorded, by this request or an earlier one."""
 
     accepted: Literal[True] = True
 
@@ -138,4 +138,4 @@ class Stats(ResponseModel):
     total: int
     counts: Counts
     reasons: dict[str, int] = Field(description="Of failed and ignored tasks.")
-    next_due: datetime | None = Field(description="null: no task is left to do.")
+    next_due: datetime | None = Field(description="null: no task is left.")

@@ -31,7 +31,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
-    At its end running requests are answered, and no new ones are accepted. Raises
+    At its end the server completes the running requests and accepts no new ones. Raises
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """

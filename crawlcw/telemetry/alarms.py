@@ -99,7 +99,7 @@ class Alarms:
 
     def _stall_seconds(self, standstill: Standstill | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
-        # If other workers have the due tasks, the crawl goes on.
+        # If other workers have the due tasks, the crawl makes progress there.
         if standstill is None or standstill.others_have_tasks:
             self._stalled_at, self._stall_reported = None, False
             return None

@@ -117,7 +117,7 @@ MEMORY = _gauge("worker_resident_memory_bytes", "Resident memory.", "worker")
 WORKERS = _gauge("workers", "Worker processes that run here.")
 CRASHES = _counter("worker_crashes", "Worker processes that ended without a report.")
 STANDSTILL = _gauge("standstill", "1 while no worker here makes progress, else 0.")
-TASKS = _gauge("tasks", "Tasks of the whole ledger by status, as last counted.", "status")
+TASKS = _gauge("tasks", "All tasks of the ledger by status, at the last count.", "status")
 INFO = _gauge("info", "1; the label names the spider or use case.", "name")
 HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered.", "operation")
 HTTP_REFUSED = _counter(
@@ -130,7 +130,7 @@ HTTP_DURATION = _histogram(
 LEDGER_READ = _ledger_gauge(
     "ledger_read", "1 if the ledger could be read for these numbers, else 0."
 )
-LEDGER_TASKS = _ledger_gauge("ledger_tasks", "Tasks by status, as last counted.", "status")
+LEDGER_TASKS = _ledger_gauge("ledger_tasks", "Tasks by status, at the last count.", "status")
 LEDGER_WORKERS = _ledger_gauge("ledger_workers", "Live workers, on all machines.")
 LEDGER_RATE = _ledger_gauge(
     "ledger_tasks_per_second", "Tasks finished a second, over the last minute."
@@ -163,7 +163,7 @@ OTHER = "other"
 _COUNT_TIMEOUT_S = 2.0
 #: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
 _COUNT_COST = 20
-#: Numbers by the value of the metric's label; the empty text if it has none.
+#: Numbers by the value of the metric's label, which is empty for a metric without a label.
 Values = Mapping[str, float]
 
 

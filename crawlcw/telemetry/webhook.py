@@ -32,7 +32,7 @@ async def post(
 
     A failure is logged as a warning that names the host only. Never raises.
     """
-    failure = f"no answer within {_TIMEOUT_S:g} s"
+    failure = f"no response within {_TIMEOUT_S:g} s"
     with anyio.move_on_after(_TIMEOUT_S):
         for delay in (0.0, *retry_delays):
             await anyio.sleep(delay)
@@ -69,7 +69,7 @@ async def _attempt(
         ):
             return response.status, f"HTTP {response.status}"
     except TimeoutError:
-        return None, f"no answer within {_ATTEMPT_TIMEOUT_S:g} s"
+        return None, f"no response within {_ATTEMPT_TIMEOUT_S:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
         # Its message may contain the URL.
         return None, type(error).__name__

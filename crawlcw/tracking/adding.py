@@ -29,7 +29,7 @@ def check_many(tasks: object) -> None:
     """Raise `UsageError` unless these are tasks, one by one."""
     if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable | AsyncIterable):
         raise UsageError(
-            f"add_many takes a list, or another iterable, of keys and NewTasks, not "
+            f"add_many takes an iterable of keys and NewTasks, not "
             f"{type(tasks).__name__}: `add` takes one key"
         )
 
@@ -52,7 +52,7 @@ async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str
 def _task(use_case: UseCase, declaration: NewTask | str, *, now: datetime) -> Task:
     if not isinstance(declaration, NewTask | str):
         raise UsageError(
-            f"a task to be added is its key or a NewTask, not {type(declaration).__name__}: "
+            f"a new task must be a key or a NewTask, not {type(declaration).__name__}: "
             "write NewTask(key, data)"
         )
     new_task = NewTask(declaration) if isinstance(declaration, str) else declaration

@@ -1,9 +1,8 @@
-"""Dispense tasks to external workers, which are known only by their names.
+"""Dispense tasks to external workers, which have only a name here.
 
-There is no background work: each call hands out, renews or trims the tasks of one worker. Such a
-worker is not on the list of workers, and no process checks whether it lives. If it does not touch
-a task in time, the lease expires: the task returns to the pool, and counts as lost as with any
-other lease.
+There is no background work: each call claims, renews or releases tasks of one worker. Such a worker
+is not on the list of workers, and no process checks whether it lives. If it does not touch a task
+in time, the lease expires: the task returns to the pool and counts as lost, as with any lease.
 """
 
 import asyncio
@@ -81,7 +80,7 @@ class Dispenser:
     Guaranteed, over any number of dispensers on one ledger:
 
     - At any time at most one worker holds a task.
-    - A task is done once.
+    - A task finishes once.
     - A worker holds at most its last limit, if it makes one request at a time.
     - No task is lost.
     """
@@ -124,14 +123,14 @@ class Dispenser:
         Two concurrent requests of one worker may each get up to the limit. Then some tasks may be
         in neither result, or in both: `check` shows them, and the next `assign` corrects them.
 
-        With *request*, any word that the worker chooses, the tasks are separate from its others.
-        The same request, sent again, returns those of its tasks that the worker still holds, and
-        claims only if there are none. Raises `UsageError`.
+        *request*, a token that the worker chooses, separates the tasks from its others. If the
+        worker repeats the request, it gets those of the tasks that it still holds, and new ones
+        only if there are none. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-            raise UsageError(f"a limit is a whole number from 0, not {limit!r}")
+            raise UsageError(f"a limit must be a whole number of at least 0, not {limit!r}")
         if stages is not None:
             stages = self._tracker.use_case.stored_stages(names.stage(entry) for entry in stages)
         await self._follow_policy()
@@ -213,8 +212,8 @@ class Dispenser:
         - the release of a task that the worker no longer holds
 
         A late ending, after the task went to another worker, is refused and writes nothing.
-        *fences* (key -> `Assignment.fence`) say which claims these are. Without them, a
-        repeated ending counts for a later claim by the same worker, if there is one. Raises
+        *fences* (key -> `Assignment.fence`) say which claims these are. A repeated
+        ending without a fence counts for a later claim by the same worker, if there is one. Raises
         `UsageError`.
         """
         worker_holder = holder_name(worker)

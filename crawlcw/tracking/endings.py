@@ -1,4 +1,4 @@
-"""Endings of tracked tasks, the answers to them, and the settlements that result."""
+"""Endings of tracked tasks, which of them are accepted, and the settlements that result."""
 
 import random
 import re
@@ -91,7 +91,7 @@ class Refusal(StrEnum):
 
     NOT_FOUND = "not-found"
     NOT_LEASED = "not-leased"  #: another worker has its lease, or no worker has
-    NOT_STORABLE = "not-storable"  #: the ledger cannot hold the outcome, so the task is given up
+    NOT_STORABLE = "not-storable"  #: the ledger cannot store the outcome and gives up the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,18 +139,18 @@ def refusal_of(
 
 def holder_name(worker: object) -> str:
     """Return the name that begins the tokens of a worker's leases; raises `UsageError`."""
-    return f"@{_check_identifier(worker, 'name of a worker')}"
+    return f"@{_check_identifier(worker, 'worker name')}"
 
 
 def request_holder_name(worker: object, request: object) -> str:
     """Return the name that begins the tokens of one request of a worker."""
-    return f"{holder_name(worker)}:~{_check_identifier(request, 'token of a request')}"
+    return f"{holder_name(worker)}:~{_check_identifier(request, 'request token')}"
 
 
 def _check_identifier(value: object, label: str) -> str:
     if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
         raise UsageError(
-            f"{value!r} is no {label}: write 1 to 100 letters, digits, '.', '_' or '-'"
+            f"{value!r} is not a valid {label}: write 1 to 100 letters, digits, '.', '_' or '-'"
         )
     return value
 

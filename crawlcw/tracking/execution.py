@@ -71,7 +71,7 @@ class Execution:
         return self.lease.fence
 
     def note_user_code(self, called: Called) -> None:
-        """Tell the watchdog that the user's code starts in the loop."""
+        """Tell the watchdog which user code the event loop runs from now on."""
         self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:
@@ -139,7 +139,7 @@ class Execution:
 
     def _check(self) -> None:
         if self.has_ended:
-            raise UsageError(f"the execution of task {self.key!r} has ended")
+            raise UsageError(f"the execution of task {self.key!r} has already ended")
 
     async def _end(self, ending: Ending, *, traceback: str | None = None) -> None:
         self._check()

@@ -50,7 +50,7 @@ async def run_handler(
         execution.result = result
     else:
         logger.warning(
-            "stage %s returned a result for task %s, which had ended before: it is not recorded; "
+            "stage %s returned a result after task %s had ended, so crawlcw dropped it: "
             "set execution.result before the end",
             execution.stage,
             printable(execution.key),

@@ -19,15 +19,17 @@ _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 def key(value: object) -> str:
     """Return *value* if it can be a task's key: text of 1 to 1,024 bytes; raises `UsageError`."""
     if not isinstance(value, str):
-        raise UsageError(f"a task's key is text, not {type(value).__name__}: write str(...)")
+        raise UsageError(f"a task's key must be text, not {type(value).__name__}: write str(...)")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise UsageError(f"the key {value!r} has a lone surrogate: no ledger can hold it") from None
+        raise UsageError(
+            f"the key {value!r} has a lone surrogate: no ledger can store it"
+        ) from None
     if not 0 < size <= LONGEST_KEY:
         raise UsageError(
-            f"a key has 1 to {LONGEST_KEY} bytes, this one has {size}: take a digest of it, "
-            "and keep the whole in the task's data"
+            f"a key must have 1 to {LONGEST_KEY} bytes, but this one has {size}: use its digest, "
+            "and put the whole key into the task's data"
         )
     return value
 
@@ -36,7 +38,7 @@ def stage(value: object) -> str:
     """Return *value* if it can be a stage's name; raises `UsageError`."""
     if not isinstance(value, str) or not _STAGE.fullmatch(value):
         raise UsageError(
-            f"{value!r} is no name of a stage: write a letter, and then up to 63 letters, "
+            f"{value!r} is not a valid stage name: write a letter, then up to 63 letters, "
             "digits, - or _"
         )
     return value
@@ -46,7 +48,7 @@ def use_case(value: object) -> str:
     """Return *value* if it can be a use case's name, like a spider's; raises `UsageError`."""
     if not isinstance(value, str) or not is_name(value):
         raise UsageError(
-            f"{value!r} is no name of a use case: write a letter, and then up to 59 letters, "
+            f"{value!r} is not a valid use case name: write a letter, then up to 59 letters, "
             "digits, - or _"
         )
     return value
@@ -55,7 +57,7 @@ def use_case(value: object) -> str:
 def data(value: object) -> dict[str, Any]:
     """Return *value* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
     if not isinstance(value, Mapping):
-        raise UsageError(f"a task's data is a mapping, not {type(value).__name__}")
+        raise UsageError(f"a task's data must be a mapping, not {type(value).__name__}")
     clean_data: dict[str, Any] = values.clean(value)
     return clean_data
 
@@ -64,7 +66,7 @@ def priority(value: object) -> int:
     """Return *value* if it can be a priority, -1,000 to 1,000; raises `UsageError`."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST_PRIORITY:
         raise UsageError(
-            f"a priority is a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
+            f"a priority must be a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
             f"not {value!r}"
         )
     return value
@@ -74,8 +76,8 @@ def delay(value: object) -> timedelta:
     """Return *value* if a task can be due after it, 100 years at most; raises `UsageError`."""
     if not isinstance(value, timedelta):
         raise UsageError(
-            f"a delay is a timedelta, not {value!r}: write timedelta(seconds=...), or leave it out"
+            f"a delay must be a timedelta, not {value!r}: write timedelta(seconds=...)"
         )
     if abs(value) > LONGEST_DELAY:
-        raise UsageError(f"a delay is at most {LONGEST_DELAY.days:,} days, not {value.days:,}")
+        raise UsageError(f"a delay must be at most {LONGEST_DELAY.days:,} days, not {value.days:,}")
     return value

@@ -1,7 +1,7 @@
 """Session of one process on a use case: claim, renew, settle and release its tasks.
 
-All work on tracked tasks goes through a session, so that a process has one name in the ledger,
-one renewal and one group commit. It joins the list of workers at its first claim; other calls
+All work on tracked tasks uses a session. A process thus has one name in the ledger, one renewal
+and one group commit. It joins the list of workers at its first claim; other calls
 need no entry.
 """
 
@@ -196,7 +196,7 @@ class Session(WorkerSession):
         except SettingsError as error:
             # They were written by hand; the current settings stay in force.
             logger.warning(
-                "the settings in the ledger are invalid: %s",
+                "the settings in the ledger are invalid, so the current ones stay in force: %s",
                 printable(error),
                 extra={"event": "policy_invalid"},
             )
@@ -230,7 +230,11 @@ class Session(WorkerSession):
         """Stop everything that runs under a lease, because none of it could be recorded."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
-        logger.error("the session ends: %s", printable(error), extra={"event": "session_broken"})
+        logger.error(
+            "the session with the ledger failed: %s",
+            printable(error),
+            extra={"event": "session_broken"},
+        )
         self._failure = error
         self.leases.lose([lease.task.id for lease in self.leases.all()])
         if self._upkeep_task is not None:
@@ -253,7 +257,7 @@ async def commit_outcomes(
     """Record outcomes; return for each why it was not recorded, or None if it was.
 
     The reason is `LeaseLostError` if another worker has the lease now, and `LedgerError` if the
-    store cannot hold the outcome: then the task is given up as `store-rejected`.
+    store cannot hold the outcome: then the ledger gives up the task as `store-rejected`.
     """
     result = await ledger.outcomes.commit(settlements)
     errors: dict[tuple[bytes, str, int], LedgerError] = {}

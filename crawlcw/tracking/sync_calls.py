@@ -99,7 +99,7 @@ class LoopPortal:
         """Return the portal; raises `UsageError` in the event loop's own thread."""
         if threading.get_ident() == self._thread:
             raise UsageError(
-                "`tracker.sync` is for other threads: in a coroutine use the tracker itself"
+                "`tracker.sync` works in other threads only: in a coroutine, use the tracker itself"
             )
         with self._open_lock:
             if self._portal is None:

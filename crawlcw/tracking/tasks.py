@@ -29,8 +29,8 @@ class Tasks:
     """A use case with its session on a ledger: reads, counts and changes its tasks.
 
     `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return their number. The
-    caller gives some keys, filters, or `all=True` for every task. Each raises `UsageError` if
-    there is none of these, as for an empty list of keys.
+    caller passes keys, filters, or `all=True` for every task. Each raises `UsageError` without
+    any of these, also for an empty list of keys.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class Tasks:
         )
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_PAGE_SIZE:
             raise UsageError(
-                f"limit is at least 1 and at most {MAX_PAGE_SIZE:,}, not {limit!r}: `walk` yields "
-                "any number of tasks"
+                f"limit must be from 1 to {MAX_PAGE_SIZE:,}, not {limit!r}: `walk` yields any "
+                "number of tasks"
             )
         position = views.parse_cursor(cursor) if cursor is not None else None
         record_by_id: dict[bytes, Record] = {}
@@ -152,9 +152,9 @@ class Tasks:
         reason: Reason | str | None = None,
         stage: str | None = None,
         changed_since: datetime | None = None,
-        all: bool = False,  # noqa: A002  # the word for it
+        all: bool = False,  # noqa: A002  # the clearest name
     ) -> int:
-        """Try failed tasks again. Withdrawn tasks have not failed: `reset` brings them back."""
+        """Try failed tasks again. `reset` reopens withdrawn tasks, which have not failed."""
         filters = {"reason": reason, "stage": stage, "changed_since": changed_since}
         count = 0
         for task_filter in self._filters(chosen_keys, all, **filters):
@@ -171,7 +171,7 @@ class Tasks:
         changed_before: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Withdraw tasks that no worker holds. `reset` brings them back."""
+        """Withdraw tasks that no worker holds. `reset` reopens them."""
         filters = {
             "reason": reason,
             "stage": stage,
@@ -239,7 +239,7 @@ class Tasks:
         (task_filter,) = self._filters(chosen_keys, all, **filters)
         if not force:
             if status is not None and Status.PROCESSING in task_filter.statuses:
-                raise UsageError("tasks that are processing are deleted by force=True only")
+                raise UsageError("only force=True deletes tasks that are processing")
             task_filter = task_filter.with_statuses(
                 [choice for choice in Status if choice is not Status.PROCESSING]
             )
@@ -250,11 +250,11 @@ class Tasks:
     ) -> list[TaskFilter]:
         """Return the filter, one for each name of a stage; raises `UsageError`."""
         if chosen_keys and all_tasks:
-            raise UsageError("either some keys or all=True")
+            raise UsageError("pass either keys or all=True, not both")
         # An empty list of keys may be a computed one, so it does not mean all tasks.
         if not (chosen_keys or all_tasks) and all(value is None for value in filters.values()):
             filter_names = "".join(f"{name}=, " for name in filters)
-            raise UsageError(f"say which tasks: some keys, {filter_names}or all=True for every one")
+            raise UsageError(f"choose tasks: pass keys, {filter_names}or all=True for every task")
         ids = tuple(key_id(keys.key(value)) for value in chosen_keys) or None
         stage = filters.pop("stage", None)
         filters["status"] = filters.pop("from_status", filters.get("status"))
@@ -318,22 +318,24 @@ def _parse_status(value: object) -> Status:
 
 def _status_error(value: object) -> UsageError:
     names = ", ".join(status.name for status in Status)
-    return UsageError(f"{value!r} is no status: write Status. and one of {names}")
+    return UsageError(f"{value!r} is not a status: write Status. and one of {names}")
 
 
 def _parse_reason(value: object) -> Reason:
     try:
         return Reason(value)  # type: ignore[arg-type]  # whatever it is, it is looked up
     except ValueError:
-        raise UsageError(f"{value!r} is no reason: write one of `crawlcw.errors.Reason`") from None
+        raise UsageError(
+            f"{value!r} is not a reason: write one of `crawlcw.errors.Reason`"
+        ) from None
 
 
 def _to_utc(name: str, value: object) -> datetime:
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise UsageError(
-            f"{name} is a datetime with a time zone, not {value!r}: datetime.now(UTC), for one"
+            f"{name} must be a datetime with a time zone, such as datetime.now(UTC), not {value!r}"
         )
     try:
         return value.astimezone(UTC)
     except OverflowError:
-        raise UsageError(f"{name} is too far away: {value!r}") from None
+        raise UsageError(f"{name} is out of range: {value!r}") from None

@@ -161,7 +161,7 @@ class Tracker(Tasks):
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> bool:
-        """Add a task; return whether it was new. A known task does not change.
+        """Add a task; return whether it was new. An existing task does not change.
 
         *stage* is by default the use case's first. The task is due after *delay*. Raises
         `UsageError`, and `LedgerError` if the store cannot hold it.
@@ -282,7 +282,7 @@ class Tracker(Tasks):
                     await self.session.release_in_time([lease])
                     raise
                 return lease
-            # Another worker was faster, or the task was given up: the next iteration decides.
+            # Another worker was faster, or the ledger gave up the task: read it again.
 
     def _check_due(self, task: Task) -> None:
         """Raise if a task cannot be claimed now."""

@@ -25,7 +25,7 @@ _SHORTEST_LEASE = timedelta(milliseconds=100)
 
 
 class Executor(StrEnum):
-    """Where a handler runs."""
+    """Place in which a handler runs."""
 
     LOOP = "loop"  #: a coroutine function, in the event loop
     THREAD = "thread"  #: a function, which gets a `SyncExecution`
@@ -51,7 +51,7 @@ class UseCase:
         self.name = keys.use_case(name)
         self.chain = tuple(keys.stage(stage) for stage in chain)
         if len(set(self.chain)) < len(self.chain):
-            raise UsageError(f"the chain {', '.join(self.chain)} has a stage twice")
+            raise UsageError(f"the chain {', '.join(self.chain)} contains a stage twice")
         self.policy: Mapping[str, Any] = check_settings(policy)
         self.handlers: dict[str, Handler] = {}
 
@@ -107,13 +107,15 @@ class UseCase:
         """Register *function* as the handler of *stage*; raises `UsageError`."""
         stage = keys.stage(stage)
         if not callable(function):
-            raise UsageError(f"the handler of stage {stage} cannot be called")
+            raise UsageError(f"the handler of stage {stage} is not callable: write a function")
         if self.chain and stage not in self.chain:
             raise UsageError(
                 f"stage {stage} is not in the chain of {self.name}: {', '.join(self.chain)}"
             )
         if stage in self.handlers:
-            raise UsageError(f"stage {stage} of {self.name} has a handler already")
+            raise UsageError(
+                f"stage {stage} of {self.name} already has a handler: choose another name"
+            )
         is_asynchronous = inspect.iscoroutinefunction(function)
         if process and is_asynchronous:
             raise UsageError(f"stage {stage}: a coroutine function cannot run in a process")
@@ -130,15 +132,25 @@ class Policy:
     Raises `SettingsError` for an invalid value.
     """
 
-    max_retry: Count = Count(3, "failed attempts at a stage until a task is given up", minimum=1)
-    max_lost: Count = Count(5, "workers lost on a task alone until it is given up", minimum=1)
-    lease: Duration = Duration(
-        "60s", "until the task of a dead worker goes to another one", minimum=_SHORTEST_LEASE
+    max_retry: Count = Count(
+        3, "failed attempts at a stage after which crawlcw gives up a task", minimum=1
     )
-    backoff_base: Duration = Duration("5s", "the longest wait after the first failure, doubling")
-    backoff_max: Duration = Duration("1h", "the longest wait after any failure")
-    kept_errors: Count = Count(KEPT_ERRORS, "errors that a task remembers, the last ones")
-    inline_limit: Size = Size("256KiB", "a larger value is kept beside its task's document")
+    max_lost: Count = Count(
+        5, "workers lost on a quarantined task after which crawlcw gives it up", minimum=1
+    )
+    lease: Duration = Duration(
+        "60s",
+        "time after which another worker takes over the task of a dead one",
+        minimum=_SHORTEST_LEASE,
+    )
+    backoff_base: Duration = Duration(
+        "5s", "longest wait after the first failed attempt; doubles with each further one"
+    )
+    backoff_max: Duration = Duration("1h", "longest wait after any failed attempt")
+    kept_errors: Count = Count(KEPT_ERRORS, "number of last errors that a task stores")
+    inline_limit: Size = Size(
+        "256KiB", "size above which a value is a blob, outside of its task's document"
+    )
 
     @classmethod
     def of(cls, stored_values: Mapping[str, Any]) -> Self:

@@ -83,13 +83,15 @@ class Worker:
         for stage, function in (handlers or {}).items():
             tracker.use_case.add_handler(stage, function)
         if not tracker.use_case.handlers:
-            raise UsageError(f"the use case {tracker.name} has no handler: nothing could be done")
+            raise UsageError(
+                f"the use case {tracker.name} has no handler: declare one with @use_case.stage"
+            )
         if concurrency < 1:
-            raise UsageError("concurrency is at least 1")
+            raise UsageError("concurrency must be at least 1")
         if prefetch is None:
             prefetch = concurrency
         if not 0 <= prefetch <= concurrency:
-            raise UsageError("prefetch is at least 0 and at most the concurrency")
+            raise UsageError("prefetch must be from 0 to the concurrency")
         self.grace = grace
         tracker.session.watchdog.limit = stall_timeout.total_seconds()
         self._tracker = tracker
@@ -132,7 +134,7 @@ class Worker:
             self._run_scope.cancel()
 
     def abandon(self) -> None:
-        """Release everything from another thread: the process ends, although `run` does not."""
+        """Release everything from another thread, because the process ends while `run` hangs."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -175,7 +177,7 @@ class Worker:
         return FinishReason.STOPPED_AT_ONCE if stopped_at_once else reason
 
     async def _pull(self) -> FinishReason:
-        """Keep the pool filled until it is stopped, or nothing is left to do."""
+        """Keep the pool filled until the worker stops, or no work is left."""
         while not self._stopping:
             self._wake.clear()
             free_capacity = self._pool.size + self._prefetch - self._pool.dispatched
@@ -244,7 +246,7 @@ class Worker:
         if not (self._warned_of_stages or self._pool.dispatched) and self._pause_s > 1:
             self._warned_of_stages = True
             logger.warning(
-                "tasks are due whose stages have no handler here (it has: %s)",
+                "tasks are due in stages without a handler here (handlers: %s)",
                 printable(", ".join(self._handlers)),
                 extra={"event": "stage_unknown"},
             )
@@ -275,13 +277,13 @@ class Worker:
             raise
         except LeaseLostError:
             logger.info(
-                "result dropped, another worker has %s",
+                "dropped the result of %s, because another worker has its lease",
                 printable(lease.task.url),
                 extra={"event": "lease_lost", "key": lease.task.url},
             )
         except LedgerError as error:
             logger.warning(
-                "the outcome of %s was not recorded: %s",
+                "could not record the outcome of %s: %s",
                 printable(lease.task.url),
                 printable(error),
                 extra={"event": "not_settled", "key": lease.task.url},
@@ -323,7 +325,9 @@ class Worker:
                     self._wake.set()
             except LedgerUnavailableError as error:
                 logger.debug(
-                    "no word of changes: %s", printable(error), extra={"event": "not_watching"}
+                    "the ledger reports no changes now: %s",
+                    printable(error),
+                    extra={"event": "not_watching"},
                 )
             else:
                 return

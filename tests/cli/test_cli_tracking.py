@@ -113,10 +113,18 @@ def test_tasks_are_added_in_every_format_while_a_worker_runs(
             r"line 2 has `data` and .+",
         ),
         ("csv", "key,n\na,1\nb\n", r"line 3 has not as many fields as the first line"),
-        ("lines", f"a\n{'b' * 1025}\n", r"line 2: a key has 1 to 1024 bytes, .+"),
-        ("jsonl", '"a"\n""\n', r"line 2: a key has 1 to 1024 bytes, .+"),
-        ("jsonl", '"a"\n{"key": "b", "priority": 2000}\n', r"line 2: a priority is .+, not 2000"),
-        ("jsonl", '"a"\n{"key": "b", "stage": "no name"}\n', r"line 2: 'no name' is no name of .+"),
+        ("lines", f"a\n{'b' * 1025}\n", r"line 2: a key must have 1 to 1024 bytes, .+"),
+        ("jsonl", '"a"\n""\n', r"line 2: a key must have 1 to 1024 bytes, .+"),
+        (
+            "jsonl",
+            '"a"\n{"key": "b", "priority": 2000}\n',
+            r"line 2: a priority must be .+, not 2000",
+        ),
+        (
+            "jsonl",
+            '"a"\n{"key": "b", "stage": "no name"}\n',
+            r"line 2: 'no name' is not a valid stage name.+",
+        ),
     ],
 )
 def test_wrong_input_is_told_with_its_line_and_what_came_before_is_added(
@@ -172,7 +180,7 @@ def test_of_several_use_cases_one_is_to_be_named(url: str, use_case: Path):
     assert "has several use cases (orders, refunds" in complained
     code, _, complained = run("work", f"{use_case}:refunds", "--ledger", url)
     assert code == 2
-    assert "the use case refunds has no handler: nothing could be done" in complained
+    assert "the use case refunds has no handler: declare one" in complained
 
 
 def test_a_use_case_cannot_have_the_name_of_a_spider(ledger_url: str, use_case: Path):

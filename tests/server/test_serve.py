@@ -261,7 +261,11 @@ async def test_what_is_not_held_or_not_there_is_refused(ledger_url: str):
     [
         ("/create_task", {}, "body.key: Field required"),
         ("/create_task", {"key": ""}, "body.key: String should have at least 1 character"),
-        ("/create_task", {"key": "ä" * 1000}, "a key has 1 to 1024 bytes, this one has 2000"),
+        (
+            "/create_task",
+            {"key": "ä" * 1000},
+            "a key must have 1 to 1024 bytes, but this one has 2000",
+        ),
         ("/create_task", {"key": "a", "prio": 1}, "body.prio: Extra inputs are not permitted"),
         ("/create_task", {"key": "a", "priority": "1"}, "body.priority: Input should be a valid"),
         ("/create_task", {"key": "a", "priority": 1001}, "body.priority: Input should be less"),
@@ -307,7 +311,7 @@ async def test_what_has_the_wrong_shape_is_refused_by_name(
     [
         ("limit=0", "query.limit: Input should be greater than or equal to 1"),
         ("limit=1e3", "query.limit: Input should be a valid integer"),
-        ("limit=1&limit=2", "query.limit: given twice"),
+        ("limit=1&limit=2", "query.limit: the parameter occurs twice"),
         ("status=dead", "query.status: Input should be 'todo'"),
         ("changed_since=2024-01-01", "query.changed_since: Input should be a valid datetime"),
         (
@@ -355,7 +359,7 @@ async def test_bodies_are_bounded_and_plain_json_only(sqlite_url: str):
 
         assert [each[0] for each in (large, form, packed, fits)] == [413, 415, 415, 200]
         assert error_of(large) == "the body is larger than 8 MiB"
-        assert error_of(form) == "the content type is not application/json"
+        assert error_of(form) == "the content type must be application/json"
         assert "Content-Encoding" in error_of(packed)
         assert (await tracker.counts()).total == 1
 
@@ -409,7 +413,9 @@ async def test_without_a_token_only_names_of_this_machine_are_answered_to(
 
         assert answer[0] == status
         if status == 403:
-            assert error_of(answer).startswith("without a token the server answers to localhost")
+            assert error_of(answer).startswith(
+                "without a token, the server accepts only requests to localhost"
+            )
 
 
 @pytest.mark.parametrize(
@@ -417,7 +423,7 @@ async def test_without_a_token_only_names_of_this_machine_are_answered_to(
     [
         (LedgerUnavailableError("it\nburns"), 503, "the ledger is unavailable"),
         (LedgerError("it cannot be kept"), 422, "it cannot be kept"),
-        (RuntimeError("secret"), 500, "an internal error of the server"),
+        (RuntimeError("secret"), 500, "internal error: the log of the server"),
     ],
 )
 async def test_what_goes_wrong_behind_the_server_is_told_in_one_sentence(
@@ -539,7 +545,7 @@ def test_another_host_needs_a_token(sqlite_url: str, processes: ExitStack, tmp_p
     said = refused(processes, sqlite_url, "--host", "0.0.0.0")
 
     assert said == (
-        "crawlcw: other machines can reach 0.0.0.0: give a token by --token-file or "
+        "crawlcw: other machines can reach 0.0.0.0: set a token by --token-file or "
         "CRAWLCW_TOKEN, or serve on 127.0.0.1\n"
     )
     assert not (tmp_path / "ledger.db").exists()
@@ -562,7 +568,7 @@ def test_a_port_in_use_and_a_wrong_host_are_one_sentence(sqlite_url: str, proces
 
     options = ("--port", "0", "--host", "no-such-host.invalid")
     said = refused(processes, sqlite_url, *options, CRAWLCW_TOKEN=TOKEN)
-    assert said == "crawlcw: there is no host 'no-such-host.invalid'\n"
+    assert said == "crawlcw: the host 'no-such-host.invalid' does not exist\n"
 
 
 def test_without_pydantic_the_command_says_what_to_install(

@@ -110,7 +110,7 @@ async def test_a_server_that_hangs_or_is_away_costs_a_bounded_time(
     monkeypatch.setattr(webhook, "_ATTEMPT_TIMEOUT_S", 0.05)
     async with taking(200, 200, 200, hangs=True) as taken:
         assert not await post(taken)
-    assert "no answer within 0.05 s" in caplog.text
+    assert "no response within 0.05 s" in caplog.text
 
     caplog.clear()
     assert not await post(taken)

@@ -207,7 +207,7 @@ async def test_workers_known_by_name_are_not_on_the_list_of_workers(
 
 @pytest.mark.parametrize("name", ["", "a:b", "a b", "ä", "a\n", "x" * 101, None, "@a"])
 async def test_a_name_is_letters_digits_and_little_else(dispenser: Dispenser, name: Any):
-    with pytest.raises(UsageError, match="is no name of a worker"):
+    with pytest.raises(UsageError, match="is not a valid worker name"):
         await dispenser.assign(name, 1)
     with pytest.raises(UsageError, match="is no"):
         await dispenser.assign("ann", 1, request=name or "")
