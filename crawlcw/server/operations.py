@@ -161,7 +161,7 @@ class Api:
     async def renew_task(
         self, body: requests.RenewTask, _request: web.Request
     ) -> responses.Renewed:
-        """Renew leases; the response lists the tasks that the worker still holds."""
+        """Renew leases; the response lists the tasks that the worker still leases."""
         return responses.Renewed(keys=sorted(await self._dispenser.renew(body.worker, body.keys)))
 
     @_operation(

@@ -119,12 +119,12 @@ class ClaimTask(RequestModel):
     request: Identifier | None = Field(
         default=None,
         description="An idempotency key of the worker: a repeated request with it returns the "
-        "tasks of the first response that the worker still holds.",
+        "tasks of the first response that the worker still leases.",
     )
 
 
 class Report(RequestModel):
-    """How a worker ends a task that it holds."""
+    """How a worker ends a task that it leases."""
 
     worker: Identifier
     key: Key

@@ -47,7 +47,7 @@ class Created(ResponseModel):
 
 
 class ClaimedTask(ResponseModel):
-    """A task that the worker holds."""
+    """A task that the worker leases."""
 
     key: str
     stage: str
@@ -61,7 +61,7 @@ class ClaimedTask(ResponseModel):
 
 
 class ClaimedTasks(ResponseModel):
-    """The tasks that the worker holds now."""
+    """The tasks that the worker leases now."""
 
     tasks: list[ClaimedTask]
 
@@ -73,7 +73,7 @@ class Accepted(ResponseModel):
 
 
 class Renewed(ResponseModel):
-    """The keys of the tasks that the worker still holds."""
+    """The keys of the tasks that the worker still leases."""
 
     keys: list[str]
 

@@ -31,8 +31,8 @@ from crawlcw.tracking.endings import (
     Release,
     Settlements,
     check_ending,
+    has_lease,
     holder_name,
-    holds,
     refusal_of,
     request_holder_name,
 )
@@ -79,9 +79,9 @@ class Dispenser:
 
     Guaranteed, over any number of dispensers on one ledger:
 
-    - At any time at most one worker holds a task.
+    - At any time at most one worker has the lease of a task.
     - A task finishes once.
-    - A worker holds at most its last limit, if it makes one request at a time.
+    - A worker has at most as many leases as its last limit, if it makes one request at a time.
     - No task is lost.
     """
 
@@ -124,7 +124,7 @@ class Dispenser:
         in neither result, or in both: `check` shows them, and the next `assign` corrects them.
 
         *request*, a token that the worker chooses, separates the tasks from its others. If the
-        worker repeats the request, it gets those of the tasks that it still holds, and new ones
+        worker repeats the request, it gets those of the tasks that it still leases, and new ones
         only if there are none. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
@@ -145,7 +145,7 @@ class Dispenser:
         return [entry for entry in assignments if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
-        """Return those of the keys that the worker still holds: `finish` would accept them now."""
+        """Return those of the keys that the worker still leases: `finish` would accept them now."""
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
@@ -154,7 +154,7 @@ class Dispenser:
         return len(await self.renew(worker, keys))
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
-        """Renew like `touch`; return the keys of the tasks that the worker still holds."""
+        """Renew like `touch`; return the keys of the tasks that the worker still leases."""
         await self._follow_policy()
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         wanted_keys = None if keys is None else frozenset(keys)
@@ -207,9 +207,9 @@ class Dispenser:
 
         Accepted are:
 
-        - endings of tasks that the worker holds
+        - endings of tasks that the worker leases
         - repeated endings that were recorded the first time
-        - the release of a task that the worker no longer holds
+        - the release of a task that the worker no longer leases
 
         A late ending, after the task went to another worker, is refused and writes nothing.
         *fences* (key -> `Assignment.fence`) say which claims these are. A repeated
@@ -221,13 +221,13 @@ class Dispenser:
             check_ending(ending)
         fences = fences or {}
         records = await self._records(list(endings))
-        lease_by_key, unheld_keys = {}, []
+        lease_by_key, unleased_keys = {}, []
         for key in endings:
             record = records[key]
-            if record is not None and holds(worker_holder, record.task, fences.get(key)):
+            if record is not None and has_lease(worker_holder, record.task, fences.get(key)):
                 lease_by_key[key] = lease_of(record.task)
             else:
-                unheld_keys.append(key)
+                unleased_keys.append(key)
         released_keys = {key for key in lease_by_key if isinstance(endings[key], Release)}
         await self._release([lease_by_key[key] for key in released_keys])
         refusal_by_key = await self._commit(
@@ -242,7 +242,7 @@ class Dispenser:
             key for key, refusal in refusal_by_key.items() if refusal is Refusal.NOT_LEASED
         ]
         records |= await self._records(lost_keys)
-        for key in (*unheld_keys, *lost_keys):
+        for key in (*unleased_keys, *lost_keys):
             refusal = refusal_of(worker_holder, records[key], endings[key], fences.get(key))
             refusal_by_key.pop(key, None)
             if refusal is not None:

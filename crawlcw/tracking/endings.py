@@ -102,10 +102,10 @@ class EndReport:
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
-def holds(holder: str, task: Task, fence: int | None) -> bool:
-    """Return whether a holder holds a task, by the claim of that *fence* if it is not None.
+def has_lease(holder: str, task: Task, fence: int | None) -> bool:
+    """Return whether a holder has the lease of a task, by the claim of *fence* if it is not None.
 
-    An expired lease still holds until another worker claims the task.
+    An expired lease is valid until another worker claims the task.
     """
     return (
         task.status is Status.PROCESSING
@@ -118,7 +118,7 @@ def holds(holder: str, task: Task, fence: int | None) -> bool:
 def refusal_of(
     holder: str, record: Record | None, ending: Ending, fence: int | None
 ) -> Refusal | None:
-    """Return why an ending of a task that is not held is refused; None: it was recorded before."""
+    """Return why an ending without a lease is refused; None: it was recorded before."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task

@@ -1,4 +1,4 @@
-"""One execution of a tracked task: its data while a worker holds it, and its end.
+"""One execution of a tracked task: its data while a worker leases it, and its end.
 
 It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or otherwise at the end of
 the block around it. Only `checkpoint` and a successful end record changes of `data`.

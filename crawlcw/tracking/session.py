@@ -271,5 +271,5 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # A worker that lost a task may end it together with the worker that holds it now.
+    # A worker that lost a task may end it together with the worker that has the lease now.
     return lease.task.id, lease.token, lease.fence

@@ -1,4 +1,4 @@
-"""The tasks of a use case: read, find and count them, and change those that no worker holds."""
+"""The tasks of a use case: read, find and count them, and change those that no worker leases."""
 
 import asyncio
 import heapq
@@ -171,7 +171,7 @@ class Tasks:
         changed_before: datetime | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Withdraw tasks that no worker holds. `reset` reopens them."""
+        """Withdraw tasks that no worker leases. `reset` reopens them."""
         filters = {
             "reason": reason,
             "stage": stage,
@@ -189,7 +189,7 @@ class Tasks:
         stage: str | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Start tasks again, whatever their status, except those that a worker holds.
+        """Start tasks again, whatever their status, except leased ones.
 
         They go to *stage*, by default the use case's first. Their results are deleted; data and
         context stay.
@@ -230,7 +230,7 @@ class Tasks:
         force: bool = False,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Delete tasks; with *force* also those that a worker holds."""
+        """Delete tasks; with *force* also leased ones."""
         filters = {
             "status": status,
             "changed_since": changed_since,

@@ -35,7 +35,7 @@ class TrackedTask:
     retry: int  #: failed attempts at this stage
     lost: int  #: workers lost on it
     due: datetime | None  #: when it may be worked on, or the end of its lease; None: never
-    holder: str | None  #: name of the worker that holds it
+    holder: str | None  #: name of the worker that leases it
     create_time: datetime
     update_time: datetime  #: of the last change of its status
     errors: tuple[AttemptError, ...]

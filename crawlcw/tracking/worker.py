@@ -1,6 +1,6 @@
 """A worker: pulls tasks of the stages that it has handlers for, and runs the handlers on them.
 
-It pulls when its pool is low, so that it never holds more tasks than it can begin soon. If there
+It pulls when its pool is low, so that it never leases more tasks than it can begin soon. If there
 is nothing to do, it polls with growing pauses. It polls immediately when a task is added in this
 process, or when the store reports a change.
 """
