@@ -13,7 +13,7 @@ from crawlcw.cli.deadline import deadline
 from crawlcw.cli.exit_codes import INTERRUPTED
 from crawlcw.cli.first_run import warn_of
 from crawlcw.cli.notifying import notifying
-from crawlcw.cli.showing import Output, report_fields, show_report, watched
+from crawlcw.cli.showing import Output, report_fields, show_progress, show_report
 from crawlcw.crawl.crawl import Crawl
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.counters import FinishReason, Report
@@ -63,7 +63,7 @@ async def crawl(
             take_measures = partial(_measured, current_crawl)
             async with (
                 exposing.exposed(spider.name, current_crawl.ledger, take_measures, output.metrics),
-                watched(current_crawl, output),
+                show_progress(current_crawl, output),
             ):
                 report = await current_crawl.run()
         deadline.lift()

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import click
 
-from crawlcw.cli.extras import needed
+from crawlcw.cli.extras import require
 from crawlcw.cli.numbers import WholeNumber
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.telemetry import metrics
@@ -62,7 +62,7 @@ def address_of(*, host: str, port: int | None) -> Address | None:
     """
     if port is None:
         return None
-    with needed("prometheus-client", by="metrics need", extra="metrics"):
+    with require("prometheus-client", by="metrics need", extra="metrics"):
         import prometheus_client  # noqa: F401  # checks that it is installed
     return Address(host=host, port=port)
 

@@ -7,7 +7,7 @@ from crawlcw.errors import UsageError
 
 
 @contextmanager
-def needed(package: str, *, by: str, extra: str) -> Iterator[None]:
+def require(package: str, *, by: str, extra: str) -> Iterator[None]:
     """Guard the imports in the block: if *package* is missing, name the *extra* to install.
 
     *by* begins the message: `the dashboard needs`. Raises `UsageError`.

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from crawlcw.cli import loading, loop
-from crawlcw.cli.options import LEDGER, pasted, settings_of
+from crawlcw.cli.options import LEDGER, command_line, settings_of
 from crawlcw.cli.terminal import logs
 from crawlcw.errors import LedgerKindError, UnknownNameError, UsageError
 from crawlcw.ledger.copying import CopiedLedger
@@ -125,7 +125,7 @@ def run_command(reference: str) -> str | None:
         exists = located(reference, loading.FOLDER) is not None
     except OSError:
         exists = False
-    return pasted("run", reference) if exists else None
+    return command_line("run", reference) if exists else None
 
 
 async def nothing_of(name: str, url: str) -> UsageError:

@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING
 
 from crawlcw.api.spider import Spider, check, is_name
-from crawlcw.cli.options import pasted
+from crawlcw.cli.options import command_line
 from crawlcw.errors import SpiderError, UsageError
 from crawlcw.model.sanitize import printable
 
@@ -223,7 +223,8 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
 
         if any(isinstance(value, UseCase) for value in vars(module).values()):
             raise SpiderError(
-                f"{path} has a use case, not a spider: {pasted('work', path)} works on its tasks"
+                f"{path} has a use case, not a spider: "
+                f"{command_line('work', path)} works on its tasks"
             )
         raise SpiderError(f"{path} has no spider: a class derived from crawlcw.Spider, with a name")
     if len(spiders) > 1:

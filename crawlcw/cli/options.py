@@ -44,7 +44,7 @@ arguments_option = click.option(
 )
 
 
-def pasted(command: str, *arguments: str, ledger: str | None = None) -> str:
+def command_line(command: str, *arguments: str, ledger: str | None = None) -> str:
     """Return a command line that the user can paste, with the `--ledger` of this command.
 
     *ledger* replaces that ledger.
@@ -57,7 +57,7 @@ def pasted(command: str, *arguments: str, ledger: str | None = None) -> str:
     return printable(f"`{' '.join(parts)}`", limit=1000)
 
 
-def is_kept() -> bool:
+def is_durable() -> bool:
     """Return whether the ledger exists after this command."""
     ctx = click.get_current_context(silent=True)
     return ctx is None or ctx.meta.get(LEDGER, "") is not None

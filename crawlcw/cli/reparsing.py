@@ -61,9 +61,7 @@ class Reparser:
     folder: Path  #: of the WARC files
     runner: Runner
 
-    async def reparsed(
-        self, record: Record, *, callback: str
-    ) -> tuple[Response, Produced | Failed]:
+    async def reparse(self, record: Record, *, callback: str) -> tuple[Response, Produced | Failed]:
         """Return a stored page, and the result of the spider's method *callback* for it.
 
         Raises `FileMissingError` or `DamagedRecordError` if it cannot be read.

@@ -17,7 +17,7 @@ from crawlcw.api.settings_fields import tolerance
 from crawlcw.cli import exposing
 from crawlcw.cli.exit_codes import INTERNAL, NOT_WELL, OK
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.options import is_kept, pasted
+from crawlcw.cli.options import command_line, is_durable
 from crawlcw.cli.terminal import progress, tables
 from crawlcw.model.counters import FINISH_RULES, Report
 from crawlcw.model.sanitize import printable
@@ -42,13 +42,15 @@ class Output:
         return "warning" if self.quiet else "info"
 
 
-def watched(crawl: progress.Watched, output: Output) -> AbstractAsyncContextManager[None]:
+def show_progress(
+    crawl: progress.RunningCrawl, output: Output
+) -> AbstractAsyncContextManager[None]:
     """Show the progress of *crawl* within the block, in the form of *output*."""
     if output.quiet or output.format != "text" or not sys.stderr.isatty():
-        return progress.logged(crawl)
+        return progress.log_progress(crawl)
     from crawlcw.cli.terminal import live  # rich, which takes 20 ms to load
 
-    return live.drawn(crawl)
+    return live.draw_progress(crawl)
 
 
 def report_fields(report: Report, settings: Settings) -> dict[str, object]:
@@ -119,7 +121,8 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
     """Return the last line of a crawl: the reason of its end, and its faults."""
     fault_text = " and ".join([", ".join(faults[:-1]), faults[-1]] if faults[1:] else faults)
     if report.drained and report.counts is not None and report.counts.total == 0:
-        hint = f"; {pasted('add', report.spider, 'URL')} gives it some" if is_kept() else ""
+        add_command = command_line("add", report.spider, "URL")
+        hint = f"; {add_command} gives it some" if is_durable() else ""
         return f"Drained: the ledger has no page of {report.spider} yet{hint}."
     if report.drained and faults:
         return f"Drained, but {fault_text}{_commands(report)}."
@@ -131,7 +134,8 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
         opening = f"{opening} ({printable(report.detail)})"
     released = f"{counted(report.released, 'task')} {'was' if report.released == 1 else 'were'}"
     fault_clause = f", and {fault_text}" if faults else ""
-    continuation = "The same command resumes the crawl." if is_kept() else "The ledger is not kept."
+    durable_note = "The same command resumes the crawl."
+    continuation = durable_note if is_durable() else "The ledger is not kept."
     if rule.fault:
         continuation += _failed_before(report)
     return f"{opening}: {released} released{fault_clause}. {continuation}"
@@ -148,7 +152,8 @@ def _failed_before(report: Report) -> str:
 
 def _commands(report: Report) -> str:
     """Return the commands that list the given-up pages, and that reopen them."""
-    if not is_kept():
+    if not is_durable():
         return ""
-    list_command = pasted("tasks", report.spider, "--given-up")
-    return f": {list_command} lists them, {pasted('retry-failed', report.spider)} brings them back"
+    list_command = command_line("tasks", report.spider, "--given-up")
+    retry_command = command_line("retry-failed", report.spider)
+    return f": {list_command} lists them, {retry_command} brings them back"

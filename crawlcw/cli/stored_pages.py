@@ -74,10 +74,10 @@ async def parse(
         await _parse_all(records, reparser, numbers, parse_options, saving)
     if not numbers.total:
         folder = folder_of(spider.name, settings)
-        run = options.pasted("run", parse_options.reference, "-s", "keep_bodies=true")
+        run = options.command_line("run", parse_options.reference, "-s", "keep_bodies=true")
         raise UsageError(
             f"no page of {spider.name} is stored: {run} keeps pages in {folder}, those of an "
-            f"earlier run after {options.pasted('recrawl', parse_options.reference)}"
+            f"earlier run after {options.command_line('recrawl', parse_options.reference)}"
         )
     return _print_summary(numbers, saving, parse_options)
 
@@ -113,7 +113,7 @@ async def _parse_all(
     async for record in records:
         callback = parse_options.callback or record.task.callback
         try:
-            response, produced = await reparser.reparsed(record, callback=callback)
+            response, produced = await reparser.reparse(record, callback=callback)
         except FileMissingError as error:
             numbers.missing[str(error)] += 1
             continue
@@ -169,7 +169,7 @@ def _print_summary(numbers: _Numbers, saving: Saving | None, parse_options: Pars
     if saving.links:
         verb = "waits" if saving.links == 1 else "wait"
         links = counted(saving.links, "new link")
-        click.echo(f"{links} {verb} for {options.pasted('run', parse_options.reference)}")
+        click.echo(f"{links} {verb} for {options.command_line('run', parse_options.reference)}")
     return NOT_WELL if numbers.missing or numbers.wrong or refused_pages else OK
 
 

@@ -202,7 +202,7 @@ class Trial:
 
 
 @asynccontextmanager
-async def trying(
+async def open_trial(
     spider: Spider, url: str, settings: Settings, *, sessions: Ledger | None = None
 ) -> AsyncIterator[Trial]:
     """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.

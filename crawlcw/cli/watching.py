@@ -63,5 +63,5 @@ async def _draw_states(observer: Observer, console: "Console", *, every: timedel
                     raise
                 # Keep polling: the ledger may come back, and the crawl itself waits as well.
                 state = replace(state, error=f"the ledger does not answer: {error}")
-            live.update(overview.picture(state, height=console.height), refresh=True)
+            live.update(overview.display(state, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())

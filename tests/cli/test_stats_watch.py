@@ -89,7 +89,7 @@ def look(**fields: Any) -> CrawlState:
 def drawn(seen: CrawlState, *, height: int = 40, terminal: bool = True) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=140, _environ={})
-    console.print(overview.picture(seen, height=height))
+    console.print(overview.display(seen, height=height))
     return file.getvalue()
 
 

@@ -13,7 +13,7 @@ import click
 
 from crawlcw.cli.ledger_option import Subject, ledger_command, run_command
 from crawlcw.cli.numbers import counted
-from crawlcw.cli.options import confirm, duration_option, pasted, yes_option
+from crawlcw.cli.options import command_line, confirm, duration_option, yes_option
 from crawlcw.cli.selection import (
     UNLEASED,
     Selection,
@@ -310,7 +310,7 @@ async def recrawl(
     # Only ignored pages have a reason.
     default_status = Status.FINISHED if selection.reason is None else Status.IGNORED
     statuses = selection.statuses or (default_status,)
-    advice = f"{pasted('reset', subject.name, '--all')} starts them again"
+    advice = f"{command_line('reset', subject.name, '--all')} starts them again"
     message = f": its tasks are not pages; {advice}"
     async with subject.opened(crawls_only=message) as ledger:
         if not urls and not dry_run:

@@ -63,7 +63,7 @@ async def _copy(name: str, source_url: str, target_url: str) -> dict[Part, Diges
                 if await target.queries.has(tuple(Status)):
                     raise UsageError(
                         f"the target ledger already has tasks of {name}: "
-                        f"{options.pasted('drop', name, ledger=target_url)} deletes them"
+                        f"{options.command_line('drop', name, ledger=target_url)} deletes them"
                     )
                 return await copy(source, target, on_progress=_log_progress)
             await target.admin.drop()

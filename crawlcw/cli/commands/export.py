@@ -7,7 +7,7 @@ import click
 
 from crawlcw.cli import exporting, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
-from crawlcw.cli.options import pasted
+from crawlcw.cli.options import command_line
 from crawlcw.errors import UsageError
 from crawlcw.feeds.export import Wanted, export
 from crawlcw.feeds.export import follow as follow_items
@@ -66,7 +66,7 @@ async def command(
         raise UsageError("--follow writes JSON Lines to stdout: -o - --follow")
     if follow and versions:
         raise UsageError("--follow writes new items only: leave out --versions")
-    advice = f"{pasted('tasks', subject.name, '--json', '--limit', '0')} prints them"
+    advice = f"{command_line('tasks', subject.name, '--json', '--limit', '0')} prints them"
     message = f": its tasks have results, not items: {advice}"
     async with subject.opened(crawls_only=message) as ledger:
         if fetched_within is not None:

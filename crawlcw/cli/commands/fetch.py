@@ -43,7 +43,7 @@ def command(
 
 
 async def _fetch(spider: Spider, url: str, settings: Settings, *, headers: bool) -> int:
-    async with trying.trying(spider, url, settings) as trial:
+    async with trying.open_trial(spider, url, settings) as trial:
         try:
             response = await trial.fetch(Request(url))
         except FetchError as error:

@@ -97,7 +97,7 @@ def _context(text: str | None) -> Mapping[str, Any] | None:
 
 
 async def _parse(spider: Spider, request: Request, settings: Settings, *, as_json: bool) -> int:
-    async with trying.trying(spider, request.url, settings) as trial:
+    async with trying.open_trial(spider, request.url, settings) as trial:
         try:
             response = await trial.fetch(request)
         except FetchError as error:

@@ -28,7 +28,7 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
     """
     changes = options.pairs(assignments)
     name = keys.use_case(use_case)
-    command_line = options.pasted("set", name)
+    command_line = options.command_line("set", name)
     advice = f"its settings are in its code, and {command_line} changes those of its crawls"
     with ledger_option.for_use_cases(name, instead=advice):
         policy = loop.run(_policy(name, ledger_url, changes))

@@ -103,7 +103,7 @@ def serve(
     declaration = loading.find_use_case(use_case) if is_declaration else UseCase(use_case)
 
     async def serve_tasks() -> None:
-        with extras.needed("pydantic", by="the server needs", extra="serve"):
+        with extras.require("pydantic", by="the server needs", extra="serve"):
             from crawlcw.server.listening import require_token
             from crawlcw.server.serving import serving
 
@@ -157,7 +157,7 @@ def dashboard(
     names = [loading.name_of(spider) for spider in spiders]
 
     async def serve_page() -> None:
-        with extras.needed("pydantic", by="the dashboard needs", extra="dashboard"):
+        with extras.require("pydantic", by="the dashboard needs", extra="dashboard"):
             from crawlcw.dashboard.crawls import Crawls
             from crawlcw.dashboard.serving import serving
             from crawlcw.server.listening import require_token

@@ -114,7 +114,9 @@ class _Session:
             # A downloader for each page: its address guard allows the typed URL only.
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
-                trying.trying(self._spider, request.url, self._settings, sessions=self._sessions)
+                trying.open_trial(
+                    self._spider, request.url, self._settings, sessions=self._sessions
+                )
             )
             response = await self._trial.fetch(request)
         except (FetchError, UsageError) as error:

@@ -86,7 +86,9 @@ async def set_(
         if changes:
             raise UsageError("--reset undoes all changes: give it alone")
         changes = dict.fromkeys(ADJUSTABLE)
-    advice = f"{_NO_CRAWL}{options.pasted('policy', subject.name)} shows and changes its settings"
+    advice = (
+        f"{_NO_CRAWL}{options.command_line('policy', subject.name)} shows and changes its settings"
+    )
     async with subject.opened(crawls_only=advice) as ledger:
         workers = await _record_control(ledger, changes) if changes else 0
         control = Control.of(await ledger.notes.control())
@@ -145,7 +147,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
         verb = "is" if remaining == 1 else "are"
         click.echo(
             f"{counted(remaining, 'worker')} of {name} {verb} still at work after "
-            f"{format_duration(limit)}: {options.pasted('stats', name)} lists them"
+            f"{format_duration(limit)}: {options.command_line('stats', name)} lists them"
         )
     else:
         click.echo(f"{name} is stopped: {counted(workers, 'worker')} ended")

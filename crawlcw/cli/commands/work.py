@@ -116,13 +116,13 @@ async def _work(
         ):
             report = await worker.run()
     if not quiet:
-        click.echo(_summed_up(tracker.name, report))
+        click.echo(_summary(tracker.name, report))
     return INTERRUPTED if report.finish_reason == FinishReason.STOPPED_AT_ONCE else OK
 
 
-def _summed_up(name: str, report: WorkReport) -> str:
+def _summary(name: str, report: WorkReport) -> str:
     if report.counts is None:
-        counts_text = f"not counted in time: {options.pasted('stats', name)} counts"
+        counts_text = f"not counted in time: {options.command_line('stats', name)} counts"
     else:
         numbers = (f"{report.counts[status]:,} {status.name.lower()}" for status in Status)
         counts_text = f"{name} has {', '.join(numbers)}"

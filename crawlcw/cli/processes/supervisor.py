@@ -25,7 +25,7 @@ from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.notifying import notifying
 from crawlcw.cli.processes.channel import WorkerState, code_of
 from crawlcw.cli.processes.worker_process import POLL_EVERY, WorkerProcess
-from crawlcw.cli.showing import Output, report_fields, show_report, watched
+from crawlcw.cli.showing import Output, report_fields, show_progress, show_report
 from crawlcw.cli.starting import Process
 from crawlcw.crawl.control import Control
 from crawlcw.engine.ledger_retry import LedgerRetry, retrying
@@ -88,7 +88,7 @@ async def crawl(
             ):
                 async with (
                     exposing.exposed(spider.name, ledger, supervisor.measured, output.metrics),
-                    watched(supervisor, output),
+                    show_progress(supervisor, output),
                 ):
                     code = await supervisor.run()
                     report = await supervisor.report()

@@ -12,14 +12,14 @@ from rich.text import Text
 
 from crawlcw.cli.loop import background_tasks
 from crawlcw.cli.terminal.overview import counts_text
-from crawlcw.cli.terminal.progress import Progress, Watched, format_eta
+from crawlcw.cli.terminal.progress import Progress, RunningCrawl, format_eta
 from crawlcw.model.durations import format_duration
 
 _FRAME_EVERY = 0.25
 
 
 @asynccontextmanager
-async def drawn(crawl: Watched) -> AsyncIterator[None]:
+async def draw_progress(crawl: RunningCrawl) -> AsyncIterator[None]:
     """Show the progress of *crawl* on stderr within the block."""
     progress = Progress(crawl)
     console = Console(stderr=True, markup=False, emoji=False, highlight=False)

@@ -32,7 +32,7 @@ _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored
 _FRESH = timedelta(seconds=5)
 
 
-def picture(state: CrawlState, *, height: int) -> RenderableType:
+def display(state: CrawlState, *, height: int) -> RenderableType:
     """Return the display for a terminal with *height* lines."""
     free_lines = max(height - _FRAME - 2 * _TABLE - min(len(state.reasons), _MAX_REASONS) - 2, 4)
     worker_rows = min(len(state.workers), max(free_lines // 2, free_lines - len(state.hosts)))

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from crawlcw.api.spider import Spider
 from crawlcw.cli.loop import background_tasks
-from crawlcw.cli.options import pasted
+from crawlcw.cli.options import command_line
 from crawlcw.cli.terminal import tables
 from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
@@ -42,7 +42,7 @@ _FIELDS = (
 )
 
 
-class Watched(Protocol):
+class RunningCrawl(Protocol):
     """A running crawl, in this process or in others."""
 
     @property
@@ -86,7 +86,7 @@ class Rate:
 class Progress:
     """Progress of a running crawl: the ledger's counts, and its own rate."""
 
-    def __init__(self, crawl: Watched, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, crawl: RunningCrawl, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.crawl = crawl
         self._clock = clock
         self.counts = Counts()
@@ -159,7 +159,7 @@ class Progress:
 
 
 @asynccontextmanager
-async def logged(crawl: Watched) -> AsyncIterator[None]:
+async def log_progress(crawl: RunningCrawl) -> AsyncIterator[None]:
     """Log the progress of *crawl* within the block."""
     async with background_tasks(_log(Progress(crawl))):
         yield
@@ -217,7 +217,7 @@ def summary_fields(report: Report) -> dict[str, object]:
 
 def _counted(report: Report) -> dict[str, str]:
     if report.counts is None:
-        return {"not counted in time": f"{pasted('stats', report.spider)} counts"}
+        return {"not counted in time": f"{command_line('stats', report.spider)} counts"}
     numbers = report.counts.for_display()
     redirects = {"redirects": numbers.pop("redirects")} if report.counts.redirects else {}
     return _numbers(numbers | {"total": report.counts.without_redirects} | redirects)
