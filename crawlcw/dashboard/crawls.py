@@ -36,7 +36,7 @@ _SUMMARY = (
 )
 _MAX_FAILURES = 12
 _MAX_HOSTS = 12
-#: Tasks examined for the last failures: a million refused links may come first.
+#: Tasks to examine for the last failures, because a million refused links may come first.
 _SCAN_LIMIT = 2_000
 
 

@@ -25,9 +25,9 @@ _COUNT_COST = 20
 #: Period of the average, and interval of its reads.
 _AVERAGE_PERIOD = timedelta(hours=1)
 _AVERAGE_INTERVAL = timedelta(seconds=30)
-#: Number of held hosts, and of waiting hosts, to examine.
+#: Number of leased hosts, and of waiting hosts, to examine.
 _MAX_HOSTS = 100
-#: A worker counts as not at work after this silence.
+#: A worker does not count as live after a longer silence.
 _MAX_SILENCE = timedelta(seconds=30)
 
 
@@ -82,7 +82,7 @@ class CrawlState:
 
 
 def is_silent(worker: Worker, *, now: datetime) -> bool:
-    """Return whether a worker has been silent too long for its numbers to be current."""
+    """Return whether a worker's last heartbeat is too old to trust its numbers."""
     return now - worker.heartbeat > _MAX_SILENCE
 
 
@@ -239,7 +239,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return the reason why the host, or some of its origins, were given up; None: not given up."""
+    """Return the reasons for which the crawl gave up the host or its origins; None: it did not."""
     if host.given_up is not None:
         return str(host.given_up)
     reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]

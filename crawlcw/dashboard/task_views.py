@@ -1,4 +1,4 @@
-"""Tasks for the page: a row of a list, the whole history of one, and the pages around it.
+"""Tasks for the page: a row of a list, all details of one task, and the pages around it.
 
 Headers and bodies of requests are not shown: they may hold passwords.
 """

@@ -1,4 +1,4 @@
-"""Search for tasks, change them, and pause crawls: requests as pydantic models, and the acts."""
+"""Search for tasks, act on them, and give orders to crawls; the requests are pydantic models."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -118,7 +118,7 @@ async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
 async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
     """Change tasks; return their number, or with `dry_run` the number that would change.
 
-    Tasks held by a worker stay, and so do tasks that change during the action. `at_least` means
+    Leased tasks do not change, and neither do tasks that change during the action. `at_least` means
     that there may be more.
     """
     match command:

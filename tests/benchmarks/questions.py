@@ -122,6 +122,8 @@ def pages(page: Page, task: str) -> Iterator[tuple[str, Question]]:
     """Yield the requests of the dashboard's page."""
     crawl = f"/api/crawls/{NAME}"
     yield "page: start", lambda: page.get("/api/start")
+    yield "page: crawls", lambda: page.get("/api/crawls")
+    yield "page: items", lambda: page.get(f"{crawl}/items")
     yield "page: first event", lambda: _first_event(page)
     for span in ("hour", "week"):
         yield f"page: history {span}", lambda span=span: page.get(f"{crawl}/history?span={span}")
