@@ -161,7 +161,7 @@ class FetchError(CrawlcwError):
     ) -> None:
         # User code may make such an error, and the ledger must be able to store it.
         if not isinstance(reason, Reason):
-            raise SpiderError(f"FetchError({reason!r}) takes one of crawlcw.Reason")
+            raise SpiderError(f"FetchError({reason!r}) takes a member of crawlcw.Reason")
         if not isinstance(status, int | None):
             raise SpiderError(f"FetchError(status={status!r}) takes a number such as 503")
         if retry_after is not None and not _is_seconds(retry_after):

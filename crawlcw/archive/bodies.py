@@ -104,7 +104,9 @@ class Bodies:
 
     def _unwritable(self, error: OSError) -> FetchError:
         problem = os.strerror(error.errno or errno.EIO)
-        return FetchError(Reason.FILES_UNWRITABLE, f"cannot keep pages in {self.folder}: {problem}")
+        return FetchError(
+            Reason.FILES_UNWRITABLE, f"cannot store pages in {self.folder}: {problem}"
+        )
 
     async def mend(self) -> None:
         """Repair the files of crashed processes."""

@@ -42,11 +42,11 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.FIELD_LEFT: Advice(
         "a task has a lock, a `due` or a reason that its status does not allow",
-        "--repair removes it",
+        "--repair removes the field",
     ),
     Kind.DUE_MISSING: Advice(
         "a waiting task has no `due`, so no worker claims it",
-        "--repair makes it due now",
+        "--repair makes the task due now",
     ),
     Kind.FENCE_BEHIND: Advice(
         "a task or a host has an outcome or a lease with a higher number than its fence",
@@ -67,7 +67,7 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.HOST_ASLEEP: Advice(
         "a host has due tasks but is not ready for them: a wake-up was lost",
-        "nothing: idle workers find it; --repair wakes it at once",
+        "nothing: idle workers find the host; --repair wakes it at once",
     ),
     Kind.WORKER_DEAD: Advice(
         "a dead worker is still in the list of active workers",
@@ -76,7 +76,7 @@ ADVICE: Mapping[Kind, Advice] = {
     Kind.STORE_INCOMPLETE: Advice(
         "a table, an index or the number of the format is missing, so doctor did not examine the "
         "rest",
-        "--repair creates it, and so does the next crawl",
+        "--repair creates what is missing, and so does the next crawl",
     ),
     Kind.STORE_DIFFERENT: Advice(
         "a table or an index differs from the one that crawlcw creates, so doctor did not examine "
@@ -93,7 +93,7 @@ ADVICE: Mapping[Kind, Advice] = {
     ),
     Kind.NOT_WAL: Advice(
         "the file is not in WAL mode: readers and the writer wait for each other",
-        "--repair switches it, and so does the next crawl",
+        "--repair switches the file to WAL mode, and so does the next crawl",
     ),
     Kind.NOT_DURABLE: Advice(
         "the server does not confirm a write with `w: majority, j: true`",

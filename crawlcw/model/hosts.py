@@ -68,7 +68,7 @@ class Host:
     failures: int = 0  #: of the host, in a row
     page_failures: int = 0  #: of pages, in a row
     given_up: Reason | None = None
-    """Why all its waiting tasks were ignored, if they were; each origin has its own reason."""
+    """Why the crawl ignored all its waiting tasks; None: it did not. Each origin has its own."""
     origins: dict[str, Origin] = field(default_factory=dict)
     """The requested origins by their scheme; reading a missing one adds it."""
     robots: RobotsRecord | None = None

@@ -83,7 +83,7 @@ def test_what_is_found_is_told_with_what_to_do(damaged_ledger: str):
     assert all(line.isprintable() for line in run.stdout.splitlines())
     assert "VIOLATION field-left (1): a task has a lock, a `due` or a reason" in run.stdout
     assert "https://tea.example/1: finished, lock 'x:1', lock_time None, due None" in run.stdout
-    assert "    what to do: --repair removes it" in run.stdout
+    assert "    what to do: --repair removes the field" in run.stdout
     assert "VIOLATION fence-behind (1)" in run.stdout
     assert run.stdout.splitlines()[-1] == "2 violations"
 

@@ -323,7 +323,7 @@ def test_a_folder_that_takes_no_files_ends_the_crawl(
         run = invoke(*RUN, "-s", "bodies_dir=/dev/null")
 
     assert run.returncode == 3
-    assert "cannot keep pages in /dev/null/pages: Not a directory" in run.stderr + run.stdout
+    assert "cannot store pages in /dev/null/pages: Not a directory" in run.stderr + run.stdout
     assert (counts()["todo"], counts()["finished"]) == (1, 0)
 
 

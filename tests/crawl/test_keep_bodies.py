@@ -231,7 +231,7 @@ async def test_a_full_disk_ends_the_crawl_and_costs_no_task_anything(
         report = await crawled(answers, ledger_url, replace(settings, concurrency=1))
 
     assert report.finish_reason is FinishReason.FILES_UNWRITABLE
-    assert report.detail == f"cannot keep pages in {folder}: No space left on device"
+    assert report.detail == f"cannot store pages in {folder}: No space left on device"
     assert report.failures == {}
     again = await crawled(answers, ledger_url, settings)
     assert (again.finish_reason, again.failures) == (FinishReason.DRAINED, {})
@@ -263,7 +263,7 @@ async def test_no_outcome_is_recorded_of_a_page_that_was_not_synced(
         report = await crawled({HOME: "a page"}, ledger_url, settings, Counting())
 
     assert report.finish_reason is FinishReason.FILES_UNWRITABLE
-    assert report.detail == f"cannot keep pages in {folder}: Input/output error"
+    assert report.detail == f"cannot store pages in {folder}: Input/output error"
     record = await found(ledger_url)
     assert (record.task.status, record.task.retry, record.task.stored) == (Status.TODO, 0, None)
     assert record.items == ()
@@ -284,7 +284,7 @@ async def test_a_folder_that_cannot_be_made_says_so(
     report = await crawled({HOME: "a page"}, ledger_url, settings)
 
     assert report.finish_reason is FinishReason.FILES_UNWRITABLE
-    assert report.detail == f"cannot keep pages in {tmp_path}/warc/pages: Not a directory"
+    assert report.detail == f"cannot store pages in {tmp_path}/warc/pages: Not a directory"
 
 
 async def test_what_a_crashed_process_has_left_is_mended_by_the_next_crawl(

@@ -272,7 +272,7 @@ async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path
         ({"retry_after": float("nan")}, "FetchError(retry_after=nan) takes seconds"),
         ({"retry_after": 1e300}, "FetchError(retry_after=1e+300) takes seconds"),
         ({"retry_after": -1}, "FetchError(retry_after=-1) takes seconds"),
-        ({"reason": "busy"}, "FetchError('busy') takes one of crawlcw.Reason"),
+        ({"reason": "busy"}, "FetchError('busy') takes a member of crawlcw.Reason"),
     ],
 )
 async def test_a_value_that_no_ledger_holds_fails_the_page_and_names_the_layer(

@@ -67,7 +67,7 @@ async def _problem_of(address: tuple[str, int | None], message: str, url: str) -
     if distrust := _CERTIFICATE_ERROR.search(message):
         return (
             f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): "
-            "set tlsCAFile to the file of its authority"
+            "set tlsCAFile to the file of its certificate authority"
         )
     if _REFUSAL.search(message):
         return None
