@@ -160,7 +160,7 @@ may_lose_a_socket = pytest.mark.filterwarnings("ignore:unclosed <socket:Resource
 @may_lose_a_socket
 @pytest.mark.usefixtures("collected")
 def test_a_server_that_is_not_there_is_exit_code_69(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inspection, "FIRST_ANSWER", 0.2)
+    monkeypatch.setattr(inspection, "CONNECT_TIMEOUT", 0.2)
 
     run = invoke("doctor", "teas", "--ledger", "mongodb://127.0.0.1:9/x")
 
@@ -196,7 +196,7 @@ async def test_a_ledger_that_is_busy_for_too_long_is_not_ready(
 @may_lose_a_socket
 @pytest.mark.usefixtures("collected")
 def test_a_ledger_that_is_not_there_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(inspection, "FIRST_ANSWER", 0.2)
+    monkeypatch.setattr(inspection, "CONNECT_TIMEOUT", 0.2)
     away = "mongodb://127.0.0.1:9/crawl"
 
     assert invoke("doctor", "teas", "--ready", "--ledger", away).returncode == 69

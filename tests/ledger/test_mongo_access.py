@@ -322,7 +322,7 @@ def test_what_a_user_lacks_is_read_from_its_privileges(privileges: Any, missing:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(inspection, "FIRST_ANSWER", 1.0)
+    monkeypatch.setattr(inspection, "CONNECT_TIMEOUT", 1.0)
     yield
     with warnings.catch_warnings():
         # PyMongo leaks the socket of a connection that is cancelled while it connects; that
@@ -437,7 +437,7 @@ async def test_a_url_that_is_none_is_refused_without_the_password(url: str):
 async def test_a_server_that_is_only_away_is_no_mistake_of_the_url(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(inspection, "FIRST_ANSWER", 0.1)
+    monkeypatch.setattr(inspection, "CONNECT_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for options in ("", "tls=true", "replicaSet=tests"):
