@@ -76,7 +76,7 @@ ADVICE: Mapping[Kind, Advice] = {
     Kind.STORE_INCOMPLETE: Advice(
         "a table, an index or the number of the format is missing, so doctor did not examine the "
         "rest",
-        "--repair creates what is missing, and so does the next crawl",
+        "--repair creates the missing part, and so does the next crawl",
     ),
     Kind.STORE_DIFFERENT: Advice(
         "a table or an index differs from the one that crawlcw creates, so doctor did not examine "
