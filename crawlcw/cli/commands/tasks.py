@@ -125,7 +125,7 @@ def _row(record: Record) -> _Row:
 
 
 def _print_rows(rows: list[_Row]) -> None:
-    """Print the rows in columns; on a narrow terminal the key has its own line.
+    """Print the rows in columns; on a narrow terminal the key, and a long note, have own lines.
 
     No key is cut, so that the user can copy it. In a pipe each task is one line.
     """
@@ -133,17 +133,18 @@ def _print_rows(rows: list[_Row]) -> None:
     origin_width = max((cells(row.origin) for row in rows), default=0)
     note_width = max((cells(row.note) for row in rows), default=0)
     columns = tables.terminal_width()
-    width = _KEY_COLUMN + key_width + origin_width + note_width + 4
-    is_narrow = columns is not None and columns < width
+    note_column = _KEY_COLUMN + origin_width + 2
     for row in rows:
         start = f"{row.time}  {tables.coloured(f'{row.status:<10}', row.status)}"
         key, origin = padded(row.key, key_width), padded(row.origin, origin_width)
-        if is_narrow:
-            note = tables.wrapped(row.note, indent=_KEY_COLUMN + origin_width + 2)
-            click.echo(f"{start}  {origin}  {note}".rstrip())
-            click.echo(f"  {row.key}")
-        else:
+        if columns is None or columns >= note_column + key_width + 2 + note_width:
             click.echo(f"{start}  {key}  {origin}  {row.note}".rstrip())
+        elif columns >= note_column + cells(row.note):
+            click.echo(f"{start}  {origin}  {row.note}".rstrip() + f"\n  {row.key}")
+        else:
+            click.echo(
+                f"{start}  {row.origin}\n  {row.key}\n  {tables.wrapped(row.note, indent=2)}"
+            )
 
 
 def _request(task: Task) -> str:
