@@ -78,7 +78,7 @@ def impatient(*, answer: timedelta, silence: timedelta) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         settings = [limit if "idle_in" in each else each for each in connection._SETTINGS]
         patch.setattr(connection, "_SETTINGS", settings)
-        patch.setattr(connection, "_ANSWER", answer.total_seconds())
+        patch.setattr(connection, "_REPLY_TIMEOUT", answer.total_seconds())
         yield
 
 

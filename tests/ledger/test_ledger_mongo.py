@@ -408,7 +408,7 @@ async def test_claims_renewals_and_results_are_told_to_nobody(watched: MongoLedg
 
 
 async def test_a_stream_whose_connection_breaks_raises(url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(changes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(changes, "_MAX_AWAIT", 0.2)
     monkeypatch.setattr(changes, "_REPLY_WITHIN", 0.5)
     with proxied(url) as (proxy, near):
         ledger = await MongoLedger.open(

@@ -597,7 +597,7 @@ async def test_a_frozen_server_ends_an_operation_which_works_again_later(
 ):
     async with opened(server.url("ledgers"), "frozen") as ledger:
         await ledger.tasks.add(make_tasks(1))
-        monkeypatch.setattr(connection, "_ANSWER", 0.3)
+        monkeypatch.setattr(connection, "_REPLY_TIMEOUT", 0.3)
         monkeypatch.setattr(connection, "_CONNECT_TIMEOUT", 2)
         with frozen(server):
             # Once on the connection that there is, and once where there is none.
