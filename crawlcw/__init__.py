@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from crawlcw.ledger_opening import open_ledger as open_ledger
     from crawlcw.model.counters import FinishReason as FinishReason
     from crawlcw.model.counters import Report as Report
-    from crawlcw.model.standstill import Standstill as Standstill
+    from crawlcw.model.idle_reason import IdleReason as IdleReason
     from crawlcw.model.task import Status as Status
 
 __version__ = "0.1.0"
@@ -84,7 +84,7 @@ _EXPORTS = {
     "crawlcw.ledger.protocol": ("Ledger",),
     "crawlcw.ledger_opening": ("open_ledger",),
     "crawlcw.model.counters": ("FinishReason", "Report"),
-    "crawlcw.model.standstill": ("Standstill",),
+    "crawlcw.model.idle_reason": ("IdleReason",),
     "crawlcw.model.task": ("Status",),
 }
 _HOMES = {name: module for module, names in _EXPORTS.items() for name in names}

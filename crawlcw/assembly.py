@@ -41,7 +41,7 @@ from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import DEFAULT_LEDGER, open_ledger
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.standstill import Rests
+from crawlcw.model.idle_reason import Rests
 from crawlcw.telemetry.alarms import Alarms
 from crawlcw.telemetry.meter import Meter, instruments
 
@@ -284,7 +284,7 @@ class _Parts(Parts):
             self.spider,
             self.settings,
             self.session.stats,
-            standstill=self.coordinator.standstill,
+            idle_reason=self.coordinator.idle_reason,
             stop=self.ending.wished,
         )
         # Not in the coordinator: after its end, running pages may still wait for the uplink.

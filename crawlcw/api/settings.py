@@ -282,9 +282,9 @@ class Settings:
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may have a private address", unit="names"
     )
     insecure: Flag = Flag(False, "accept any TLS certificate")
-    stall_after: Duration = Duration(
+    idle_after: Duration = Duration(
         "5m",
-        "time without progress after which `on_stall` is called and a warning logged; 0s: never",
+        "time without progress after which `on_idle` is called and a warning logged; 0s: never",
     )
     failure_alarm: Tolerance = Tolerance(
         None,

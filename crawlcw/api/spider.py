@@ -30,9 +30,9 @@ from crawlcw.errors import FetchError, SettingsError, SpiderError
 from crawlcw.model import urls
 from crawlcw.model.counters import Report
 from crawlcw.model.identities import DEFAULT_SESSION, SESSION_NAMES, is_session_name
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.sanitize import redacted
 from crawlcw.model.spider_state import State
-from crawlcw.model.standstill import Standstill
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -198,11 +198,11 @@ class Spider:
         the same errors as `before_request`.
         """
 
-    def on_stall(self, stall: Standstill) -> Any:
-        """Called when this process has made no progress for `stall_after`; sync or async.
+    def on_idle(self, reason: IdleReason) -> Any:
+        """Called when this process has made no progress for `idle_after`; sync or async.
 
-        It is called again only after progress. `stall.sentence()` says why; `stall.hosts`
-        and `stall.ends_at` say how many hosts rest and until when. `StopCrawl` ends the crawl;
+        It is called again only after progress. `reason.sentence()` says why; `reason.hosts`
+        and `reason.ends_at` say how many hosts rest and until when. `StopCrawl` ends the crawl;
         any other error is logged.
         """
 
@@ -210,7 +210,7 @@ class Spider:
         """Called when more than `failure_alarm` of the last 100 attempts failed; sync or async.
 
         *rate* is the share of failures, from 0 to 1. It is called again only after the share
-        has fallen to half of `failure_alarm`. It may raise the same errors as `on_stall`.
+        has fallen to half of `failure_alarm`. It may raise the same errors as `on_idle`.
         """
 
     async def opened(self) -> None:

@@ -79,7 +79,5 @@ def _measured(crawl: Crawl) -> exposing.Workers:
     """Return the measures of a crawl in this process, its only worker."""
     measures = crawl.measures()
     assert measures is not None, "it was opened without a meter"
-    standstill = crawl.standstill is not None
-    return exposing.Workers(
-        all=[measures], running={"1": measures}, crashes=0, standstill=standstill
-    )
+    is_idle = crawl.idle_reason is not None
+    return exposing.Workers(all=[measures], running={"1": measures}, crashes=0, is_idle=is_idle)

@@ -34,7 +34,7 @@ class Workers:
     all: Sequence[Measures]  #: of all worker processes, ended ones included
     running: Mapping[str, Measures]  #: of the running ones, by the number of their slot
     crashes: int | None = None  #: None: there is no supervisor to count them
-    standstill: bool | None = None  #: whether any worker makes no progress; None: not measured
+    is_idle: bool | None = None  #: whether any worker makes no progress; None: not measured
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:
@@ -106,8 +106,8 @@ def _snapshot(name: str, workers: Workers, tasks: Values | None) -> Snapshot:
         for metric in _OF_WORKERS
     }
     gauges |= {metrics.WORKERS.name: {"": len(workers.running)}, metrics.INFO.name: {name: 1}}
-    if workers.standstill is not None:
-        gauges[metrics.STANDSTILL.name] = {"": workers.standstill}
+    if workers.is_idle is not None:
+        gauges[metrics.IDLE.name] = {"": workers.is_idle}
     if tasks is not None:
         gauges[metrics.TASKS.name] = tasks
     return Snapshot(totals=totals, gauges=gauges)

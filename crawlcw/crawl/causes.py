@@ -29,10 +29,10 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import health, hosts, urls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.health import HOST_FAILURES, PAST_THE_NAME, Cause, Marks, remember
+from crawlcw.model.idle_reason import Rests, failure_text
 from crawlcw.model.loans import Fault
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable, text_of
-from crawlcw.model.standstill import Rests, failure_text
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import deferred_lease
 from crawlcw.model.urls import scheme_of

@@ -31,8 +31,8 @@ from crawlcw.engine.pool import Pool
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Reason
 from crawlcw.model.counters import FinishReason
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Lease, Task
 from crawlcw.model.transitions import deferred_lease, losses
 
@@ -102,7 +102,7 @@ class Coordinator:
         self._idle_pause_s = _MIN_IDLE_S
         self._last_request_end = time.monotonic()  #: when the last request ended
         #: The reason to wait, from the last poll of the ledger.
-        self._idle_reason: Standstill | None = None
+        self._idle_reason: IdleReason | None = None
         self._timer_at = 0.0  #: when the timer takes the next turn of a host
         self._lease_poll_at = 0.0  #: when to poll the leases of hosts again
         self._ledger_poll_at = 0.0  #: when to poll the whole ledger again
@@ -257,11 +257,11 @@ class Coordinator:
         # Lost leases that wait for their release may stay: releasing a lost lease does nothing.
         self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
-    def standstill(self) -> Standstill | None:
+    def idle_reason(self) -> IdleReason | None:
         """Return why no request has been in progress for a moment; None if one has been."""
         if self._paused_since is not None:
-            return Standstill(paused_since=self._paused_since)
-        reason = self._opening.causes.rests.standstill(self._ledger.now())
+            return IdleReason(paused_since=self._paused_since)
+        reason = self._opening.causes.rests.idle_reason(self._ledger.now())
         if reason.down_since is not None:
             return reason  # requests in progress only check whether the network is back
         if self.pool.dispatched or time.monotonic() - self._last_request_end < _WAITING_AFTER_S:
@@ -507,16 +507,16 @@ class Coordinator:
         self.host_leaser.next_lease_at = self._ledger_poll_at
         self._idle_pause_s = min(self._idle_pause_s * 2, _MAX_IDLE_S)
 
-    async def _waiting(self, horizon: datetime | None, wakes_at: datetime | None) -> Standstill:
+    async def _waiting(self, horizon: datetime | None, wakes_at: datetime | None) -> IdleReason:
         """Return the reason to wait, if this process has nothing to do until *wakes_at*."""
         now = self._ledger.now()
         if horizon is None:
-            return Standstill(start=True)
+            return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
         # By then the other workers' leases end or are renewed.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
-            return Standstill(others_have_tasks=True)
-        return Standstill(ends_at=wakes_at)
+            return IdleReason(others_have_tasks=True)
+        return IdleReason(ends_at=wakes_at)
 
     def _next_poll(self) -> float:
         """Return the seconds until the next poll, if nothing changes before."""

@@ -37,8 +37,8 @@ from crawlcw.errors import LedgerUnavailableError, single_errors
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.counters import EarlyEnd, FinishReason, Report, failed_pages
 from crawlcw.model.durations import format_duration
+from crawlcw.model.idle_reason import IdleReason, Rests
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Rests, Standstill
 from crawlcw.telemetry.meter import Meter
 from crawlcw.telemetry.metrics import Measures
 
@@ -185,9 +185,9 @@ class Crawl:
         return len(self._session.leases)
 
     @property
-    def standstill(self) -> Standstill | None:
+    def idle_reason(self) -> IdleReason | None:
         """Why nothing has been in progress for a moment; None if something is."""
-        return self._parts.coordinator.standstill()
+        return self._parts.coordinator.idle_reason()
 
     @property
     def ending(self) -> EarlyEnd | None:

@@ -25,7 +25,7 @@ from anyio.lowlevel import checkpoint
 from crawlcw.api.user_code import Called, running_in
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.clock import STANDSTILL, TICK, Silence, Stalls
+from crawlcw.model.clock import STALL, TICK, Silence, Stalls
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
@@ -138,7 +138,7 @@ class Watchdog:
         lag = self.stalls.ticked(now)
         self._stats.loop_lag.observe(lag)
         self._max_lag = max(self._max_lag, lag)
-        if lag >= STANDSTILL:
+        if lag >= STALL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
             # In case the thread could not run and see the stall.
@@ -163,12 +163,12 @@ class Watchdog:
             lag = self.stalls.lag(now)
             silent_s = silence.record(now, has_sign=lag < _POLL_INTERVAL_S)
             # The lease may be short and partly used up, and a connection must still be made.
-            if lag < min(STANDSTILL, self.renew_every / 2):
+            if lag < min(STALL, self.renew_every / 2):
                 continue
             if now - self._renewed_at >= self.renew_every:
                 self._renewed_at = now
                 runner.run(self._renew_in_thread())
-            if lag < STANDSTILL:
+            if lag < STALL:
                 continue
             frame = self._loop_frame()
             user_call = running_in(frame)

@@ -17,11 +17,11 @@ from crawlcw.errors import Reason
 _SET_EVERY = 60.0
 #: If the time of day has gone back by more than this, a user has set the clock back. The offset
 #: then does not follow it, because due tasks would become due much later.
-_LONGEST_STANDSTILL = timedelta(minutes=1)
+_LONGEST_STALL = timedelta(minutes=1)
 #: Seconds between two ticks of a running loop.
 TICK = 0.1
 #: Seconds. A lag from this on logs a warning, and may have broken a connection.
-STANDSTILL = 1.0
+STALL = 1.0
 #: Seconds. Smaller lags are normal for a busy loop.
 _COUNTED_FROM = 0.1
 #: Smaller lags explain a timeout if together they took this part of it.
@@ -52,7 +52,7 @@ class LedgerClock:
         if reading >= self._next_set and self._time_of_day is not None:
             self._next_set = reading + _SET_EVERY
             time_of_day = self._time_of_day()
-            if time_of_day >= self._shown - _LONGEST_STANDSTILL:
+            if time_of_day >= self._shown - _LONGEST_STALL:
                 self.set(time_of_day, asked_at=reading, answered_at=reading)
         # Cached, because callers read it several times in a millisecond: each page six times.
         milliseconds = int((reading + self._offset) * 1000)
@@ -108,12 +108,12 @@ class Stalls:
         lengths = self._lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
         if reason is Reason.DISCONNECTED:
-            return longest >= STANDSTILL
+            return longest >= STALL
         limit = limits.get(reason)
         if limit is None:
             return False
         stalled_seconds = sum(lengths)
-        is_significant = longest >= STANDSTILL or stalled_seconds >= _SIGNIFICANT_SHARE * limit
+        is_significant = longest >= STALL or stalled_seconds >= _SIGNIFICANT_SHARE * limit
         return is_significant and now - attempt_start - stalled_seconds < limit
 
     def _lengths(self, attempt_start: float, now: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""Alarms of the spider and the log: no progress (`on_stall`), many failures (`on_failure_rate`).
+"""Alarms of the spider and the log: no progress (`on_idle`), many failures (`on_failure_rate`).
 
 An alarm is raised once, and again only after its condition has ended.
 """
@@ -18,8 +18,8 @@ from crawlcw.api.user_code import spider_code
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FAILURE_REASONS, SpiderError
 from crawlcw.model.durations import format_duration
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Standstill
 
 logger = logging.getLogger(__name__)
 
@@ -37,19 +37,19 @@ class Alarms:
         settings: Settings,
         stats: Stats,
         *,
-        standstill: Callable[[], Standstill | None],
+        idle_reason: Callable[[], IdleReason | None],
         stop: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*stop* receives the reason if a hook raises `StopCrawl`."""
         self._spider = spider
         self._stats = stats
-        self._standstill = standstill
+        self._idle_reason = idle_reason
         self._stop = stop
         self._clock = clock
-        self._stall_after = settings.stall_after.total_seconds()  # 0: never
-        self._stalled_at: float | None = None
-        self._stall_reported = False
+        self._idle_after = settings.idle_after.total_seconds()  # 0: never
+        self._idle_since: float | None = None
+        self._is_reported = False
         self._max_failure_rate = settings.failure_alarm  #: share of attempts; None: no limit
         #: Numbers at each check, the oldest first: all attempts, failed attempts.
         self._checks: deque[tuple[int, int]] = deque([(0, 0)])
@@ -63,20 +63,20 @@ class Alarms:
 
     async def check(self) -> None:
         """Raise the alarms that are due."""
-        standstill = self._standstill()
-        seconds = self._stall_seconds(standstill)
-        if standstill is not None and seconds is not None:
+        idle_reason = self._idle_reason()
+        seconds = self._idle_seconds(idle_reason)
+        if idle_reason is not None and seconds is not None:
             logger.warning(
                 "no progress for %s%s",
                 format_duration(timedelta(seconds=seconds)),
-                printable(f": {sentence}" if (sentence := standstill.sentence()) else ""),
+                printable(f": {sentence}" if (sentence := idle_reason.sentence()) else ""),
                 extra={
-                    "event": "stalled",
+                    "event": "idle",
                     "seconds": round(seconds),
-                    "standstill": standstill.fields(),
+                    "idle_reason": idle_reason.fields(),
                 },
             )
-            await self._call_hook("on_stall", standstill)
+            await self._call_hook("on_idle", idle_reason)
         rate = self._failure_rate()
         if rate is not None:
             logger.warning(
@@ -97,19 +97,19 @@ class Alarms:
             # The receiver of the alarm may be unavailable, and the pages are worth more.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
-    def _stall_seconds(self, standstill: Standstill | None) -> float | None:
+    def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
         # If other workers have the due tasks, the crawl makes progress there.
-        if standstill is None or standstill.others_have_tasks:
-            self._stalled_at, self._stall_reported = None, False
+        if idle_reason is None or idle_reason.others_have_tasks:
+            self._idle_since, self._is_reported = None, False
             return None
         now = self._clock()
-        if self._stalled_at is None:
-            self._stalled_at = now
-        seconds = now - self._stalled_at
-        if self._stall_reported or not self._stall_after or seconds < self._stall_after:
+        if self._idle_since is None:
+            self._idle_since = now
+        seconds = now - self._idle_since
+        if self._is_reported or not self._idle_after or seconds < self._idle_after:
             return None
-        self._stall_reported = True
+        self._is_reported = True
         return seconds
 
     def _failure_rate(self) -> float | None:

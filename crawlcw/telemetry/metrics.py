@@ -116,7 +116,7 @@ HOSTS_RESTING = _gauge("hosts_resting", "Hosts that rest after failures.", "work
 MEMORY = _gauge("worker_resident_memory_bytes", "Resident memory.", "worker")
 WORKERS = _gauge("workers", "Worker processes that run here.")
 CRASHES = _counter("worker_crashes", "Worker processes that ended without a report.")
-STANDSTILL = _gauge("standstill", "1 while no worker here makes progress, else 0.")
+IDLE = _gauge("idle", "1 while no worker here makes progress, else 0.")
 TASKS = _gauge("tasks", "All tasks of the ledger by status, at the last count.", "status")
 INFO = _gauge("info", "1; the label names the spider or use case.", "name")
 HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered.", "operation")
@@ -143,7 +143,7 @@ CRAWL_METRICS = (
     *(INFO, PAGES, ITEMS, ITEMS_DROPPED, RESPONSES, RESPONSE_BYTES, TRUNCATED, FAILURES),
     *(HOST_FAILURES, HOSTS_GIVEN_UP, LINKS_ADDED, LINKS_DROPPED, CLAIMS, CLAIMS_MISSED),
     *(LEASES_LOST, LEDGER_OPERATIONS, LOOP_STALLS, CPU, FETCH, PARSE, COMMIT, LOOP_LAG),
-    *(IN_FLIGHT, TASKS_LEASED, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, STANDSTILL, TASKS),
+    *(IN_FLIGHT, TASKS_LEASED, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, IDLE, TASKS),
 )
 #: Metrics of `crawlcw serve`.
 SERVER_METRICS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)

@@ -238,7 +238,7 @@ def test_the_progress_says_until_when_its_hosts_rest_and_why(ledger_url: str, tm
 
     assert ends == [0, 0]
     for line in lines:
-        resting = line["standstill"]
+        resting = line["idle_reason"]
         assert (resting["hosts_resting"], resting["cause"]) == (1, "429, Retry-After"), line
         left = datetime.fromisoformat(resting["ends_at"]) - datetime.now(UTC)
         assert timedelta(minutes=4) < left < timedelta(minutes=6)

@@ -8,7 +8,7 @@ from crawlcw.cli.processes.channel import Lines, WorkerState
 from crawlcw.cli.processes.supervisor import shares
 from crawlcw.engine.stats import Stats
 from crawlcw.model.counters import Counters, FinishReason, merged_reason
-from crawlcw.model.standstill import Standstill
+from crawlcw.model.idle_reason import IdleReason
 
 
 def test_a_state_arrives_as_it_was_sent():
@@ -16,10 +16,10 @@ def test_a_state_arrives_as_it_was_sent():
     stats.failures["timeout-read"] += 2
     stats.dropped.note("refused-scope", "http://b.example/")
     stats.hosts_given_up["https://a.example"] = "connect"
-    resting = Standstill(hosts=2, ends_at=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), cause="429")
+    resting = IdleReason(hosts=2, ends_at=datetime(2026, 5, 4, 20, 40, tzinfo=UTC), cause="429")
     counters = stats.snapshot()
     state = WorkerState(
-        counters=counters, standstill=resting, released=6, finish_reason=FinishReason.STOPPED
+        counters=counters, idle_reason=resting, released=6, finish_reason=FinishReason.STOPPED
     )
 
     assert WorkerState.of(json.loads(state.line())) == state

@@ -35,8 +35,8 @@ from crawlcw.errors import (
 from crawlcw.feeds import escaping
 from crawlcw.ledger.protocol import Counters, Counts, Worker
 from crawlcw.ledger.sqlite import SqliteLedger
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.rates import Vitals
-from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Status
 from tests.support import slow_site
 from tests.support.commands import invoke
@@ -705,7 +705,7 @@ class Slow:
         self.ledger = self.queries = self
         self.stats = Stats()
         self.spider = Books()
-        self.standstill: Standstill | None = None
+        self.idle_reason: IdleReason | None = None
         self.time = 0.0
         self.counted = 0
 
@@ -729,12 +729,12 @@ async def test_counting_takes_a_twentieth_of_the_time_at_most():
 async def test_a_line_says_why_nothing_moves():
     crawl = Slow()
     progress = Progress(crawl, clock=lambda: crawl.time)
-    assert progress.fields()["standstill"] is None
+    assert progress.fields()["idle_reason"] is None
 
-    crawl.standstill = Standstill(others_have_tasks=True)
+    crawl.idle_reason = IdleReason(others_have_tasks=True)
 
     assert progress.line().endswith("eta -; waiting for other workers")
-    assert progress.fields()["standstill"] == {"sentence": "waiting for other workers"}
+    assert progress.fields()["idle_reason"] == {"sentence": "waiting for other workers"}
     console = Console(width=100)
     with console.capture() as shown:
         console.print(frame(progress))

@@ -267,6 +267,6 @@ def test_a_worker_on_a_use_case_tells_what_it_does(processes: ExitStack, folder:
     assert numbers["crawlcw_workers"] == 1
     assert numbers["crawlcw_worker_cpu_seconds_total"] > 0
     # It fetches nothing, and a worker that waits for tasks is no fault.
-    assert not any(re.match("crawlcw_(fetch|items|standstill)", name) for name in numbers)
+    assert not any(re.match("crawlcw_(fetch|items|idle)", name) for name in numbers)
     assert worker.end()[0] == 0, worker.log
     assert scraped(port) == {}

@@ -26,8 +26,8 @@ from crawlcw.errors import LedgerUnavailableError, Reason
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason, Report
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.retry import RetryPolicy
-from crawlcw.model.standstill import Standstill
 from crawlcw.telemetry.metrics import Measures
 from tests.blame.virtual import VirtualClock, run, virtual
 from tests.support.ledgers import PatchedFacet, claimed_one, failure, make_task
@@ -433,10 +433,10 @@ def test_suspended_workers_are_stopped_with_their_children_until_they_are_resume
 
 
 def test_a_crawl_stands_still_when_its_workers_that_have_not_ended_do(crawl):
-    resting = Standstill(hosts=1, ends_at=datetime(2026, 1, 1, tzinfo=UTC), cause="429")
+    resting = IdleReason(hosts=1, ends_at=datetime(2026, 1, 1, tzinfo=UTC), cause="429")
 
     async def rests(worker):
-        worker.says(standstill=resting)
+        worker.says(idle_reason=resting)
         return worker.ends(0, await worker.order())
 
     async def drains_in_a_while(worker):
@@ -448,7 +448,7 @@ def test_a_crawl_stands_still_when_its_workers_that_have_not_ended_do(crawl):
     found = []
 
     def look(supervisor: Supervisor) -> None:
-        found.append((supervisor.standstill, supervisor.measured().standstill))
+        found.append((supervisor.idle_reason, supervisor.measured().is_idle))
 
     crawl.run(
         rests, drains_in_a_while, processes=2, orders=[(1, look), (3, look), (4, Supervisor.stop)]

@@ -37,7 +37,7 @@ from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
 from crawlcw.model.health import Origin
 from crawlcw.model.hosts import HostLease
-from crawlcw.model.standstill import Rests, Standstill
+from crawlcw.model.idle_reason import IdleReason, Rests
 from crawlcw.model.task import Lease, Status, Task
 from crawlcw.testing import ReplayDownloader
 from tests.blame.virtual import BoundedSelector
@@ -773,31 +773,31 @@ async def test_why_a_crawl_stands_still(ledger: CountingLedger) -> None:
     coordinator = harness.coordinator
     await harness.session.join()
 
-    assert coordinator.standstill() is None, "it has just begun"
+    assert coordinator.idle_reason() is None, "it has just begun"
     await asyncio.sleep(2)
-    assert coordinator.standstill() == Standstill(), "the ledger has not been asked yet"
+    assert coordinator.idle_reason() == IdleReason(), "the ledger has not been asked yet"
     running = asyncio.create_task(harness.until_it_ends(seconds=50))
     await asyncio.sleep(10)
-    assert coordinator.standstill() == Standstill(ends_at=START + timedelta(seconds=100))
+    assert coordinator.idle_reason() == IdleReason(ends_at=START + timedelta(seconds=100))
     harness.causes.rests.note(
         "b.example", rest_end=ledger.now() + timedelta(seconds=5), cause="503"
     )
-    standstill = coordinator.standstill()
-    assert standstill is not None
-    assert (standstill.hosts, standstill.cause) == (1, "503")
+    idle_reason = coordinator.idle_reason()
+    assert idle_reason is not None
+    assert (idle_reason.hosts, idle_reason.cause) == (1, "503")
     harness.causes.rests.proxies_away = lambda: (1.0, "refused")
-    standstill = coordinator.standstill()
-    assert standstill is not None
-    assert standstill.proxies == "refused"
+    idle_reason = coordinator.idle_reason()
+    assert idle_reason is not None
+    assert idle_reason.proxies == "refused"
     harness.causes.rests.proxies_away = lambda: None
 
     await asyncio.sleep(95)
-    assert coordinator.standstill() is None, "a page is under way"
+    assert coordinator.idle_reason() is None, "a page is under way"
     harness.causes.rests.network_down_since = START
-    assert coordinator.standstill() == Standstill(down_since=START)
+    assert coordinator.idle_reason() == IdleReason(down_since=START)
     harness.causes.rests.network_down_since = None
     await running
-    assert coordinator.standstill() is None, "a page has just ended"
+    assert coordinator.idle_reason() is None, "a page has just ended"
 
 
 @pytest.mark.thorough

@@ -32,7 +32,7 @@ from crawlcw.errors import (
 from crawlcw.ledger.protocol import Added, Committed, TaskFilter
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason, Report
-from crawlcw.model.standstill import Standstill
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.task import Record, Status, Task
 from crawlcw.model.transitions import Settlement, deferred_lease
 from crawlcw.testing import Replay, ReplayDownloader
@@ -1444,7 +1444,7 @@ async def test_a_crawl_that_waits_for_start_alone_says_so(ledger: SqliteLedger):
     crawl = crawl_of(Waiting(), Web({HOME: ""}), ledger)
 
     async def look() -> None:
-        while crawl.standstill != Standstill(start=True):
+        while crawl.idle_reason != IdleReason(start=True):
             await asyncio.sleep(0.05)
         Waiting.go_on.set()
 

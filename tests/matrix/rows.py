@@ -120,7 +120,7 @@ ROWS = (
 
 #: Names that no item depends on, each with the reason.
 NO_ITEM_DEPENDS = {
-    "Spider.on_stall": "it concerns a crawl, not a page",
+    "Spider.on_idle": "it concerns a crawl, not a page",
     "Spider.on_failure_rate": "it concerns a crawl, not a page",
     "Request.refused": "the crawl makes such requests from invalid links",
     "Request.of": "the crawl makes requests from tasks with it",

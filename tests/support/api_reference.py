@@ -57,7 +57,7 @@ SUBJECTS = (
         summary="`run_spider` runs a crawl in your program and returns a `Report`.",
         module="crawlcw",
         names=(
-            *("run_spider", "open_crawl", "Crawl", "Report", "FinishReason", "Standstill"),
+            *("run_spider", "open_crawl", "Crawl", "Report", "FinishReason", "IdleReason"),
             "Status",
         ),
     ),
@@ -152,7 +152,7 @@ _MADE_BY_CRAWLCW = {
         "RebuildReport",
         "Report",
     ),
-    *("SyncExecution", "SyncTracker", "Standstill", "TrackedTask", "Tracker"),
+    *("SyncExecution", "SyncTracker", "IdleReason", "TrackedTask", "Tracker"),
     *("WorkReport", "FeedEntry", "SavedFile"),
 }
 #: Members that only crawlcw uses, by their class.
@@ -183,7 +183,7 @@ _INTERNAL = {
         *("deadlines", "retry_policy", "revisit_policy", "login_policy", "trap_policy"),
         "host_policy",
     ),
-    "Standstill": ("of", "fields"),
+    "IdleReason": ("of", "fields"),
     "TrackedTask": ("of",),
     "UseCase": ("resolve_stage", "stored_stages", "next_stage"),
     "Worker": ("abandon", "stuck_in"),

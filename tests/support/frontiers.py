@@ -15,7 +15,7 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import Defer, FetchError, Reason
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.model.hosts import Host, HostLease, RobotsRecord
-from crawlcw.model.standstill import Rests
+from crawlcw.model.idle_reason import Rests
 from crawlcw.model.task import Lease
 from tests.support.ledgers import START, make_task
 

@@ -1,4 +1,4 @@
-"""Alarms to the spider and the log: stalls and high failure rates."""
+"""Alarms to the spider and the log: idle crawls and high failure rates."""
 
 import logging
 from datetime import timedelta
@@ -13,7 +13,7 @@ from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.model.counters import FinishReason
-from crawlcw.model.standstill import Standstill
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.telemetry import alarms
 from crawlcw.telemetry.alarms import Alarms
 from crawlcw.testing import Replay
@@ -26,8 +26,8 @@ class Told(Books):
         super().__init__()
         self.heard: list[Any] = []
 
-    async def on_stall(self, stall: Standstill) -> None:
-        self.heard.append(stall)
+    async def on_idle(self, reason: IdleReason) -> None:
+        self.heard.append(reason)
 
     def on_failure_rate(self, rate: float) -> None:
         self.heard.append(rate)
@@ -39,13 +39,13 @@ class FakeCrawl:
     def __init__(self, spider: Books, **settings: Any) -> None:
         self.clock = FakeClock()
         self.stats = Stats()
-        self.standstill: Standstill | None = None
+        self.idle_reason: IdleReason | None = None
         self.wishes: list[str] = []
         self.alarms = Alarms(
             spider,
             Settings(**settings),
             self.stats,
-            standstill=lambda: self.standstill,
+            idle_reason=lambda: self.idle_reason,
             stop=self.wishes.append,
             clock=lambda: self.clock().timestamp(),
         )
@@ -57,17 +57,17 @@ class FakeCrawl:
 
 async def test_the_spider_is_told_why_nothing_moves(caplog: pytest.LogCaptureFixture):
     spider = Told()
-    crawl = FakeCrawl(spider, stall_after="1m")
-    crawl.standstill = Standstill(hosts=2, ends_at=START, cause="429, Retry-After")
+    crawl = FakeCrawl(spider, idle_after="1m")
+    crawl.idle_reason = IdleReason(hosts=2, ends_at=START, cause="429, Retry-After")
 
     for seconds in (0, 59, 1, 60):
         await crawl.after(seconds)
 
-    assert spider.heard == [crawl.standstill]
+    assert spider.heard == [crawl.idle_reason]
     (record,) = caplog.records
     assert record.getMessage().startswith("no progress for 60 s: 2 hosts rest")
-    assert (record.event, record.seconds) == ("stalled", 60)
-    assert record.standstill["hosts_resting"] == 2
+    assert (record.event, record.seconds) == ("idle", 60)
+    assert record.idle_reason["hosts_resting"] == 2
 
 
 async def rates(share: float | None, *looks: tuple[int, int]) -> list[Any]:

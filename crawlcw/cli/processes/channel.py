@@ -14,7 +14,7 @@ from typing import Any
 
 from crawlcw.cli.exit_codes import INTERRUPTED, OK
 from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
-from crawlcw.model.standstill import Standstill
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.telemetry.metrics import Measures
 
 #: Longer lines are passed on in pieces, so that memory stays bounded.
@@ -39,7 +39,7 @@ class WorkerState:
     """Counters and condition of a worker; each state replaces the last."""
 
     counters: Counters = field(default_factory=Counters)
-    standstill: Standstill | None = None  #: the reason of a standstill; None: it progresses
+    idle_reason: IdleReason | None = None  #: the reason why the crawl waits; None: it progresses
     released: int = 0  #: tasks released at the end
     finish_reason: FinishReason | None = None  #: None: the crawl has not ended
     ending: EarlyEnd | None = None  #: the reason of an early end; None: there is none
@@ -53,8 +53,8 @@ class WorkerState:
     def of(cls, fields: dict[str, Any]) -> "WorkerState":
         """Return the state from the fields of a received line."""
         fields["counters"] = Counters(**fields["counters"])
-        if fields["standstill"] is not None:
-            fields["standstill"] = Standstill.of(fields["standstill"])
+        if fields["idle_reason"] is not None:
+            fields["idle_reason"] = IdleReason.of(fields["idle_reason"])
         if fields["measures"] is not None:
             fields["measures"] = Measures(**fields["measures"])
         if fields["finish_reason"] is not None:

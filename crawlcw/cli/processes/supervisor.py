@@ -41,9 +41,9 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger_opening import open_ledger
 from crawlcw.model.counters import Counters, FinishReason, Report, failed_pages, merged_reason
 from crawlcw.model.durations import format_duration
+from crawlcw.model.idle_reason import IdleReason, merged
 from crawlcw.model.retry import backoff
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Standstill, merged
 from crawlcw.model.transitions import began_alone
 from crawlcw.telemetry.metrics import Measures
 
@@ -198,10 +198,10 @@ class Supervisor:
         return sum((worker.state.counters for worker in self._workers), Counters())
 
     @property
-    def standstill(self) -> Standstill | None:
+    def idle_reason(self) -> IdleReason | None:
         """The reason why no worker progresses; None: at least one does."""
         states = [worker.state for worker in self._running]
-        return merged(state.standstill for state in states if state.finish_reason is None)
+        return merged(state.idle_reason for state in states if state.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
         """Return the measures of the workers, ended ones included."""
@@ -214,7 +214,7 @@ class Supervisor:
                 if worker in self._running
             },
             crashes=self._crashes,
-            standstill=self.standstill is not None,
+            is_idle=self.idle_reason is not None,
         )
 
     async def run(self) -> int:

@@ -199,7 +199,7 @@ async def crawl(
 def _state(crawl: Crawl) -> WorkerState:
     return WorkerState(
         counters=crawl.stats.snapshot(),
-        standstill=crawl.standstill,
+        idle_reason=crawl.idle_reason,
         ending=crawl.ending,
         measures=crawl.measures(),
     )

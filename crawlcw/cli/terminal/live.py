@@ -61,5 +61,5 @@ def frame(progress: Progress) -> Group:
     title_row = Table.grid(padding=(0, 2))
     title_row.add_row(title, bar, f"{progress.done_count / total:.0%} of the known pages")
     tasks = counts_text(progress.counts.for_display())
-    reason = progress.standstill
+    reason = progress.idle_reason
     return Group(title_row, tasks, rate_text, *([Text(reason, style="yellow")] if reason else []))

@@ -21,8 +21,8 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger.protocol import Counts, Ledger
 from crawlcw.model.counters import Counters, Report
 from crawlcw.model.durations import format_duration
+from crawlcw.model.idle_reason import IdleReason
 from crawlcw.model.sanitize import printable
-from crawlcw.model.standstill import Standstill
 from crawlcw.model.task import Status
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,8 @@ class RunningCrawl(Protocol):
         """Counters of this crawl, without other crawls on the ledger."""
 
     @property
-    def standstill(self) -> Standstill | None:
-        """The reason of a standstill; None: it progresses."""
+    def idle_reason(self) -> IdleReason | None:
+        """The reason why the crawl waits; None: it progresses."""
 
 
 class Rate:
@@ -137,13 +137,13 @@ class Progress:
         parts = [f"{name} {number:,}" for name, number in self.counts.for_display().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
-        return f"{line}; {reason}" if (reason := self.standstill) else line
+        return f"{line}; {reason}" if (reason := self.idle_reason) else line
 
     @property
-    def standstill(self) -> str:
-        """The reason of a standstill as a sentence; empty: it progresses."""
-        standstill = self.crawl.standstill
-        return "" if standstill is None else printable(standstill.sentence())
+    def idle_reason(self) -> str:
+        """The reason why the crawl waits as a sentence; empty: it progresses."""
+        idle_reason = self.crawl.idle_reason
+        return "" if idle_reason is None else printable(idle_reason.sentence())
 
     def fields(self) -> dict[str, object]:
         """Return the summary as fields, for programs."""
@@ -154,7 +154,9 @@ class Progress:
             "pages_per_minute": round(self.pages_per_minute, 1),
             "items": self.crawl.stats.items,
             "eta": None if self.eta is None else round(self.eta.total_seconds()),
-            "standstill": standstill.fields() if (standstill := self.crawl.standstill) else None,
+            "idle_reason": idle_reason.fields()
+            if (idle_reason := self.crawl.idle_reason)
+            else None,
         }
 
 

@@ -1,4 +1,4 @@
-"""Reasons for a standstill, as shown in the progress line."""
+"""Reasons why a crawl waits, as shown in the progress line."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawlcw.model.standstill import Rests, Standstill, merged
+from crawlcw.model.idle_reason import IdleReason, Rests, merged
 
 pytestmark = pytest.mark.quick
 
@@ -33,7 +33,7 @@ def test_one_host_that_rests_is_named_by_its_end_and_its_reason():
     rests = Rests()
     rests.note("a.example:80", rest_end=at(10), cause="429, Retry-After")
 
-    assert rests.standstill(NOW).sentence() == "1 host rests until 22:40: 429, Retry-After"
+    assert rests.idle_reason(NOW).sentence() == "1 host rests until 22:40: 429, Retry-After"
 
 
 def test_of_several_hosts_the_first_to_be_asked_again_is_named():
@@ -42,7 +42,7 @@ def test_of_several_hosts_the_first_to_be_asked_again_is_named():
     rests.note("b.example:80", rest_end=at(10), cause="429, Retry-After")
     rests.note("c.example:80", rest_end=at(20), cause="connect")
 
-    assert rests.standstill(NOW).sentence() == (
+    assert rests.idle_reason(NOW).sentence() == (
         "3 hosts rest, the first until 22:40: 429, Retry-After"
     )
 
@@ -52,18 +52,19 @@ def test_a_network_that_is_away_explains_everything_else():
     rests.note("a.example:80", rest_end=at(10), cause="connect")
     rests.network_down_since = at(1)
 
-    assert rests.standstill(NOW).sentence() == "the network has been down since 22:31; trying again"
+    down = "the network has been down since 22:31; trying again"
+    assert rests.idle_reason(NOW).sentence() == down
 
 
 def test_what_waits_for_others_or_for_its_time_says_so():
-    assert Standstill(others_have_tasks=True).sentence() == "waiting for other workers"
-    assert Standstill(start=True).sentence() == "waiting for the next request of start()"
-    assert Standstill(ends_at=at(10)).sentence() == "nothing is due before 22:40"
-    assert Standstill().sentence() == ""
+    assert IdleReason(others_have_tasks=True).sentence() == "waiting for other workers"
+    assert IdleReason(start=True).sentence() == "waiting for the next request of start()"
+    assert IdleReason(ends_at=at(10)).sentence() == "nothing is due before 22:40"
+    assert IdleReason().sentence() == ""
 
 
 def test_programs_get_the_times_in_utc():
-    resting = Standstill(hosts=12, ends_at=at(10), cause="429, Retry-After")
+    resting = IdleReason(hosts=12, ends_at=at(10), cause="429, Retry-After")
 
     assert resting.fields() == {
         "sentence": "12 hosts rest, the first until 22:40: 429, Retry-After",
@@ -71,7 +72,7 @@ def test_programs_get_the_times_in_utc():
         "ends_at": "2026-05-04T20:40:00Z",
         "cause": "429, Retry-After",
     }
-    assert Standstill(down_since=at(1)).fields() == {
+    assert IdleReason(down_since=at(1)).fields() == {
         "sentence": "the network has been down since 22:31; trying again",
         "network_down_since": "2026-05-04T20:31:00Z",
     }
@@ -79,21 +80,21 @@ def test_programs_get_the_times_in_utc():
 
 def test_a_crawl_moves_while_one_of_its_workers_does():
     assert (
-        merged([Standstill(others_have_tasks=True), None, Standstill(hosts=1, ends_at=at(1))])
+        merged([IdleReason(others_have_tasks=True), None, IdleReason(hosts=1, ends_at=at(1))])
         is None
     )
     assert merged([]) is None
 
 
 def test_workers_that_stand_still_together_say_what_most_of_it_is():
-    resting = Standstill(hosts=2, ends_at=at(10), cause="429")
-    later = Standstill(hosts=1, ends_at=at(20), cause="connect")
-    not_due = Standstill(ends_at=at(5))
+    resting = IdleReason(hosts=2, ends_at=at(10), cause="429")
+    later = IdleReason(hosts=1, ends_at=at(20), cause="connect")
+    not_due = IdleReason(ends_at=at(5))
 
-    assert merged([Standstill(others_have_tasks=True), later, resting, not_due]) == Standstill(
+    assert merged([IdleReason(others_have_tasks=True), later, resting, not_due]) == IdleReason(
         hosts=3, ends_at=at(10), cause="429", others_have_tasks=True
     )
-    assert merged([resting, Standstill(down_since=at(2))]) == Standstill(
+    assert merged([resting, IdleReason(down_since=at(2))]) == IdleReason(
         down_since=at(2), hosts=2, ends_at=at(10), cause="429"
     )
 
@@ -119,10 +120,10 @@ def test_it_tells_how_many_rest_and_the_first_end_whatever_came_before(steps):
             ends = {name: end for name, end in ends.items() if end > minutes}
             first = min(ends.values(), default=None)
 
-            assert rests.standstill(at(minutes)) == (
-                Standstill()
+            assert rests.idle_reason(at(minutes)) == (
+                IdleReason()
                 if first is None
-                else Standstill(hosts=len(ends), ends_at=at(first), cause=f"why {first}")
+                else IdleReason(hosts=len(ends), ends_at=at(first), cause=f"why {first}")
             )
 
 
@@ -131,11 +132,11 @@ def test_proxies_that_all_rest_are_why_nothing_moves():
     rests.note("a.example", rest_end=NOW + timedelta(minutes=1), cause="429")
     rests.proxies_away = lambda: (90.0, "the proxy http://gate:1 cannot be reached")
 
-    found = rests.standstill(NOW)
+    found = rests.idle_reason(NOW)
 
     assert found.ends_at == NOW + timedelta(seconds=90)
     assert found.sentence().startswith("no proxy is usable until ")
     assert found.sentence().endswith(": the proxy http://gate:1 cannot be reached")
     assert found.fields()["proxies"] == "the proxy http://gate:1 cannot be reached"
     rests.network_down_since = NOW
-    assert rests.standstill(NOW).sentence().startswith("the network has been down")
+    assert rests.idle_reason(NOW).sentence().startswith("the network has been down")

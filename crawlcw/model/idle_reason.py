@@ -1,4 +1,4 @@
-"""The reason why a crawl waits, for the progress line. In memory, no I/O.
+"""The reason why the crawl waits, for the progress line. In memory, no I/O.
 
 A healthy crawl may wait for minutes: its hosts rest, the network is down, or other workers have
 the due tasks. The user sees the reason.
@@ -16,8 +16,8 @@ MAX_RESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standstill:
-    """The reason why a crawl waits without any running request. Times are the ledger's."""
+class IdleReason:
+    """The reason why the crawl waits without any running request. Times are the ledger's."""
 
     paused_since: datetime | None = None  #: when the user paused it
     down_since: datetime | None = None  #: since when this machine's network is down
@@ -29,8 +29,8 @@ class Standstill:
     start: bool = False  #: the spider's `start` has not ended, and no other task remains
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Standstill":
-        """Return the standstill from fields of another process, with times in ISO 8601."""
+    def of(cls, fields: Mapping[str, Any]) -> "IdleReason":
+        """Return the reason from fields of another process, with times in ISO 8601."""
         times = {
             name: datetime.fromisoformat(fields[name])
             for name in ("paused_since", "down_since", "ends_at")
@@ -74,26 +74,26 @@ class Standstill:
         return fields
 
 
-def merged(workers: Iterable[Standstill | None]) -> Standstill | None:
+def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
     """Return why a crawl of several workers waits; None if any of them makes progress.
 
     The reason of a worker that knows one says more than that the others wait for it. The
     workers count different hosts, so the numbers of hosts are added.
     """
-    total: Standstill | None = None
-    for standstill in workers:
-        if standstill is None:
+    total: IdleReason | None = None
+    for idle_reason in workers:
+        if idle_reason is None:
             return None
-        total = standstill if total is None else _both(total, standstill)
+        total = idle_reason if total is None else _both(total, idle_reason)
     return total
 
 
-def _both(first: Standstill, second: Standstill) -> Standstill:
+def _both(first: IdleReason, second: IdleReason) -> IdleReason:
     network_failures = [wait.down_since for wait in (first, second) if wait.down_since is not None]
     # Choose the first rest of a host; only without one, the next due task.
     waits_by_end = [(wait.ends_at, wait) for wait in (first, second) if wait.ends_at is not None]
     rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
-    _, earliest = min(rests, key=lambda pair: pair[0], default=(None, Standstill()))
+    _, earliest = min(rests, key=lambda pair: pair[0], default=(None, IdleReason()))
     pauses = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
     return replace(
         earliest,
@@ -128,16 +128,16 @@ class Rests:
         self._resting = {host: rest for host, rest in self._resting.items() if rest[0] > now}
         return len(self._resting)
 
-    def standstill(self, now: datetime) -> Standstill:
+    def idle_reason(self, now: datetime) -> IdleReason:
         """Return the rests known at *now*, for a crawl without running requests."""
         down_since = self.network_down_since
         if down_since is None and (proxy_failure := self.proxies_away()) is not None:
             wait, cause = proxy_failure
-            return Standstill(ends_at=now + timedelta(seconds=wait), proxies=cause)
+            return IdleReason(ends_at=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
-            return Standstill(down_since=down_since)
+            return IdleReason(down_since=down_since)
         rest_end, cause = min(self._resting.values())
-        return Standstill(down_since=down_since, hosts=number, ends_at=rest_end, cause=cause)
+        return IdleReason(down_since=down_since, hosts=number, ends_at=rest_end, cause=cause)
 
 
 def failure_text(
