@@ -6,8 +6,8 @@ import { ago, moment, plural, whole } from "/static/format.js";
 import { pretty } from "/static/task.js";
 
 const TASKS = 20;
-// A response covers 50 tasks, which may have no items: read up to this many responses in a row.
-const ROUNDS = 20;
+// A response covers so many tasks, and these may have no items: read up to this many in a row.
+const ROUNDS = 40;
 
 export function items({ name, signal, address }) {
   const list = el("div", { class: "stack" });
@@ -29,7 +29,7 @@ export function items({ name, signal, address }) {
     try {
       const wanted = list.children.length + TASKS;
       for (let round = 0; round < ROUNDS && list.children.length < wanted; round += 1) {
-        const answer = await get(crawlPath(name, `items${cursor ? `?cursor=${cursor}` : ""}`), signal);
+        const answer = await get(crawlPath(name, `items?limit=${TASKS}${cursor ? `&cursor=${cursor}` : ""}`), signal);
         list.append(...answer.tasks.map(task));
         number += answer.tasks.reduce((sum, { item_count }) => sum + item_count, 0);
         cursor = answer.next_cursor;
