@@ -1,12 +1,11 @@
 """Data of the charts: rates of a crawl over time."""
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import rates
-from crawlcw.model.rates import Slot, Span
+from crawlcw.model.rates import Slot
 from crawlcw.server.requests import RequestModel
 
 #: Length of a chart, and of its steps.
@@ -27,18 +26,22 @@ class HistoryQuery(RequestModel):
 async def history(ledger: Ledger, query: HistoryQuery) -> dict[str, Any]:
     """Return the rates of all workers in each step of the last quarter hour, hour, day or week.
 
-    The lists are columns: `time` in seconds since 1970, the ends of the steps; `finished`,
+    The lists are columns: `time`, the starts of the steps in seconds since 1970; `finished`,
     `failed` and `ignored` in tasks a second; `processing` in tasks; `memory` in bytes;
-    `lag` in seconds.
+    `lag` in seconds. The steps begin with the first known work and stop at `end`, so that no step
+    averages the time before a crawl.
     """
     length, step = RANGES[query.span]
     now = ledger.now()
     start = rates.minute_of(now) - length
     spans = await ledger.rates.between(start, now, step=step)
-    slots = rates.slots(spans, start=start, end=_end_of_data(spans, now=now), step=step)
+    start = max(start, min((span.start for span in spans), default=start))
+    end = max((span.end for span in spans), default=now)
+    slots = rates.slots(spans, start=start, end=end, step=step)
     return {
         "step": step.total_seconds(),
-        "time": [slot.end.timestamp() for slot in slots],
+        "time": [slot.start.timestamp() for slot in slots],
+        "end": end.timestamp(),
         "finished": [_per_second(slot, slot.finished) for slot in slots],
         "failed": [_per_second(slot, slot.failed) for slot in slots],
         "ignored": [_per_second(slot, slot.ignored) for slot in slots],
@@ -47,12 +50,6 @@ async def history(ledger: Ledger, query: HistoryQuery) -> dict[str, Any]:
         "memory": [slot.memory for slot in slots],
         "lag": [slot.lag for slot in slots],
     }
-
-
-def _end_of_data(spans: Sequence[Span], *, now: datetime) -> datetime:
-    """Return the time of the last known point; the workers have not written the next one yet."""
-    last_time = max((span.end for span in spans), default=now)
-    return last_time if now - last_time < 2 * rates.EVERY else now
 
 
 def _per_second(slot: Slot, number: float) -> float:

@@ -441,10 +441,10 @@ async def test_a_chart_has_what_the_workers_have_left_in_the_ledger(ledger_url: 
 
         assert status == 200
         assert max(found["processing"]) == 7
-        total = sum(found["finished"][:-1]) * 60 + found["finished"][-1] * (
-            found["time"][-1] - found["time"][-2]
-        )
-        assert total == pytest.approx(180, abs=1)
+        # The steps begin with the worker and stop at its last point.
+        assert found["time"][0] == pytest.approx((now - timedelta(seconds=180)).timestamp())
+        assert found["end"] == pytest.approx((now - timedelta(seconds=60)).timestamp())
+        assert found["finished"] == [1, 2]
         for span, step in (("day", 600), ("week", 3600)):
             _, found = await page.get(f"/api/crawls/books/history?span={span}")
             assert found["step"] == step

@@ -5,7 +5,9 @@ import { el, setText } from "/static/dom.js";
 
 const HEIGHT = 190;
 // The length of a chart in seconds is at least this.
-const SHORTEST = 2;
+const SHORTEST = 1;
+// Seconds between two labels of the time axis: its labels have no fractions of a second.
+const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400, 172_800];
 const WHOLE_STEPS = Array.from({ length: 12 }, (_, n) => [1, 2, 5].map((first) => first * 10 ** n)).flat();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -37,7 +39,7 @@ export function chart({ title, lines, shown, whole = false, signal }) {
     legend: { show: false },
     cursor: { points: { size: 7 }, drag: { x: false, y: false }, dataIdx: (drawn, _, nearest, time) => (drawn.data[0][nearest] > time ? nearest - 1 : nearest) },
     scales: { x: { time: true, range: (_, low, high) => extent(low, high) }, y: { range: (_, __, high) => [0, Math.max((high ?? 0) * 1.12, 0.1)] } },
-    axes: [axis({ size: 28, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }), axis({ size: 56, values: (_, ticks) => ticks.map(shown), ...(whole ? { incrs: WHOLE_STEPS } : {}) })],
+    axes: [axis({ size: 28, incrs: TIME_STEPS, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step)) }), axis({ size: 56, values: (_, ticks) => ticks.map(shown), ...(whole ? { incrs: WHOLE_STEPS } : {}) })],
     series: [{}, ...lines.map((line) => ({
       label: line.label,
       stroke: colour(line.colour),

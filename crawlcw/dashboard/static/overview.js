@@ -220,18 +220,18 @@ function history({ name, signal }) {
     const first = past.workers.findIndex(Boolean);
     const last = past.workers.findLastIndex(Boolean);
     const known = first < 0 ? [] : past.time.slice(first, last + 1);
-    const end = past.time.at(-1) ?? 0;
-    const live = recent.filter(([time]) => time > end);
+    const end = past.time[last + 1] ?? past.end;
+    const live = recent.filter(([time]) => time > past.end);
     const working = ([, perSecond]) => perSecond !== null;
     const news = live.slice(known.length ? 0 : Math.max(0, live.findIndex(working)), live.findLastIndex(working) + 1);
     const drawn = (column) => known.map((_, n) => (past.workers[first + n] ? column[first + n] : null));
-    // The server names the ends of its steps, and the chart draws from their starts.
-    const starts = known.map((time, n) => (first + n ? past.time[first + n - 1] : time - past.step));
+    // The last step goes on to the live values, unless nobody was at work in between.
+    const isGap = news.length > 0 && news[0][0] - end > Math.max(120, 1.5 * past.step);
     const columns = (names, ...fields) => [
-      [...starts, ...(known.length ? [known.at(-1)] : []), ...news.map(([time]) => time)],
+      [...known, ...(known.length ? [end] : []), ...news.map(([time]) => time)],
       ...names.map((name, n) => {
         const values = drawn(past[name]);
-        return [...values, ...values.slice(-1), ...news.map((seen) => (fields[n] === undefined ? null : seen[fields[n]]))];
+        return [...values, ...(isGap ? values.slice(-1).map(() => null) : values.slice(-1)), ...news.map((seen) => (fields[n] === undefined ? null : seen[fields[n]]))];
       }),
     ];
     const highest = Math.max(0, ...past.finished);
