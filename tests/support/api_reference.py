@@ -40,7 +40,7 @@ SUBJECTS = (
     Subject(
         page="api-spiders",
         title="Spiders and requests",
-        summary="`Spider`, `SitemapSpider` and `Rule` name the pages; a `Request` is one of them.",
+        summary="A `Spider` says which pages a crawl fetches; a `Request` is one of them.",
         module="crawlcw",
         names=("Spider", "Request", "Rule", "SitemapSpider", "SitemapEntry", "url_list"),
     ),
