@@ -56,7 +56,7 @@ def test_a_use_case_is_looked_at_as_one(url: str):
     assert "spider" not in numbers
     assert numbers["reasons"] == {"task-error": 1}
     assert [line.split()[:3] for line in stages.stdout.splitlines()] == [
-        ["stage", "todo", "in"],
+        ["stage", "todo", "processing"],
         ["Pay", "now", "1"],
     ]
     assert doctor.stdout.splitlines()[0] == "pages: checked 2 tasks, 0 workers at work"
