@@ -154,9 +154,11 @@ class _Parts(Parts):
             watch=self.session.watchdog,
             keeps_bodies=self.bodies is not None,
         )
-        self.ways = pipeline.ways(layers)
+        self.next_by_purpose = pipeline.chains(layers)
         clock = asyncio.get_running_loop().time
-        self.robots = Robots(self.ways[Purpose.ROBOTS], settings, clock=clock, now=self.now)
+        self.robots = Robots(
+            self.next_by_purpose[Purpose.ROBOTS], settings, clock=clock, now=self.now
+        )
         self.admission.robots = self.robots
 
     def make_hosts(self) -> None:
@@ -173,17 +175,17 @@ class _Parts(Parts):
         self.causes = Causes(
             self.frontier,
             self.proxies,
-            self.ways[Purpose.PROBE],
+            self.next_by_purpose[Purpose.PROBE],
             ledger=self.ledger,
             stats=session.stats,
             rests=self.rests,
-            stop=self.ending.wished,
+            stop=self.ending.stop_by_spider,
         )
         self.admission.opening = opening = Opening(
             self.frontier,
             self.robots,
             self.causes,
-            at_once=2 * settings.concurrency,
+            max_parallel=2 * settings.concurrency,
             watchdog=session.watchdog,
         )
         self.coordinator = Coordinator(
@@ -206,18 +208,18 @@ class _Parts(Parts):
             self.spider,
             settings,
             session,
-            self.ways,
+            self.next_by_purpose,
             admission=self.admission,
             proxies=self.proxies,
             end=self.ending.end,
-            first=preparations,
+            writes_before=preparations,
         )
         self.adder = TaskAdder(
             ledger=self.ledger,
             stats=session.stats,
             announce=self.coordinator.announce,
             max_depth=settings.max_depth,
-            first=preparations,
+            writes_before=preparations,
         )
         self.seeder = Seeder(
             self.spider,
@@ -226,7 +228,7 @@ class _Parts(Parts):
             scope=self.scope,
             credentials=self.credentials,
             lease=settings.lease,
-            stop=self.ending.wished,
+            stop=self.ending.stop_by_spider,
         )
         self.committer = Committer(
             session,
@@ -251,9 +253,9 @@ class _Parts(Parts):
         runner = Runner(
             spider=self.spider,
             scope=self.scope,
-            seen=self.adder.seen,
+            known_ids=self.adder.known_ids,
             now=self.now,
-            watch=session.watchdog,
+            watchdog=session.watchdog,
             parsing=Parsing(self.settings),
             state=self.state,
             write=self.committer.write_links,
@@ -269,7 +271,7 @@ class _Parts(Parts):
         )
         self.fetcher = Fetcher(
             session,
-            ways=self.ways,
+            next_by_purpose=self.next_by_purpose,
             robots=self.robots,
             coordinator=self.coordinator,
             outcomes=outcomes,
@@ -285,7 +287,7 @@ class _Parts(Parts):
             self.settings,
             self.session.stats,
             idle_reason=self.coordinator.idle_reason,
-            stop=self.ending.wished,
+            stop=self.ending.stop_by_spider,
         )
         # Not in the coordinator: after its end, running pages may still wait for the uplink.
         watch_uplink = self.causes.watch_uplink

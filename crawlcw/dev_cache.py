@@ -28,7 +28,7 @@ FOLDER = Path(".crawlcw/cache")
 _THREADS = 4
 _LARGE = 1 << 18
 #: Statuses of responses that a spider's author can treat as permanent.
-_KEPT = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
+_CACHED_STATUSES = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 
 
 class DevCache:
@@ -70,15 +70,21 @@ class DevCache:
         path = self._folder / key[:2] / key
         if (
             self._is_read
-            and (stored_response := await self._kept(path, attempt, request)) is not None
+            and (stored_response := await self._stored_response(path, attempt, request)) is not None
         ):
             return stored_response
         response = await call_next(attempt, request)
-        if response.status in _KEPT and response.truncated is None and response.file is None:
-            await self._keep(path, attempt, response)
+        if (
+            response.status in _CACHED_STATUSES
+            and response.truncated is None
+            and response.file is None
+        ):
+            await self._store(path, attempt, response)
         return response
 
-    async def _kept(self, path: Path, attempt: Attempt, request: Request) -> Response | None:
+    async def _stored_response(
+        self, path: Path, attempt: Attempt, request: Request
+    ) -> Response | None:
         """Return the stored response; None: it is missing, too old, or cut by a crash."""
         reservation, body = None, b""
         try:
@@ -111,7 +117,7 @@ class DevCache:
                 reservation.shrink(len(body))
                 attempt.keep(reservation)
 
-    async def _keep(self, path: Path, attempt: Attempt, response: Response) -> None:
+    async def _store(self, path: Path, attempt: Attempt, response: Response) -> None:
         header = {"status": response.status, "headers": dict(response.headers)}
         header_line = json.dumps(header | {"size": response.size}).encode()
         try:

@@ -154,34 +154,34 @@ class FileMissingError(Exception):
     """The file of a record is missing or cannot be opened."""
 
 
-def read_stored(folder: Path, place: StoredPage, *, most: int) -> Answer:
-    """Return the response at *place* in a folder of WARC files; blocking, see `records.read`.
+def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answer:
+    """Return the *stored_page* in a folder of WARC files; blocking, see `records.read`.
 
     Raises `FileMissingError` or `DamagedRecordError`.
     """
-    if not place.is_sound:
+    if not stored_page.is_sound:
         raise DamagedRecordError("its place in the ledger is invalid")
     # The writing process may rename the file between two attempts, hence the third.
-    for name in (place.file, f"{place.file}{OPEN}", place.file):
+    for name in (stored_page.file, f"{stored_page.file}{OPEN}", stored_page.file):
         try:
             stream = (folder / name).open("rb")
             break
         except FileNotFoundError:
             continue
         except OSError as error:
-            message = f"{place.file} cannot be opened: {error.strerror}"
+            message = f"{stored_page.file} cannot be opened: {error.strerror}"
             raise FileMissingError(message) from None
     else:
-        raise FileMissingError(f"{place.file} is not in {folder}")
+        raise FileMissingError(f"{stored_page.file} is not in {folder}")
     try:
         with stream:
-            stream.seek(place.offset)
-            packed = stream.read(place.length)
+            stream.seek(stored_page.offset)
+            packed = stream.read(stored_page.length)
     except OSError as error:
         raise DamagedRecordError(f"cannot read it: {error.strerror}") from None
-    if len(packed) < place.length:
+    if len(packed) < stored_page.length:
         raise DamagedRecordError("the file is too short")
-    return read(packed, most=most)
+    return read(packed, max_size=max_size)
 
 
 class WarcFiles:

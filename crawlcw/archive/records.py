@@ -64,24 +64,26 @@ class Exchange:
     """A request to one URL, and its response."""
 
     url: str
-    at: datetime  #: time of the request
+    requested_at: datetime
     method: str = "GET"
-    asked: tuple[tuple[str, str], ...] = ()  #: the headers of the request, without credentials
-    sent: bytes | None = None  #: the body of the request
+    request_headers: tuple[tuple[str, str], ...] = ()  #: without credentials
+    request_body: bytes | None = None
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()  #: of the response, without cookies
     body: bytes = field(default=b"", repr=False)  #: without content codings
     truncated: str | None = None  #: as `Response.truncated`
 
     @classmethod
-    def of(cls, request: Request, response: Response, *, at: datetime) -> "Exchange":
+    def of(cls, request: Request, response: Response, *, requested_at: datetime) -> "Exchange":
         """Return the exchange of *request* and *response*, without credentials and cookies."""
         return cls(
             url=response.url,
-            at=at,
+            requested_at=requested_at,
             method=request.method,
-            asked=tuple(pair for pair in request.headers if pair[0].lower() not in _SECRET),
-            sent=request.body,
+            request_headers=tuple(
+                pair for pair in request.headers if pair[0].lower() not in _SECRET
+            ),
+            request_body=request.body,
             status=response.status,
             headers=tuple(
                 (name, value)
@@ -106,11 +108,16 @@ class Record:
         if attempt.exchanges is not None and response.file is None:
             # What hooks and sessions add, to the URL too, may be a signature or a key.
             url = response.url if request.url == attempt.url else attempt.url
-            exchange, headers = Exchange.of(request, response, at=sent_at), attempt.request.headers
-            pairs = (
-                pair for pair in exchange.asked if pair in headers or pair[0].lower() in _CONDITIONS
+            exchange, headers = (
+                Exchange.of(request, response, requested_at=sent_at),
+                attempt.request.headers,
             )
-            attempt.exchanges.append(replace(exchange, url=url, asked=tuple(pairs)))
+            pairs = (
+                pair
+                for pair in exchange.request_headers
+                if pair in headers or pair[0].lower() in _CONDITIONS
+            )
+            attempt.exchanges.append(replace(exchange, url=url, request_headers=tuple(pairs)))
         return response
 
 
@@ -185,7 +192,7 @@ class Packer:
             "request",
             exchange,
             head=request_head(exchange),
-            body=exchange.sent or b"",
+            body=exchange.request_body or b"",
             fields={"WARC-Concurrent-To": response.rec_headers.get_header("WARC-Record-ID")},
         )
         return packed_response, self._packed(request)
@@ -210,7 +217,7 @@ class Packer:
         body: bytes,
         fields: Mapping[str, str],
     ) -> Any:
-        date = exchange.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        date = exchange.requested_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         # warcio's own class would change non-ASCII characters.
         headers = SimpleNamespace(headers_buff=head, compute_headers_buffer=lambda _: None)
         return self._writer.create_warc_record(
@@ -237,15 +244,15 @@ def _is_unread_redirect(exchange: Exchange) -> bool:
     return is_redirect and not exchange.body and headers.get("content-length") != "0"
 
 
-def read(packed: bytes, *, most: int) -> Answer:
+def read(packed: bytes, *, max_size: int) -> Answer:
     """Return the response in record *packed*.
 
-    Raises `DamagedRecordError`, also for a body of more than *most* bytes.
+    Raises `DamagedRecordError`, also for a body of more than *max_size* bytes.
     """
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
 
-    content = io.BytesIO(_unpacked(packed, most + _LONGEST_HEADS))
+    content = io.BytesIO(_unpacked(packed, max_size + _LONGEST_HEADS))
     try:
         record = next(iter(ArchiveIterator(content, no_record_parse=True)), None)
         if record is None or record.rec_type != "response":
@@ -279,7 +286,7 @@ def request_head(exchange: Exchange) -> bytes:
     """Return the request line and the headers, with the empty line."""
     url = urls.parse(exchange.url)
     lines = [f"{exchange.method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
-    lines += _lines(pair for pair in exchange.asked if pair[0].lower() != "host")
+    lines += _lines(pair for pair in exchange.request_headers if pair[0].lower() != "host")
     return _head(lines)
 
 

@@ -71,10 +71,10 @@ class Render:
     def __init__(self, settings: Settings, admission: Admission) -> None:
         self._settings = settings
         self._admission = admission
-        self._room = asyncio.Semaphore(settings.browser_pages)
+        self._page_slots = asyncio.Semaphore(settings.browser_pages)
         self._starting = asyncio.Lock()
-        self._alone = asyncio.Lock()
-        self._started = AsyncExitStack()
+        self._exclusive = asyncio.Lock()
+        self._running = AsyncExitStack()
         self._browser: Browser | None = None
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
@@ -87,16 +87,16 @@ class Render:
         for is_alone in (False, True):
             # The second attempt is alone, so that a page that kills the browser affects no other.
             with suppress(_BrowserDiedError):
-                rendered = await self._rendered(attempt, response, call_next, alone=is_alone)
+                rendered = await self._rendered(attempt, response, call_next, is_alone=is_alone)
                 elapsed = response.elapsed + timedelta(seconds=monotonic() - started_at)
                 return replaced(rendered, elapsed=elapsed)
         raise FetchError(Reason.BROWSER_CRASHED, "the page crashes the browser")
 
     async def _rendered(
-        self, attempt: Attempt, response: Response, call_next: Next, *, alone: bool
+        self, attempt: Attempt, response: Response, call_next: Next, *, is_alone: bool
     ) -> Response:
         async with AsyncExitStack() as stack:
-            page = await self._open(stack, alone=alone)
+            page = await self._open(stack, is_alone=is_alone)
             # Without this, Playwright would wait for a crashed page until the deadline.
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
@@ -142,20 +142,20 @@ class Render:
                 attempt.cleanup.push_async_callback(stack.pop_all().aclose)
             return rendered
 
-    async def _open(self, stack: AsyncExitStack, *, alone: bool) -> Page:
-        """Return a page in its own context, until *stack* ends; *alone*: with no other open.
+    async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
+        """Return a page in its own context, until *stack* ends; *is_alone*: with no other open.
 
         Raises `UsageError` without a browser, and `_BrowserDiedError` if it has ended.
         """
-        if alone:
+        if is_alone:
             # A lock, because two calls that both collect all slots one by one would deadlock.
-            await stack.enter_async_context(self._alone)
-        for _ in range(self._settings.browser_pages if alone else 1):
-            await stack.enter_async_context(self._room)
+            await stack.enter_async_context(self._exclusive)
+        for _ in range(self._settings.browser_pages if is_alone else 1):
+            await stack.enter_async_context(self._page_slots)
         async with self._starting:
             browser = self._browser
             if browser is None or not browser.is_connected():
-                await self._started.aclose()
+                await self._running.aclose()
                 browser = self._browser = await self._start()
         try:
             context = await browser.new_context(
@@ -169,7 +169,7 @@ class Render:
             raise _BrowserDiedError from error
 
     async def _start(self) -> Browser:
-        playwright = await self._started.enter_async_context(async_playwright())
+        playwright = await self._running.enter_async_context(async_playwright())
         setting = self._settings.browser_path
         path = next(filter(None, map(shutil.which, _NAMES)), None) if setting == "auto" else setting
         try:
@@ -182,13 +182,13 @@ class Render:
                 "(`apt-get install chromium`, or `playwright install chromium`), or set "
                 f"browser_path ({str(error).splitlines()[0]})"
             ) from error
-        self._started.push_async_callback(_close, browser)
+        self._running.push_async_callback(_close, browser)
         return browser
 
     async def aclose(self) -> None:
         """Close the browser, if it was started."""
         with anyio.CancelScope(shield=True):
-            await self._started.aclose()
+            await self._running.aclose()
 
 
 class _Parts:

@@ -70,7 +70,7 @@ class Reparser:
         assert location is not None
         limit = max(self.settings.max_body, task.options.max_body or 0, info.bytes if info else 0)
         stored_response = await to_thread.run_sync(
-            partial(read_stored, self.folder, location, most=limit)
+            partial(read_stored, self.folder, location, max_size=limit)
         )
         request = Request.of(task)
         request.callback = callback
@@ -102,7 +102,7 @@ class Reparser:
         if (hook := after_response(self.runner.spider)) is None:
             return stored_response
         request = redirected(stored_response.request, stored_response.url)
-        layer = UserLayer(hook, self.runner.watch, Admission())
+        layer = UserLayer(hook, self.runner.watchdog, Admission())
         return await layer(Attempt(request=request), request, return_stored)
 
 
@@ -179,9 +179,9 @@ async def reparser_of(
         runner=Runner(
             spider=spider,
             scope=Scope.of(hosts, settings),
-            seen=frozenset() if saving is None else saving.adder.seen,
+            known_ids=frozenset() if saving is None else saving.adder.known_ids,
             now=ledger.now,
-            watch=Watchdog(Stats(), limit=settings.callback_timeout),
+            watchdog=Watchdog(Stats(), limit=settings.callback_timeout),
             parsing=Parsing(settings),
             state=state,
             write=_dropping if saving is None else saving.add_links,

@@ -100,7 +100,7 @@ class Trial:
             render=self._render,
             watch=self._watch,
         )
-        self._senders = pipeline.ways(layers)
+        self._senders = pipeline.chains(layers)
         clock = asyncio.get_running_loop().time
         self._robots = Robots(self._senders[Purpose.ROBOTS], settings, clock=clock, now=_utc_now)
         admission.robots = self._robots
@@ -115,7 +115,7 @@ class Trial:
                 admission=admission,
                 proxies=proxies,
                 end=lambda *_: None,
-                first=[],
+                writes_before=[],
             )
 
     async def fetch(self, request: Request) -> Response:
@@ -152,7 +152,7 @@ class Trial:
                 message = f"HTTP {response.status} for {response.url}, with a logged-in session"
                 # A session from an earlier login is logged in again.
                 if session is None or await self._sessions.logged_out(
-                    session, task, message, told=False
+                    session, task, message, by_callback=False
                 ):
                     raise FetchError(Reason.LOGGED_OUT, message, status=response.status) from None
 
@@ -184,9 +184,9 @@ class Trial:
         runner = Runner(
             spider=self._spider,
             scope=Scope.of(hosts, replace(self._settings, max_depth=None)),
-            seen={task.id},
+            known_ids={task.id},
             now=_utc_now,
-            watch=self._watch,
+            watchdog=self._watch,
             parsing=self._parsing,
             state=self._state,
             write=None,
@@ -225,7 +225,9 @@ async def open_trial(
         if sessions is None:
             sessions = await stack.enter_async_context(open_sessions(spider))
         proxies = ProxyPool(settings, os.environ)
-        default = pipeline.web(spider, settings, also=[url], proxies=proxies, cache=DevCache.of)
+        default = pipeline.web(
+            spider, settings, extra_urls=[url], proxies=proxies, cache=DevCache.of
+        )
         downloader = await stack.enter_async_context(
             pipeline.downloader_of(spider, default, settings)
         )

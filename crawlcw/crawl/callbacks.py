@@ -56,15 +56,15 @@ LONGEST_REFRESH = timedelta(seconds=100)
 #: Limit of different reasons, because a reason may contain crawled text.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
-_NOTHING_GIVEN = "item() yielded nothing"
-_LONGEST_REASON = 120
+_EMPTY_HOOK = "item() yielded nothing"
+_MAX_REASON_LENGTH = 120
 #: Things that the callback of a list of URLs yields between two writes.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
 #: Seconds of one step of a callback; other coroutines run after it.
-_STEP = 0.05
+_STEP_S = 0.05
 #: Maximum of seconds that count for one step: in a longer step the event loop stalled.
-_LONGEST_STEP = 1.0
+_MAX_STEP_S = 1.0
 #: Seconds of callbacks in one turn of the event loop. A turn costs about as much as a small page.
 _SLICE_SECONDS = 0.03
 
@@ -131,26 +131,26 @@ class Scope:
         return urls.in_scope(f"www.{host}", self.hosts)
 
 
-class Turns:
+class TimeSlices:
     """Limits the time of callbacks in one turn of the event loop, so that other coroutines run."""
 
     def __init__(self) -> None:
-        self._until: float | None = None  #: the end of the slice
-        self._ended = asyncio.Event()
+        self._slice_end: float | None = None  #: the end of the slice
+        self._slice_ended = asyncio.Event()
 
     async def take(self) -> None:
         """Wait for a slice with time left, after earlier callers."""
-        while self._until is not None and time.monotonic() >= self._until:
-            await self._ended.wait()
-        if self._until is None:
-            self._until = time.monotonic() + _SLICE_SECONDS
-            asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._end)
+        while self._slice_end is not None and time.monotonic() >= self._slice_end:
+            await self._slice_ended.wait()
+        if self._slice_end is None:
+            self._slice_end = time.monotonic() + _SLICE_SECONDS
+            asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._end_slice)
 
-    def _end(self) -> None:
+    def _end_slice(self) -> None:
         """End a slice: the first waiting caller starts the next one."""
-        self._until = None
-        self._ended.set()
-        self._ended = asyncio.Event()
+        self._slice_end = None
+        self._slice_ended.set()
+        self._slice_ended = asyncio.Event()
 
 
 @dataclass(slots=True)
@@ -160,14 +160,14 @@ class Runner:
     spider: Spider
     _: KW_ONLY
     scope: Scope
-    seen: Container[bytes]  #: tasks whose links are dropped, because the ledger has them
+    known_ids: Container[bytes]  #: tasks whose links are dropped, because the ledger has them
     now: Callable[[], datetime]
-    watch: Watchdog
+    watchdog: Watchdog
     parsing: Parsing
     state: KeptState
     #: for callbacks that read a list of URLs; None: treat these like others
     write: WriteLinks | None
-    turns: Turns = field(default_factory=Turns)
+    time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
     hook_waits: bool = field(init=False)  #: whether `hook` is asynchronous
 
@@ -229,38 +229,38 @@ class CallbackRun:
         self._runner = runner
         self._method = method
         self._task = task
-        self._called = Called(name=name, subject=task.url)
+        self._user_call = Called(name=name, subject=task.url)
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
-        self._slice = SLICE if self._write is not None else 0  #: things per slice; 0: all
+        self._slice_size = SLICE if self._write is not None else 0  #: things per slice; 0: all
         self._depth = task.depth + (self._write is None)  #: of its links
         self._now = runner.now()
         self._produced = Produced()
         #: Kept between slices: if sorting raises, the open generator shows the place of the error.
-        self._found: Iterator[object] | AsyncIterator[object] | None = None
-        self._spent = 0.0  #: seconds used in this slice
-        self._over = 0.0  #: when other coroutines must run
-        self._links = 0
-        self._admitted = ""  #: the last admitted host
-        self._yielded: set[bytes] = set()
+        self._products: Iterator[object] | AsyncIterator[object] | None = None
+        self._spent_s = 0.0  #: seconds used in this slice
+        self._pause_at = 0.0  #: when other coroutines must run
+        self._link_count = 0
+        self._admitted_host = ""  #: the last admitted host
+        self._yielded_ids: set[bytes] = set()
         #: Why each plain link was dropped, by address; None: it was accepted.
-        self._taken: dict[str, str | None] = {}
+        self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
         """Return the products of the callback; a `Failed` if it raises."""
         # The watchdog reads `called` from this frame.
-        called, page, result = self._called, self.page, None
+        called, page, result = self._user_call, self.page, None
         failed: Failed | None = None
         is_over = False
         while not is_over and failed is None:
             await self._flush()
-            await self._rest()
+            await self._pause()
             cancellation = Cancellation()
             try:
-                if self._found is None:
+                if self._products is None:
                     result = self._method(*arguments)
-                is_over = await self._sliced(called, result)
+                is_over = await self._run_slice(called, result)
                 await cancellation.raise_pending()
             except ParseRefusedError as error:
                 failed = Failed(reason=error.reason, message=error.message)
@@ -277,21 +277,21 @@ class CallbackRun:
             await self._flush()
             return failed
         if page is not None and self._write is None:
-            self._take_refresh(page)
+            self._follow_refresh(page)
         if self.response is not None and self.response.dropped.counts:
             self._produced.dropped.add(self.response.dropped)
         return self._produced
 
-    async def _sliced(self, called: Called, result: Any) -> bool:
+    async def _run_slice(self, called: Called, result: Any) -> bool:
         """Sort the next slice of a callback's *result*; return whether it was the last."""
-        watch, waits = self._runner.watch, _may_wait(result)
+        watch, waits = self._runner.watchdog, _may_wait(result)
         limited = time_limit(called, watch.limit, stalled=watch.stall_since)
         async with limited if waits or self._runner.hook_waits else nullcontext():
-            if self._found is None:
+            if self._products is None:
                 if waits and inspect.isawaitable(result):
                     result = await result
-                self._found = things(result)
-            is_over = await self._sort(self._found)
+                self._products = things(result)
+            is_over = await self._sort(self._products)
         rules = self._runner.spider.rules if self._write is None else ()
         if rules and self.page is not None:
             await self._sort(requests(rules, self.page))
@@ -302,71 +302,71 @@ class CallbackRun:
         number = 0
         if isinstance(products, AsyncIterator):
             async for product in products:
-                if (hook_call := self._take(product)) is not None:
+                if (hook_call := self._accept(product)) is not None:
                     await hook_call
                 # It may never really await, so pause here. It has its own time limit.
-                if time.monotonic() >= self._over:
-                    await self._rest()
+                if time.monotonic() >= self._pause_at:
+                    await self._pause()
                 number += 1
-                if number == self._slice:
+                if number == self._slice_size:
                     return False
             return True
-        limit_s = self._runner.watch.limit
+        limit_s = self._runner.watchdog.limit
         for product in products:
-            if (hook_call := self._take(product)) is not None:
+            if (hook_call := self._accept(product)) is not None:
                 await hook_call
-            if (now := time.monotonic()) >= self._over:
-                self._spent += min(now - self._over + _STEP, _LONGEST_STEP)
-                if limit_s and self._spent > limit_s:
-                    raise TimeoutError(f"{self._called.name} did not end within {limit_s:g} s")
-                await self._rest()
+            if (now := time.monotonic()) >= self._pause_at:
+                self._spent_s += min(now - self._pause_at + _STEP_S, _MAX_STEP_S)
+                if limit_s and self._spent_s > limit_s:
+                    raise TimeoutError(f"{self._user_call.name} did not end within {limit_s:g} s")
+                await self._pause()
             number += 1
-            if number == self._slice:
+            if number == self._slice_size:
                 return False
         return True
 
-    async def _rest(self) -> None:
-        await self._runner.turns.take()
-        self._runner.watch.last_user_call = self._called
-        self._over = time.monotonic() + _STEP
+    async def _pause(self) -> None:
+        await self._runner.time_slices.take()
+        self._runner.watchdog.last_user_call = self._user_call
+        self._pause_at = time.monotonic() + _STEP_S
 
     async def _flush(self) -> None:
         """Write the links of a list of URLs so far; the next slice has the full time again."""
-        if self._write is not None and self._found is not None:
+        if self._write is not None and self._products is not None:
             await self._write(self._produced.tasks, self._produced.too_deep)
             self._produced.tasks, self._produced.too_deep = [], []
-            self._yielded.clear()
-            self._taken.clear()
-            self._spent = 0.0
+            self._yielded_ids.clear()
+            self._drop_reasons.clear()
+            self._spent_s = 0.0
 
-    def _take(self, product: object) -> Awaitable[None] | None:
+    def _accept(self, product: object) -> Awaitable[None] | None:
         """Make a task or an item from a yielded thing, or drop it; return the rest to await."""
         if not isinstance(product, Request):
             if product is None:
                 return None
             if (hook := self._runner.hook) is not None:
-                return self._hooked(hook, product)
-            self._keep(product)
+                return self._run_hook(hook, product)
+            self._keep_item(product)
             return None
-        self._links += 1
+        self._link_count += 1
         max_links = self._runner.scope.max_links
-        if self._links >= max_links and self._write is None:
+        if self._link_count >= max_links and self._write is None:
             if self.response is not None:
                 self.response.following.is_over = True
-            if self._links > max_links:
+            if self._link_count > max_links:
                 self._drop(product, TOO_MANY_LINKS)
                 return None
         # Most links of a page occur several times.
         url = product.plain_url
         if url is None:
-            self._judge(product)
-        elif url not in self._taken:
-            self._taken[url] = self._judge(product)
-        elif (reason := self._taken[url]) is not None:
+            self._accept_request(product)
+        elif url not in self._drop_reasons:
+            self._drop_reasons[url] = self._accept_request(product)
+        elif (reason := self._drop_reasons[url]) is not None:
             self._drop(product, reason)
         return None
 
-    def _take_refresh(self, response: Response) -> None:
+    def _follow_refresh(self, response: Response) -> None:
         """Follow the refresh of a page: a link like any other, to the same callback."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
@@ -374,36 +374,38 @@ class CallbackRun:
         if response.following.obey_robots and response.robots.nofollow:
             self._produced.dropped.note(NOFOLLOW, refresh.url)
             return
-        self._take(response.request.retargeted(refresh.url))
+        self._accept(response.request.retargeted(refresh.url))
 
-    def _judge(self, request: Request) -> str | None:
+    def _accept_request(self, request: Request) -> str | None:
         """Accept or drop a request; return the reason if its repetitions must be dropped too."""
         # A page that is parsed again yields its requests in the same order,
         # so with the number the same request becomes the same task.
-        salt = b"%s %d" % (self._task.id, self._links) if request.dont_filter else b""
+        salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
         identity = request.locate(salt)
         if isinstance(identity, Refusal):
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
         scope = self._runner.scope
         # Most links of a page lead to one host, and an admitted host stays admitted.
-        if location.host != self._admitted:
+        if location.host != self._admitted_host:
             is_home = location.host == self._task.host  # a start URL has redirected here
             if not urls.in_scope(location.host, scope.hosts) and not (
                 is_home and scope.is_apex(location.host)
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
-            self._admitted = location.host
+            self._admitted_host = location.host
         # Before the check for traps, because a start URL may look like one.
         # A known task may have changed; only the ledger knows.
-        if task_id in self._yielded or (request.changed is None and task_id in self._runner.seen):
+        if task_id in self._yielded_ids or (
+            request.changed is None and task_id in self._runner.known_ids
+        ):
             return None
         trap_reason = scope.traps.refusal_reason(location.canonical)
         if trap_reason is not None:
             return self._drop(request, trap_reason)
         if location.host in scope.full:
             return self._drop(request, Reason.HOST_FULL)
-        self._yielded.add(task_id)
+        self._yielded_ids.add(task_id)
         task = request.task(
             now=self._now, depth=self._depth, parent=self._task.id, identity=identity
         )
@@ -425,7 +427,7 @@ class CallbackRun:
         self._produced.dropped.note(reason, request.url or where)
         return reason
 
-    async def _hooked(self, hook: Hook, product: object) -> None:
+    async def _run_hook(self, hook: Hook, product: object) -> None:
         """Keep the hook's result for an item: one item, or any number of items."""
         is_empty = True
         try:
@@ -435,36 +437,36 @@ class CallbackRun:
             if result is None:
                 # A forgotten `return` would lose every item silently, so it is an error.
                 message = 'item() returned None: return the item, or raise DropItem("why")'
-                return self._refuse(InvalidItemError(message))
+                return self._refuse_item(InvalidItemError(message))
             products = things(result)
             if isinstance(products, AsyncIterator):
                 async for item in products:
                     is_empty = False
-                    self._keep(item)
+                    self._keep_item(item)
             else:
                 for item in products:
                     is_empty = False
-                    self._keep(item)
+                    self._keep_item(item)
             if is_empty:
-                self._drop_item(_NOTHING_GIVEN)
+                self._drop_item(_EMPTY_HOOK)
         except DropItem as drop:
             self._drop_item(text_of(drop))
 
-    def _keep(self, product: object) -> None:
+    def _keep_item(self, product: object) -> None:
         if isinstance(product, Request):
             raise SpiderError("item() returned a Request: yield it in the callback")
         try:
             self._produced.items.append(cleaned_item(product))
         except InvalidItemError as error:
-            self._refuse(error)
+            self._refuse_item(error)
 
-    def _refuse(self, error: InvalidItemError) -> None:
+    def _refuse_item(self, error: InvalidItemError) -> None:
         if self._runner.spider.invalid_items != "item":
             raise error
         self._drop_item(text_of(error))
 
     def _drop_item(self, reason: str) -> None:
-        reason = printable(reason, limit=_LONGEST_REASON) or "no reason given"
+        reason = printable(reason, limit=_MAX_REASON_LENGTH) or "no reason given"
         count_dropped(self._produced.items_dropped, reason)
 
 
@@ -478,13 +480,13 @@ def _may_wait(result: object) -> bool:
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
     """Return the failure of a callback; *result* shows the place if the error does not."""
     failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
-    if failure.where or (frame := _place_of(result)) is None:
+    if failure.where or (frame := _frame_of(result)) is None:
         return failure
     where = f"{frame.filename}:{frame.lineno}"
     return replace(failure, where=where, traceback=format_frames([frame], error))
 
 
-def _place_of(result: Any) -> FrameSummary | None:
+def _frame_of(result: Any) -> FrameSummary | None:
     """Return the current place of a generator, for an error that was raised outside it."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is None:
@@ -495,7 +497,7 @@ def _place_of(result: Any) -> FrameSummary | None:
 def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
     """Return an iterator over the things in the result of a callback, or of the spider's `item`."""
     if isinstance(result, GeneratorType | Generator):
-        return _to_its_end(result)
+        return _yields_of(result)
     if isinstance(result, AsyncIterator):
         return result
     if result is None:
@@ -505,7 +507,7 @@ def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
     return iter(result if isinstance(result, Iterable) else (result,))
 
 
-def _to_its_end(generator: Generator[object, None, object]) -> Iterator[object]:
+def _yields_of(generator: Generator[object, None, object]) -> Iterator[object]:
     """Yield from a generator; raises `SpiderError` if it returns a value as well."""
     value = yield from generator
     if value is not None:

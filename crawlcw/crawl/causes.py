@@ -41,19 +41,19 @@ logger = logging.getLogger(__name__)
 
 #: A throttled page waits for this number of turns, but at least these seconds: other pages go
 #: first, even before a page with a high priority.
-_TURNS_BEHIND = 2
-_SECONDS_BEHIND = 1.0
+_DELAYS_BEHIND = 2
+_MIN_BEHIND_S = 1.0
 #: A page fails if it is banned through this number of proxies or sessions.
-_MOST_BANS = 4
+_MAX_BANS = 4
 #: If there are more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
 #: Seconds between the request for the first probe page and those for the others.
-_FIRST_ALONE = 0.5
+_FIRST_PROBE_S = 0.5
 
 
-def deferral(cause: Cause, until: datetime | None = None) -> Defer:
-    """Return the deferral of a page for another *cause*; without *until*, to its next turn."""
-    return Defer(f"the cause is the {cause}, not the page", due=until)
+def deferral(cause: Cause, due: datetime | None = None) -> Defer:
+    """Return the deferral of a page for another *cause*; without *due*, to its next turn."""
+    return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -62,16 +62,16 @@ class PageAttempt(Attempt):
 
     lease: Lease
     sent: datetime  #: when it started, by the ledger's clock
-    began: float  #: the same by the monotonic clock
+    started_at: float  #: the same by the monotonic clock
     latency: float = 0.0  #: seconds until the response, without stalls of the event loop
-    denied: Reason | None = None  #: set if the response says that we are banned or logged out
+    denial: Reason | None = None  #: set if the response says that we are banned or logged out
 
 
 @dataclass
 class Causes:
     """Notes how requests end; defers a page that did not cause its failure.
 
-    *sent* is the time of a request by the ledger's clock, *began* by the monotonic clock.
+    *sent* is the time of a request by the ledger's clock, *started_at* by the monotonic clock.
     """
 
     frontier: Frontier
@@ -185,7 +185,7 @@ class Causes:
                 if origin.probe is not None and origin.probe.rested:
                     host.rest(seconds=rest_s)
                 host.enter(Phase.OPENING)
-                raise _behind(host, now + timedelta(seconds=rest_s))
+                raise _defer_behind_others(host, now + timedelta(seconds=rest_s))
         self._log(name, error)
         raise self.origin_failed(name, url, error, sent=sent, refused=page)
 
@@ -204,7 +204,7 @@ class Causes:
 
         If it does not fail, another proxy or session must ask for it.
         """
-        pool, max_bans = set(self.proxies.proxies), _MOST_BANS
+        pool, max_bans = set(self.proxies.proxies), _MAX_BANS
         if proxy is not None:
             if proxy not in pool:
                 # the request or the environment names this proxy, so no other can be used
@@ -242,7 +242,7 @@ class Causes:
         # A page is deferred once after an outage; failures of the origin count as strikes instead.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
-            task.host, task.url, error, sent=attempt.sent, began=attempt.began, page=page
+            task.host, task.url, error, sent=attempt.sent, started_at=attempt.started_at, page=page
         )
         if deferred is not None:
             raise deferred
@@ -254,11 +254,11 @@ class Causes:
         error: FetchError,
         *,
         sent: datetime,
-        began: float,
+        started_at: float,
         page: bytes | None = None,
     ) -> Defer | None:
         """Note a failed request to an origin; return a deferral, or None if *page* must fail."""
-        if await self.blames_uplink(name, url, error.underlying, began=began, page=page):
+        if await self.blames_uplink(name, url, error.underlying, started_at=started_at, page=page):
             return deferral(Cause.UPLINK)
         if page is not None:
             return None
@@ -267,7 +267,7 @@ class Causes:
         return self.origin_failed(name, url, error, sent=sent, in_haste=in_haste)
 
     async def blames_uplink(
-        self, name: str, url: str, reason: Reason, *, began: float, page: bytes | None = None
+        self, name: str, url: str, reason: Reason, *, started_at: float, page: bytes | None = None
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
@@ -275,7 +275,7 @@ class Causes:
         """
         while True:
             now = self.frontier.clock()
-            cause = self._uplink.failed(name, reason, started_at=began, now=now, page=page)
+            cause = self._uplink.failed(name, reason, started_at=started_at, now=now, page=page)
             if cause is not None:
                 break
             self._check_wanted.set()
@@ -323,7 +323,7 @@ class Causes:
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(name)
         if host is not None and host.borrowed_loan is not None:
-            return self._left_to_owner(host, url, error, sent=sent, refused=refused)
+            return self._report_to_owner(host, url, error, sent=sent, refused=refused)
         self.stats.host_failures[reason] += 1
         if host is None:
             return deferral(Cause.ORIGIN)
@@ -341,16 +341,16 @@ class Causes:
         host.pace()
         if origin.given_up is not None and host.lease is not None:
             self.stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
-            self._put_off_origin(host, scheme, until=now)
+            self._defer_origin(host, scheme, due=now)
             self.frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
             # The other origin continues, so the tasks of this one must leave the queue.
-            self._put_off_origin(host, scheme, until=rests_until)
+            self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{name}", rest_end=rests_until, cause=description)
-            return _behind(host, rests_until)
+            return _defer_behind_others(host, rests_until)
         rests_until = rests_until or host.state.not_before or now
         self.rests.note(name, rest_end=rests_until, cause=description)
         rest_s = (rests_until - now).total_seconds()
@@ -360,9 +360,9 @@ class Causes:
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
             # After the rest, ask the probe page before any other page.
             host.enter(Phase.OPENING)
-        return _behind(host, rests_until)
+        return _defer_behind_others(host, rests_until)
 
-    def _left_to_owner(
+    def _report_to_owner(
         self,
         host: FrontierHost,
         url: str,
@@ -384,15 +384,15 @@ class Causes:
         )
         host.enter(Phase.LEAVING)
         rest_s = self._policy.rest(1, retry_after=error.retry_after)
-        return _behind(host, self._now() + timedelta(seconds=rest_s))
+        return _defer_behind_others(host, self._now() + timedelta(seconds=rest_s))
 
-    def _put_off_origin(self, host: FrontierHost, scheme: str, *, until: datetime) -> None:
+    def _defer_origin(self, host: FrontierHost, scheme: str, *, due: datetime) -> None:
         """Release the waiting tasks of one origin, deferred until a time."""
         prefix = f"{scheme}://"
         leases = self.frontier.queues.withdraw(
             host=host.name, is_unwanted=lambda lease: lease.task.url.startswith(prefix)
         )
-        self.frontier.pending.release(deferred_lease(lease, due=until) for lease in leases)
+        self.frontier.pending.release(deferred_lease(lease, due=due) for lease in leases)
 
     def _log(self, name: str, error: FetchError) -> None:
         logger.info(
@@ -409,7 +409,7 @@ class Causes:
         while True:
             await self._check_wanted.wait()
             self._check_wanted = anyio.Event()
-            while self._uplink.is_blocked and not await self._any_answers():
+            while self._uplink.is_blocked and not await self._probe_uplink():
                 pause = self._uplink.unanswered(now=self.frontier.clock())
                 if pause is None:
                     logger.warning(
@@ -426,7 +426,7 @@ class Causes:
                         "to be down; no failure counts until a host answers",
                         extra={"event": "network_down"},
                     )
-                    self._wake()
+                    self._notify()
                 # A page in progress may answer before a probe page does.
                 with anyio.CancelScope() as self._check:
                     await anyio.sleep(pause)
@@ -434,14 +434,14 @@ class Causes:
                 if self.rests.network_down_since is not None:
                     logger.warning("the network is up again", extra={"event": "network_back"})
             self.rests.network_down_since = None
-            self._wake()
+            self._notify()
 
     async def uplink_known(self) -> None:
         """Wait until tasks may start: the uplink works, or the wait for it has ended."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 
-    async def ask(self, url: str) -> Response:
+    async def request_probe(self, url: str) -> Response:
         """Return the response of *url* without following redirects.
 
         Raises `FetchError` if it does not answer in time or is throttled.
@@ -453,7 +453,7 @@ class Causes:
             raise status_error(response, now=self._now())
         return response
 
-    async def _any_answers(self) -> bool:
+    async def _probe_uplink(self) -> bool:
         """Ask the last probe page, then all of them; return whether any host answers."""
         async with anyio.create_task_group() as asking:
             self._check = asking.cancel_scope
@@ -462,7 +462,7 @@ class Causes:
                 # The host's next request keeps its delay from this one.
                 self.frontier.note_request(name, sent_at=self.frontier.clock())
                 try:
-                    await self.ask(url)
+                    await self.request_probe(url)
                 except FetchError as error:
                     if error.status is None:
                         return
@@ -475,16 +475,16 @@ class Causes:
                 asking.start_soon(ask, name, url)
                 if number == 0:
                     # If the network works and only some hosts are down, this one request is enough.
-                    await anyio.sleep(_FIRST_ALONE)
+                    await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 
-    def _wake(self) -> None:
+    def _notify(self) -> None:
         self._checked.set()
         self._checked = anyio.Event()
         self.frontier.poll_wanted.set()
 
 
-def _behind(host: FrontierHost, rests_until: datetime) -> Defer:
+def _defer_behind_others(host: FrontierHost, rests_until: datetime) -> Defer:
     """Return the deferral of a page that must wait behind the others of its host."""
-    extra_s = max(_SECONDS_BEHIND, _TURNS_BEHIND * host.queue.delay)
+    extra_s = max(_MIN_BEHIND_S, _DELAYS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

@@ -70,32 +70,32 @@ class TaskAdder:
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
     max_depth: int | None  #: the crawl's depth; earlier crawls may have refused links for it
     #: Writes the other changes of pages, durably and before any task.
-    first: Sequence[Callable[[], Awaitable[None]]] = ()
-    began: datetime | None = None  #: when this run began; None: not known yet
-    seen: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Too deep links, which the ledger keeps. They are not in `seen`, because a nearer one counts.
-    kept: SeenFilter = field(default_factory=SeenFilter)
+    writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
+    run_started_at: datetime | None = None  #: when this run began; None: not known yet
+    known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
+    #: Too deep links, which the ledger keeps. A nearer one still counts.
+    too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
         """Add tasks and wake their hosts; return how many become due that were not before.
 
         Tasks that are *too_deep* are only kept. Other changes of pages are written in any case.
         """
-        for write in self.first:
+        for write in self.writes_before:
             await write()
         deep = {
             task.id: task
             for task in too_deep
-            if task.id not in self.seen and task.id not in self.kept
+            if task.id not in self.known_ids and task.id not in self.too_deep_ids
         }
         if deep:
             await self.put(deep)
-            self.kept.add(deep)
+            self.too_deep_ids.add(deep)
         # Two pages of one group often have the same new links.
         fresh = {
             task.id: task
             for task in tasks
-            if task.id not in self.seen or isinstance(task, ChangedTask)
+            if task.id not in self.known_ids or isinstance(task, ChangedTask)
         }
         if not fresh:
             return 0
@@ -103,13 +103,13 @@ class TaskAdder:
         self.stats.links_added += new
         # Also for known tasks: the process that added one may have died before it woke the host.
         await self.announce(fresh.values())
-        self.seen.add(fresh)
+        self.known_ids.add(fresh)
         return new
 
     def forget(self) -> None:
         """Forget which tasks the ledger has, because it may have lost them."""
-        self.seen.clear()
-        self.kept.clear()
+        self.known_ids.clear()
+        self.too_deep_ids.clear()
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
         """Add tasks without waking their hosts; return how many become due that were not before.
@@ -126,7 +126,7 @@ class TaskAdder:
             if self.max_depth is not None:
                 number += await self.ledger.tasks.admit_nearer(due)
             changed = [task for task in due if isinstance(task, ChangedTask)]
-            if changed and (run_started_at := self.began) is not None:
+            if changed and (run_started_at := self.run_started_at) is not None:
                 # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
                 # future that link to each other would never end.
                 changed = [task.capped_at(run_started_at) for task in changed]
@@ -146,9 +146,9 @@ class Committer:
     bodies: Bodies | None  #: has the files that outcomes name
     end: End  #: ends the crawl if these cannot be written
 
-    async def run(self, done: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write results that are *done* until cancelled; at once while *workers_wait* for tasks."""
-        await write_in_groups(done, self._write, workers_wait=workers_wait)
+    async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
+        """Write *results* until cancelled; at once while *workers_wait* for tasks."""
+        await write_in_groups(results, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
         """Add links of a page whose callback still runs; its outcome comes later."""
@@ -166,21 +166,21 @@ class Committer:
                 leases.append(settlement.lease)
                 if settlement.change.due is not None:
                     retry_hosts.add(settlement.lease.task.host)
-        held_leases, instruments = self.session.leases, self.session.instruments
+        task_leases, instruments = self.session.leases, self.session.instruments
         with NO_STEP if instruments is None else instruments.commit(leases):
-            held_leases.mark_settling(leases)
+            task_leases.mark_settling(leases)
             if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
                 # No outcome is recorded, so the tasks return to their state before.
                 for lease in leases:
                     self.state.undo(lease)
-                held_leases.orphans += leases
+                task_leases.orphans += leases
                 return
             # Also without links: it writes the pages' state changes before the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats
         stats.count_unwritten(settlements, written=True)
-        held_leases.end(leases)
+        task_leases.end(leases)
         for result in group:
             if result.produced.dropped.counts:
                 stats.dropped.add(result.produced.dropped)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Seconds between two polls; each reads one small document by its key.
-LOOK_EVERY = 0.5
+POLL_INTERVAL_S = 0.5
 #: The settings that a crawl follows while it runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
 #: Seconds within which running crawls follow an order.
@@ -59,9 +59,9 @@ class Control:
             settings=settings,
         )
 
-    def stops(self, began: datetime) -> bool:
-        """Return whether a crawl that *began* at that time must end."""
-        return self.stopped is not None and began <= self.stopped
+    def stops(self, started_at: datetime) -> bool:
+        """Return whether a crawl that began at *started_at* must end."""
+        return self.stopped is not None and started_at <= self.stopped
 
     def applied(self, settings: Settings) -> Settings:
         """Return *settings* changed by the orders; raises `SettingsError`."""
@@ -139,16 +139,16 @@ class Steering:
     coordinator: "Coordinator"
     adder: "TaskAdder"
     end: Callable[[FinishReason, str], None]
-    _known: Control = Control()
-    _wrong: str = ""
+    _control: Control = Control()
+    _last_warning: str = ""
 
     async def run(self) -> None:
         """Poll the orders until cancelled."""
         while True:
-            await anyio.sleep(LOOK_EVERY)
-            await self.look()
+            await anyio.sleep(POLL_INTERVAL_S)
+            await self.poll()
 
-    async def look(self) -> None:
+    async def poll(self) -> None:
         """Follow the current orders; raises `LedgerUnavailableError`."""
         try:
             control = Control.of(await self.session.ledger.notes.control())
@@ -156,7 +156,7 @@ class Steering:
             # They were written by hand. The earlier orders stay in force.
             self._warn(error)
             return
-        old_control, self._known = self._known, control
+        old_control, self._control = self._control, control
         coordinator = self.coordinator
         if control.settings != old_control.settings:
             coordinator.use_settings(self._settings_by(control))
@@ -192,8 +192,8 @@ class Steering:
         return settings
 
     def _warn(self, error: SettingsError) -> None:
-        if str(error) != self._wrong:
-            self._wrong = str(error)
+        if str(error) != self._last_warning:
+            self._last_warning = str(error)
             log_fields = {"event": "control_invalid"}
             logger.warning(
                 "an order in the ledger is invalid, so the crawl ignores it: %s",

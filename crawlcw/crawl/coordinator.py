@@ -480,7 +480,7 @@ class Coordinator:
         # that. So the ledger is drained if nothing in it has a due time.
         if horizon is None and self.frontier.is_seeded and not has_work:
             return True
-        await self.internal_errors.end_where_nothing_else_is_left()
+        await self.internal_errors.end_if_only_these_remain()
         now, idle_s, wakes_at = self._ledger.now(), self._idle_pause_s, horizon
         others_work = horizon is not None and horizon <= now
         lacks_hosts = lacks_hosts and self.frontier.borrowed_host is None

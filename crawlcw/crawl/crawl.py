@@ -66,7 +66,7 @@ class Ending:
         self._ends_at = math.inf
         self.at_once = False
         #: Why the crawl itself ends early; None if it does not.
-        self.early: EarlyEnd | None = None
+        self.early_end: EarlyEnd | None = None
 
     def stop(self) -> None:
         """End soon because the user asked for it; pages in progress have the grace."""
@@ -84,8 +84,8 @@ class Ending:
 
     def end(self, reason: FinishReason, detail: str) -> None:
         """End soon for a *reason* of the crawl itself; only the first reason counts."""
-        if self.early is None:
-            self.early = EarlyEnd(reason=reason, detail=detail)
+        if self.early_end is None:
+            self.early_end = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
             self._begin()
 
@@ -101,7 +101,7 @@ class Ending:
         self.on_end(grace)
         return self._ends_at
 
-    def wished(self, why: str) -> None:
+    def stop_by_spider(self, why: str) -> None:
         """End because the spider asked for it."""
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
 
@@ -109,9 +109,9 @@ class Ending:
         """Return why the crawl has ended: an early end, or else the coordinator's *reason*."""
         if self.at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
-        return self.early or EarlyEnd(reason=reason, detail="")
+        return self.early_end or EarlyEnd(reason=reason, detail="")
 
-    def grace(self) -> anyio.CancelScope:
+    def grace_scope(self) -> anyio.CancelScope:
         """Return the scope of the wait for pages in progress; the grace counts from the stop."""
         self._scope.deadline = self._ends_within_grace()
         return self._scope
@@ -180,7 +180,7 @@ class Crawl:
         self._released = 0  #: number of released leases
 
     @property
-    def held(self) -> int:
+    def leased_count(self) -> int:
         """The number of tasks that are leased to this process now."""
         return len(self._session.leases)
 
@@ -192,7 +192,7 @@ class Crawl:
     @property
     def ending(self) -> EarlyEnd | None:
         """Why the crawl itself ends early; None if it does not."""
-        return self._ending.early
+        return self._ending.early_end
 
     def measures(self) -> Measures | None:
         """Return the measures so far; None if the crawl was opened without a meter."""
@@ -200,14 +200,14 @@ class Crawl:
         if meter is None:
             return None
         resting = rests.number(self.ledger.now())
-        return meter.measures(self.stats, leased_tasks=self.held, resting_hosts=resting)
+        return meter.measures(self.stats, leased_tasks=self.leased_count, resting_hosts=resting)
 
-    def share_run(self, since: datetime) -> None:
-        """Join the last run of the ledger, unless it ended before *since*.
+    def share_run(self, earliest_end: datetime) -> None:
+        """Join the last run of the ledger, unless it ended before *earliest_end*.
 
         The workers of one supervisor share a run: one that starts late may find it drained.
         """
-        self._parts.seeder.run_start.since = since
+        self._parts.seeder.run_start.earliest_end = earliest_end
 
     def stop(self) -> None:
         """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
@@ -262,7 +262,7 @@ class Crawl:
         if not opening.cancelled_caught:
             with (
                 self._ending.limit_closed(),
-                spider_code("closed()", stop=self._ending.wished),
+                spider_code("closed()", stop=self._ending.stop_by_spider),
             ):
                 await settled(self.spider.closed(report))
         await in_time(self._parts.state.keep)
@@ -287,7 +287,7 @@ class Crawl:
             background.start_soon(self._parts.steering.run)
             with (
                 self._ending.opening,
-                spider_code("opened()", stop=self._ending.wished),
+                spider_code("opened()", stop=self._ending.stop_by_spider),
             ):
                 await settled(self.spider.opened())
             background.cancel_scope.cancel()
@@ -300,7 +300,7 @@ class Crawl:
         # Only once: a page whose revisit comes due during the run waits for the next run.
         await ledger.admin.revisit_due()
         # Read the orders first, because a paused crawl must start nothing.
-        await parts.steering.look()
+        await parts.steering.poll()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
         # From the fetchers to the committer: fetchers wait if it is full.
         results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
@@ -320,8 +320,8 @@ class Crawl:
             reason = await pool.run(
                 partial(parts.fetcher.run, results),
                 coordinator.run,
-                release_queued=self._give_back,
-                grace_scope=self._ending.grace,
+                release_queued=self._release_queued,
+                grace_scope=self._ending.grace_scope,
             )
             # Write the fetchers' results before the end.
             await results.join()
@@ -332,7 +332,7 @@ class Crawl:
             await parts.seeder.run_start.end()
         return reason
 
-    async def _give_back(self) -> None:
+    async def _release_queued(self) -> None:
         """Release the leases that no fetcher has started."""
         self._released += await self._parts.coordinator.release_undispatched()
 

@@ -36,7 +36,7 @@ from crawlcw.model.visits import Visit
 logger = logging.getLogger(__name__)
 
 #: Seconds to wait until the pages in progress end, before one page runs alone: all fetchers wait.
-_PATIENCE = 5.0
+_QUARANTINE_WAIT_S = 5.0
 #: If a spider sends one of these headers itself, no condition is added.
 _PRECONDITIONS = frozenset(
     ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"]
@@ -49,50 +49,52 @@ class Fetcher:
 
     session: WorkerSession
     _: KW_ONLY
-    ways: Mapping[str, Next]  #: the chain of layers for each purpose
+    next_by_purpose: Mapping[str, Next]  #: the chain of layers for each purpose
     robots: Robots
     coordinator: Coordinator  #: dispatches tasks
     outcomes: Outcomes
     moved: MovedPages
 
     def __post_init__(self) -> None:
-        held_leases = self.session.leases
-        self._quarantine = Quarantine(self.session.ledger, held_leases, max_wait_s=_PATIENCE)
+        task_leases = self.session.leases
+        self._quarantine = Quarantine(
+            self.session.ledger, task_leases, max_wait_s=_QUARANTINE_WAIT_S
+        )
         self._keeps_pages = self.outcomes.bodies is not None
 
-    async def run(self, done: asyncio.Queue[Done]) -> None:
+    async def run(self, results: asyncio.Queue[Done]) -> None:
         """Work on one task after another until cancelled."""
-        held_leases, quarantine = self.session.leases, self._quarantine
+        task_leases, quarantine = self.session.leases, self._quarantine
         while True:
             # One scope serves many pages, until a lease is lost.
             with anyio.CancelScope() as lease_scope:
                 while not lease_scope.cancel_called:
                     lease = await self.coordinator.pool.get()
-                    held_leases.cancel_scopes[lease.task.id] = lease_scope
+                    task_leases.cancel_scopes[lease.task.id] = lease_scope
                     result = None
                     try:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Wait for room before `done`: otherwise the fetcher would
+                                # Wait for room before `note_done`: otherwise the fetcher would
                                 # take a page it cannot finish.
-                                await done.put(result)
+                                await results.put(result)
                                 self.session.stats.count_unwritten(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [entry.lease for entry in settlements]
                             # Without this the lease of this page would be renewed for ever.
-                            held_leases.orphans += filter(held_leases.is_current, leases)
+                            task_leases.orphans += filter(task_leases.is_current, leases)
                             for entry in (lease, *leases):
                                 self.outcomes.state.undo(entry)
                             raise
                         finally:
-                            held_leases.cancel_scopes.pop(lease.task.id, None)
+                            task_leases.cancel_scopes.pop(lease.task.id, None)
                             self.coordinator.note_done(lease)
                         # The committer owns the outcome and the state changes from here on.
                         if quarantine.quarantined_lease is lease:
                             # Until the commit a crash would count against this page.
-                            await held_leases.wait_for_end(lease)
+                            await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
             self.session.stats.leases_lost += 1
@@ -126,9 +128,9 @@ class Fetcher:
                 session=session,
                 exchanges=[] if self._keeps_pages else None,
                 sent=outcomes.now(),
-                began=time.monotonic(),
+                started_at=time.monotonic(),
             )
-            if not frontier.may_ask(task, now=attempt.began):
+            if not frontier.may_ask(task, now=attempt.started_at):
                 if (given_up := frontier.given_up_reason(task)) is None:
                     raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
@@ -168,11 +170,11 @@ class Fetcher:
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
         # Measure before parsing, because a stall during it does not belong to the host.
-        stalled_s = outcomes.watchdog.stall_since(attempt.began)
+        stalled_s = outcomes.watchdog.stall_since(attempt.started_at)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s
         outcomes.causes.answered()
-        if attempt.denied is not None:
+        if attempt.denial is not None:
             return await outcomes.denied(attempt, response)
         is_unchanged = (
             attempt.is_conditional and response.status == NOT_MODIFIED and not attempt.redirects
@@ -201,16 +203,16 @@ class Fetcher:
         """Request a page if robots.txt allows it; `opening.Admission` checks its further hops."""
         task, request, stats = attempt.lease.task, attempt.request, self.session.stats
         frontier, session = self.coordinator.frontier, attempt.session
-        if (rules := self.robots.known(request.url)) is None:
+        if (rules := self.robots.known_rules(request.url)) is None:
             await self.robots.rules(request.url)
             raise Defer("its origin's robots.txt was fetched first")
         rules.check(request.url)
         if session is None:
             # With a session all redirects are followed in place.
             attempt.follows = partial(self.moved.follows, attempt)
-        ask, is_rendered = self.ways[Purpose.PAGE], request.options.browser
+        ask, is_rendered = self.next_by_purpose[Purpose.PAGE], request.options.browser
         if self.outcomes.settings.browser if is_rendered is None else is_rendered:
-            ask = self.ways[RENDERED]
+            ask = self.next_by_purpose[RENDERED]
         elif (
             (visit := task.visit) is not None
             and self.outcomes.settings.cache == "off"
@@ -220,14 +222,14 @@ class Fetcher:
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
         # The loop may have been busy since the turn came, so the delay counts from `began`.
-        frontier.note_request(task.host, sent_at=attempt.began)
+        frontier.note_request(task.host, sent_at=attempt.started_at)
         instruments = self.outcomes.instruments
         try:
             with NO_STEP if instruments is None else instruments.fetch(attempt.lease) as step:
                 try:
                     response = await ask(attempt, request)
                 except LoggedOutError as login_error:
-                    response, attempt.denied = login_error.response, Reason.LOGGED_OUT
+                    response, attempt.denial = login_error.response, Reason.LOGGED_OUT
                 if step is not None:
                     step.record_response(status=response.status, size=response.size)
         except FetchError:
@@ -243,10 +245,10 @@ class Fetcher:
         stats.truncated += response.truncated is not None
         stats.statuses[response.status] += 1
         may_be_banned = attempt.proxy is not None if session is None else session.may_be_banned
-        if may_be_banned and attempt.denied is None:
+        if may_be_banned and attempt.denial is None:
             statuses = self.outcomes.settings.proxy_ban_statuses
             if response.status in statuses or self.outcomes.banned_when(response):
-                attempt.denied = Reason.BANNED
+                attempt.denial = Reason.BANNED
         return response
 
 

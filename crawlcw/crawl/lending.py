@@ -292,7 +292,7 @@ class Lending:
         frontier, record = self._frontier, state.robots
         host = frontier.borrow(state, loan)
         if record is not None:
-            self._robots.known(record.origin, record)
+            self._robots.known_rules(record.origin, record)
         host.open(crawl_delay=self._robots.crawl_delay(host.name))
         if host.phase is not Phase.SERVING:
             host.enter(Phase.SERVING)

@@ -54,7 +54,7 @@ class Login:
     end: Callable[[FinishReason, str], None]  #: ends the crawl
     _jar: SiteCookies = field(init=False, default_factory=SiteCookies)
     _origins: dict[str, None] = field(init=False, default_factory=dict)
-    _innocent: bool = False  #: whether our own uplink or a proxy may be the cause
+    _is_innocent: bool = False  #: whether our own uplink or a proxy may be the cause
 
     async def run(self) -> Identity | None:
         """Return the session after its login; None if another process took it over."""
@@ -74,13 +74,13 @@ class Login:
         session = LoginSession(name, send=self._send, add_cookie=self._add_cookie, data=data)
         message = await self._failure(session)
         now = self.process.ledger.now()
-        if self._innocent:
+        if self._is_innocent:
             return identities.login_deferred(self.identity, not_before=now + _LATER)
         if message is None:
             logger.info("session %s is logged in", name, extra={"event": "logged_in"})
             return identities.logged_in(
                 self.identity,
-                cookies=self._jar.kept(),
+                cookies=self._jar.all(),
                 headers=tuple(session.headers.items()),
                 origins=tuple(dict.fromkeys([*self._origins, *session.origins])),
                 data=frozen(values.clean(session.data)),
@@ -127,16 +127,16 @@ class Login:
                 await admission.admit(attempt, url)
             except Defer as wait:
                 # The login is deferred, and not counted.
-                self._innocent = True
+                self._is_innocent = True
                 raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
             started_at = time.monotonic()
             try:
                 return await self.ask(attempt, request)
             except FetchError as error:
-                self._innocent |= await admission.is_innocent(url, error, began=started_at)
+                self._is_innocent |= await admission.is_innocent(url, error, started_at=started_at)
                 raise
             finally:
-                admission.asked(url)
+                admission.note_request(url)
 
     def _add_cookie(self, url: str, name: str, value: str) -> None:
         """Add a cookie that the spider sets; raises `ValueError`."""

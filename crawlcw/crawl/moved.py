@@ -180,7 +180,7 @@ class MovedPages:
 
     def _check_robots(self, url: str) -> None:
         """Raise `FetchError` for a URL that the rules disallow, if this process knows them."""
-        rules = self.robots.known(url)
+        rules = self.robots.known_rules(url)
         if rules is not None:
             rules.check(url)
 

@@ -36,15 +36,15 @@ from crawlcw.model.hosts import Host, RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
 #: Maximum number of other processes' hosts whose last read is remembered.
-_REMEMBERED = 1000
+_MAX_READ_HOSTS = 1000
 #: Seconds between two reads of a host that is not ours, and between two tries to get a slot.
-_RECHECK = 1.0
+_RECHECK_S = 1.0
 #: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
-_LONGEST_WAIT, _LONGEST_REST = 30.0, CLAIM_AHEAD_S
+_MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
 #: Seconds that a part of a rendered page waits for the one before it.
-_LONGEST_TURN = 5.0
+_MAX_PART_WAIT_S = 5.0
 #: Maximum number of sitemaps that are recorded for a host.
-_SITEMAPS = 100
+_MAX_SITEMAPS = 100
 
 
 @dataclass
@@ -55,12 +55,12 @@ class Opening:
     robots: Robots
     causes: Causes
     _: KW_ONLY
-    at_once: InitVar[int]  #: maximum of hosts that are opened at a time: some will hang
+    max_parallel: InitVar[int]  #: maximum of hosts that are opened at a time: some will hang
     watchdog: Watchdog  #: a failure in a stall does not count, and the host is opened again
 
     def __post_init__(self, at_once: int) -> None:
         """Start without hosts."""
-        self._room = anyio.Semaphore(at_once)
+        self._opening_slots = anyio.Semaphore(at_once)
         self.robots.learned = self._learned
 
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
@@ -68,13 +68,13 @@ class Opening:
 
         If it is not, its tasks are read again when it is.
         """
-        rules = self.robots.known(url, host.state.robots)
+        rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):
             return False
         if rules is not None:
             host.open(crawl_delay=self.robots.crawl_delay(host.name))
             return True
-        self._begin(host, f"{urls.origin_of(url)}/robots.txt", self._ask_robots, background)
+        self._start(host, f"{urls.origin_of(url)}/robots.txt", self._ask_robots, background)
         return False
 
     def probe(self, host: FrontierHost, background: anyio.abc.TaskGroup) -> bool:
@@ -82,10 +82,10 @@ class Opening:
         url = host.probe_url()
         if url is None:
             return False
-        self._begin(host, url, self._probe, background)
+        self._start(host, url, self._probe, background)
         return True
 
-    def _begin(
+    def _start(
         self,
         host: FrontierHost,
         url: str,
@@ -103,9 +103,9 @@ class Opening:
                 if frontier.clock() >= queue.deadline:
                     raise Defer("the host's lease has ended")
 
-            async with self._room:
+            async with self._opening_slots:
                 try:
-                    await self.turn(queue, check, takes_slot=True, is_paced=False)
+                    await self.wait_for_slot(queue, check, takes_slot=True, is_paced=False)
                 except Defer:
                     return
                 sent, started_at = frontier.ledger_now(), frontier.clock()
@@ -121,13 +121,15 @@ class Opening:
                         or isinstance(error, ProxiesAwayError)
                     )
                     if not says_nothing_of_host:
-                        await causes.unanswered(host.name, url, error, sent=sent, began=started_at)
+                        await causes.unanswered(
+                            host.name, url, error, sent=sent, started_at=started_at
+                        )
                 finally:
                     frontier.queues.end_hop(queue, now=frontier.clock(), frees_slot=True)
 
         host.work(background, in_turn)
 
-    async def turn(
+    async def wait_for_slot(
         self,
         queue: HostQueue,
         check: Callable[[], Awaitable[None]],
@@ -152,8 +154,8 @@ class Opening:
                 ):
                     return
                 event.clear()
-                wait = queue.next_start - now if is_first else _RECHECK
-                with anyio.move_on_after(wait if 0 < wait < _RECHECK else _RECHECK):
+                wait = queue.next_start - now if is_first else _RECHECK_S
+                with anyio.move_on_after(wait if 0 < wait < _RECHECK_S else _RECHECK_S):
                     await event.wait()
         finally:
             queue.hops.remove(event)
@@ -164,7 +166,7 @@ class Opening:
         causes, sent, started_at = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = host.state.origins[urls.scheme_of(url)]
         try:
-            response = await causes.ask(url)
+            response = await causes.request_probe(url)
         except SpiderFaultError:
             # The spider's code raises for this page, so let the next page test the host instead.
             origin.probes.pop(url, None)
@@ -176,7 +178,7 @@ class Opening:
             raise
         finally:
             self.frontier.note_request(host.name, sent_at=started_at)
-        causes.proxies.got(url, response.proxy)
+        causes.proxies.note_fetched(url, response.proxy)
         causes.answered()
         origin.probes[url] = origin.probes.get(url, 0) + 1
         latency = response.elapsed.total_seconds() - self.watchdog.stall_since(started_at)
@@ -197,7 +199,7 @@ class Opening:
         record = RobotsRecord(
             origin=urls.origin_of(url),
             body=rules.body,
-            sitemaps=rules.sitemaps[:_SITEMAPS],
+            sitemaps=rules.sitemaps[:_MAX_SITEMAPS],
             expires=self.frontier.ledger_now() + VALID,
         )
         host.open(crawl_delay=self.robots.crawl_delay(host.name), robots=record, was_fetched=True)
@@ -209,12 +211,12 @@ class Opening:
             host.pace()
 
 
-def _check_wait(queue: HostQueue, *, now: float, since: float) -> None:
+def _check_wait(queue: HostQueue, *, now: float, started_at: float) -> None:
     """Raise `Defer` if a host rests for long or its slots have been in use for long."""
     rest_s = max(queue.rests_until, queue.hops_rest_until) - now
-    if rest_s > _LONGEST_REST:
+    if rest_s > _MAX_REST_S:
         raise Defer(f"{queue.host} rests", due=timedelta(seconds=rest_s))
-    if not queue.delay and now - since > _LONGEST_WAIT:
+    if not queue.delay and now - started_at > _MAX_WAIT_S:
         raise Defer(f"{queue.host} has no free slot")
 
 
@@ -246,7 +248,7 @@ class Admission:
             except Defer as deferral:
                 raise FetchError(Reason.ROBOTS_UNAVAILABLE, deferral.cause) from None
             return
-        if self.robots.known(url) is None:
+        if self.robots.known_rules(url) is None:
             await self.enter(attempt, url)
         if self._scope is not None and attempt.purpose is Purpose.PAGE:
             task = attempt.lease.task if isinstance(attempt, PageAttempt) else None
@@ -268,7 +270,7 @@ class Admission:
                 is_full = self._is_full(host)
                 if is_full:
                     # Wait only for a time: the part before it may be a request that stays open.
-                    with anyio.move_on_after(_LONGEST_TURN):
+                    with anyio.move_on_after(_MAX_PART_WAIT_S):
                         await slot_stack.enter_async_context(turn)
                 # A page waits for its parts, so one part may use the page's slot.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
@@ -299,7 +301,7 @@ class Admission:
         takes_slot = attempt.slot is None
         # The crawl causes this wait, not the server, so no timeout counts it.
         with attempt.deadline:
-            queue = await self._begin(attempt, host, takes_slot=takes_slot)
+            queue = await self._wait_for_slot(attempt, host, takes_slot=takes_slot)
         if takes_slot:
             attempt.slot, attempt.slot_host = self._slot(queue), host
 
@@ -324,9 +326,9 @@ class Admission:
     async def turn(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.turn`."""
         if self.opening is not None:
-            await self._begin(attempt, urls.locate(url).host, takes_slot=False)
+            await self._wait_for_slot(attempt, urls.locate(url).host, takes_slot=False)
 
-    async def _begin(self, attempt: Attempt, host: str, *, takes_slot: bool) -> HostQueue:
+    async def _wait_for_slot(self, attempt: Attempt, host: str, *, takes_slot: bool) -> HostQueue:
         """Wait until a request of an attempt may be sent to a host; return the host's queue."""
         assert self.opening is not None
         frontier = self.opening.frontier
@@ -340,10 +342,10 @@ class Admission:
                 frontier_host.crawl_delay = self.robots.crawl_delay(host)
                 frontier_host.pace()
             if attempt.purpose is not Purpose.PROBE:
-                _check_wait(queue, now=frontier.clock(), since=started_at)
+                _check_wait(queue, now=frontier.clock(), started_at=started_at)
 
         try:
-            await self.opening.turn(queue, check, takes_slot=takes_slot)
+            await self.opening.wait_for_slot(queue, check, takes_slot=takes_slot)
         finally:
             self.dispatch()
         return queue
@@ -353,9 +355,9 @@ class Admission:
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
-        if now - self._read_at.get(host, -_RECHECK) < _RECHECK:
+        if now - self._read_at.get(host, -_RECHECK_S) < _RECHECK_S:
             return
-        if len(self._read_at) >= _REMEMBERED:
+        if len(self._read_at) >= _MAX_READ_HOSTS:
             self._read_at.clear()
         self._read_at[host] = now
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
@@ -382,13 +384,13 @@ class Admission:
             rest_s = frontier.policy.rest(1, retry_after=retry_after)
             queue.hops_rest_until = max(queue.hops_rest_until, now + rest_s)
 
-    def asked(self, url: str) -> None:
+    def note_request(self, url: str) -> None:
         """Note that *url* was requested just now."""
         if self.opening is not None:
             frontier = self.opening.frontier
             frontier.note_request(urls.locate(url).host, sent_at=frontier.clock())
 
-    async def is_innocent(self, url: str, error: FetchError, *, began: float) -> bool:
+    async def is_innocent(self, url: str, error: FetchError, *, started_at: float) -> bool:
         """Return whether a login may have failed because of a proxy or our own network."""
         if self.opening is None:
             return False
@@ -399,5 +401,5 @@ class Admission:
             return True
         # After a redirect the failed host is another one.
         return error.hop <= 1 and await causes.blames_uplink(
-            host, url, error.underlying, began=began
+            host, url, error.underlying, started_at=started_at
         )

@@ -52,7 +52,7 @@ from crawlcw.model.visits import RevisitPolicy, Visit
 logger = logging.getLogger(__name__)
 
 #: Failures after a correct response of the host.
-_BEHIND_AN_ANSWER = frozenset(
+_AFTER_RESPONSE = frozenset(
     {
         Reason.BROWSER_CRASHED,
         Reason.BROWSER_FAILED,
@@ -104,7 +104,7 @@ class Outcomes:
         # Built once, because the settings would build it again for each page.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
-        self._patience = min(settings.timeout, settings.read_timeout)
+        self._max_probe_s = min(settings.timeout, settings.read_timeout)
 
     def settled(self, lease: Lease, outcome: Outcome) -> Settlement:
         """Return the change of a task after its outcome, and log it."""
@@ -127,7 +127,7 @@ class Outcomes:
         """Note a good response of a page's host."""
         task = attempt.lease.task
         # If another proxy failed for this page before, that proxy was the cause.
-        self.causes.proxies.got(task.url, response.proxy)
+        self.causes.proxies.note_fetched(task.url, response.proxy)
         self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
@@ -190,7 +190,7 @@ class Outcomes:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
         # A page that needed its own, longer timeout would not answer in time as a probe page.
-        plain = plain and response.status < 300 and response.elapsed < self._patience
+        plain = plain and response.status < 300 and response.elapsed < self._max_probe_s
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
     async def _retired(self, attempt: PageAttempt, reason: str) -> Failed:
@@ -202,7 +202,9 @@ class Outcomes:
             return Failed(
                 reason=Reason.LOGGED_OUT, message=f"the page has no session to retire: {reason}"
             )
-        if not await self.sessions.logged_out(session, attempt.lease.task, reason, told=True):
+        if not await self.sessions.logged_out(
+            session, attempt.lease.task, reason, by_callback=True
+        ):
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=reason)
 
@@ -216,12 +218,12 @@ class Outcomes:
             self.causes.throttled(attempt, error)
         else:
             await self.causes.failed(attempt, error)
-        return await self._own_failure(attempt, error)
+        return await self._page_failure(attempt, error)
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a banned or logged-out page; raises `Defer` to try another session or proxy."""
         attempt.free()  # a login probe takes its own slot
-        task, reason, session = attempt.lease.task, attempt.denied, attempt.session
+        task, reason, session = attempt.lease.task, attempt.denial, attempt.session
         assert reason is not None
         detail = f"HTTP {response.status} for {response.url}"
         if reason is Reason.BANNED:
@@ -232,14 +234,14 @@ class Outcomes:
         else:
             assert session is not None
             asker = "with a session that is logged in"
-            is_final = await self.sessions.logged_out(session, task, detail, told=False)
+            is_final = await self.sessions.logged_out(session, task, detail, by_callback=False)
         if not is_final:
             raise Defer(f"{reason}: another session or proxy tries it")
         error = status_error(response, now=self.now())
         if response.status < 400:
             error = FetchError(reason, f"{detail}, {asker}", status=response.status)
             error.response = response
-        return await self._own_failure(attempt, error)
+        return await self._page_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
         """Record a page without a response; raises `Defer` if the page is not the cause."""
@@ -264,7 +266,7 @@ class Outcomes:
                 raise Defer(refusal.message) from refusal
             case FetchError(reason=Reason.INTERNAL):
                 raise refusal.__cause__ or refusal
-        if self.watchdog.explains(refusal, attempt.began):
+        if self.watchdog.explains(refusal, attempt.started_at):
             raise Defer("the event loop stalled") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
@@ -273,7 +275,7 @@ class Outcomes:
         if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
             refusal = FetchError(refusal.reason, f"{refusal.message}; {advice}")
-        return await self._own_failure(attempt, refusal)
+        return await self._page_failure(attempt, refusal)
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
         """Record a page whose origin the crawl gave up: only the spider hears of it."""
@@ -283,12 +285,12 @@ class Outcomes:
         failed = Failed(reason=reason, message=error.message, last=True, tried=False)
         return await self.failed(attempt, error, failed)
 
-    async def _own_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
+    async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure that the page itself caused, and free its host's slot."""
         task, response, status = attempt.lease.task, error.response, error.status
         # If only this page is throttled, that is a sign neither of load nor of health.
         if not (isinstance(response, Response) and self._throttles(response)):
-            has_answered = attempt.redirects or error.hop > 1 or error.reason in _BEHIND_AN_ANSWER
+            has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
                 # The latency is 0 if the response was cut off, because it says nothing then.
                 self.causes.answered_well(
@@ -327,7 +329,7 @@ class Outcomes:
         errback = request.errback or "on_error"
         produced = await self.runner.run(errback, request, error, task=task)
         if isinstance(produced, Failed):
-            self.errors.tell(errback, produced, url=task.url)
+            self.errors.log_error(errback, produced, url=task.url)
             return Done(settlements=(settlement,))
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
@@ -454,7 +456,7 @@ def _log(lease: Lease, settlement: Settlement) -> None:
 #: A callback is broken if it raised on this number of pages and never succeeded.
 BROKEN_FROM = 20
 #: Limit of different errors in the log: the ledger has all of them.
-_MOST_TOLD = 100
+_MAX_LOGGED_ERRORS = 100
 
 
 class CallbackErrors:
@@ -465,7 +467,7 @@ class CallbackErrors:
         self.callbacks: set[str | None] = {None}
         self.good: set[str] = set()  #: methods that have succeeded on a page
         self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
-        self._told: set[tuple[str, str, str]] = set()
+        self._logged_errors: set[tuple[str, str, str]] = set()
         self._spider = spider
         self._end = end
 
@@ -490,7 +492,7 @@ class CallbackErrors:
         # The method may have broken while this page waited: keep the page for its repair.
         if self._is_broken(method):
             raise Defer(f"{method} is broken")
-        error_text = self.tell(method, failed, url=url)
+        error_text = self.log_error(method, failed, url=url)
         self._pages[method] += 1
         if self._is_broken(method):
             number = self._pages[method]
@@ -503,7 +505,7 @@ class CallbackErrors:
     def _is_broken(self, method: str) -> bool:
         return self._pages[method] >= BROKEN_FROM and method not in self.good
 
-    def tell(self, method: str, failed: Failed, *, url: str) -> str:
+    def log_error(self, method: str, failed: Failed, *, url: str) -> str:
         """Log an error of a method once, with its traceback; return it in words."""
         error_text = failed.message or str(failed.reason)
         kind, where = failed.message, ""
@@ -512,8 +514,8 @@ class CallbackErrors:
         if where:
             error_text += f" at {where}"
         key = (method, kind, where)
-        if key not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(key)
+        if key not in self._logged_errors and len(self._logged_errors) < _MAX_LOGGED_ERRORS:
+            self._logged_errors.add(key)
             logger.warning(
                 "%s raised %s on %s",
                 printable(method),
@@ -525,7 +527,7 @@ class CallbackErrors:
 
 
 #: The crawl ends if each remaining page has met this number of internal errors here.
-_ENOUGH = 3
+_MIN_TIMES = 3
 _FIRST_WAIT = timedelta(seconds=1)
 #: Long, so that even a large crawl tries all such pages before the first is due again.
 _LONGEST_WAIT = timedelta(days=1)
@@ -568,13 +570,13 @@ class InternalErrors:
         )
         return Defer(self._last, due=wait)
 
-    async def end_where_nothing_else_is_left(self) -> None:
+    async def end_if_only_these_remain(self) -> None:
         """End the crawl if each remaining page has met internal errors often enough."""
         if not self._times:
             return
         unfinished = TaskFilter(statuses=(*WAITING, Status.PROCESSING))
         records = await self._ledger.queries.find(unfinished, limit=len(self._times) + 1)
-        if records and all(self._times[record.task.id] >= _ENOUGH for record in records):
+        if records and all(self._times[record.task.id] >= _MIN_TIMES for record in records):
             pages = "1 page" if len(records) == 1 else f"{len(records):,} pages"
             self._end(
                 FinishReason.INTERNAL_ERROR,

@@ -38,18 +38,18 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 #: Share of the memory budget. A quarter is for bodies, and the rest is for uncounted memory.
-_FOR_TREES = 3 / 8
+_TREES_SHARE = 3 / 8
 _COPIES = 2
 #: Growth of a parsing process for each byte of the estimated tree: up to 1.23 [measured]. With less
 #: room two processes would parse most large pages.
-_GROWS = 1.25
+_GROWTH_FACTOR = 1.25
 #: Growth by lexbor itself, for any page [measured]. With a quarter of that it segfaults.
 _PARSER = 5 << 18
-_MOST_PROCESSES = 2
+_MAX_PROCESSES = 2
 #: A page may take this multiple of its CPU time, because the process may be stopped or get no CPU.
-_LONGER = 12
+_TIMEOUT_FACTOR = 12
 #: A page is refused after this number of deaths: a process may be killed by chance.
-_DEATHS = 2
+_MAX_DEATHS = 2
 _ORDINARY = Trees()
 _NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
 
@@ -59,15 +59,15 @@ class Parsing:
 
     def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
         """Give each page *seconds* of CPU."""
-        self.memory = MemoryBudget(int(settings.memory_budget * _FOR_TREES))  #: of all trees
+        self.memory = MemoryBudget(int(settings.memory_budget * _TREES_SHARE))  #: of all trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots
-        self._processes = asyncio.Semaphore(_MOST_PROCESSES)
+        self._processes = asyncio.Semaphore(_MAX_PROCESSES)
         self._has_warned = False
         # One separate thread: nothing else waits for pages, and more threads keep more memory.
         self._thread = anyio.CapacityLimiter(1)
-        self._selecting = False  # whether a callback has used a tree of parsel's
+        self._uses_selectors = False  # whether a callback has used a tree of parsel's
 
     @asynccontextmanager
     async def ready(self, response: Response) -> AsyncIterator[Response]:
@@ -78,7 +78,7 @@ class Parsing:
         try:
             yield response
         finally:
-            self._selecting |= "selector" in vars(response)
+            self._uses_selectors |= "selector" in vars(response)
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
@@ -89,7 +89,7 @@ class Parsing:
         if len(body) <= markup.LARGE:
             size = markup.ordinary_tree_size(response.source())
             if size is not None:
-                return await self.memory.take(size * (2 if self._selecting else 1)), _ORDINARY
+                return await self.memory.take(size * (2 if self._uses_selectors else 1)), _ORDINARY
         try:
             return await self._parse_screened(response)
         except ParseRefusedError as refusal:
@@ -110,8 +110,8 @@ class Parsing:
         # During parsing there are two more copies of the body: as text or UTF-8, and in transit.
         copies_size = _COPIES * response.size
         max_room = self.memory.limit - copies_size
-        tree_size = markup.tree_size(response.body) * (2 if self._selecting else 1)
-        expected = min(_PARSER + int(_GROWS * tree_size), max_room)
+        tree_size = markup.tree_size(response.body) * (2 if self._uses_selectors else 1)
+        expected = min(_PARSER + int(_GROWTH_FACTOR * tree_size), max_room)
         rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
             for room in rooms:
@@ -119,7 +119,7 @@ class Parsing:
                 share = await self.memory.take(room + copies_size)
                 trees: Trees | None = None
                 try:
-                    trees = await self._made(response, room, most=max_room)
+                    trees = await self._parse(response, room, max_room=max_room)
                 finally:
                     share.shrink(0 if trees is None else room)
                 if trees is not None:
@@ -129,10 +129,10 @@ class Parsing:
             "memory_budget for trees: increase memory_budget"
         )
 
-    async def _made(self, response: Response, room: int, *, most: int) -> Trees | None:
+    async def _parse(self, response: Response, room: int, *, max_room: int) -> Trees | None:
         """Return the trees of a response; None if they take more than *room*.
 
-        If *room* is already *most*, the result lacks parsel's tree instead.
+        If *room* is already *max_room*, the result lacks parsel's tree instead.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, room=room, by="lexbor")
@@ -140,13 +140,13 @@ class Parsing:
             return None
         run = partial(to_thread.run_sync, limiter=self._thread, abandon_on_cancel=True)
         trees = Trees()
-        if self._selecting:
+        if self._uses_selectors:
             kind = response.selector_kind
             try:
                 markup.screen(source, kind)
                 parser_source = markup.readable_to_end(source, kind)
                 if await self._measured(parser_source, room=room - size, by=kind) is None:
-                    if room < most:
+                    if room < max_room:
                         return None
                     raise ParseRefusedError(_NO_ROOM)
                 make = partial(markup.selector, source, kind=kind, url=response.url)
@@ -163,9 +163,9 @@ class Parsing:
         `OSError` if no process can be started.
         """
         exit_code = 0
-        for _ in range(_DEATHS):
+        for _ in range(_MAX_DEATHS):
             try:
-                with anyio.fail_after(_LONGER * self._seconds):
+                with anyio.fail_after(_TIMEOUT_FACTOR * self._seconds):
                     exit_code, output = await self._child(source, by, str(room), str(self._seconds))
             except TimeoutError:
                 exit_code = -parser_child.TIME_IS_OVER
@@ -183,7 +183,7 @@ class Parsing:
                 _how(exit_code),
                 extra={"event": "parser_died"},
             )
-        raise ParseRefusedError(f"{_DEATHS} processes died while parsing it: {_how(exit_code)}")
+        raise ParseRefusedError(f"{_MAX_DEATHS} processes died while parsing it: {_how(exit_code)}")
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, negative for a signal, and its output."""

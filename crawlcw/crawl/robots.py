@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 LARGEST = 512 * 1024
 LONGEST_CRAWL_DELAY = 60.0
-_KEPT = 10_000
+_MAX_ORIGINS = 10_000
 VALID = timedelta(hours=24)
 #: Every line that protego may read as the name of an agent.
 _USER_AGENT = re.compile(r"\s*user(?:-|\s+)?agent(?:\s*:|\s)(.*)", re.IGNORECASE | re.DOTALL)
@@ -46,7 +46,7 @@ _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: A product token has no slash, so no crawler has this name.
 _NO_GROUP = "/"
 #: Seconds that other errors are remembered: otherwise each page of the host would ask again.
-_UNKNOWN_FOR = 30.0
+_ERROR_TTL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Robots:
     now: Callable[[], datetime]  #: the time of day
     #: Called with each origin whose rules have been fetched.
     learned: Callable[[str], None] = lambda _: None
-    _known: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
+    _rules_by_origin: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
         init=False, default_factory=OrderedDict
     )
 
@@ -100,7 +100,7 @@ class Robots:
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
-        expires, rules_future = self._known.get(origin, (0.0, None))
+        expires, rules_future = self._rules_by_origin.get(origin, (0.0, None))
         if rules_future is None or self.clock() >= expires:
             # In a separate task: a cancelled caller must not cancel the others' request.
             rules_future = asyncio.ensure_future(self._fetch(origin))
@@ -108,12 +108,12 @@ class Robots:
             rules_future.add_done_callback(partial(self._answered, origin))
         return await asyncio.shield(rules_future)
 
-    def known(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
+    def known_rules(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
         """Return the rules for *url*'s origin, or another process's *record* of them, if known."""
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
-        expires, rules_future = self._known.get(origin, (0.0, None))
+        expires, rules_future = self._rules_by_origin.get(origin, (0.0, None))
         is_current = rules_future is not None and rules_future.done() and self.clock() < expires
         if rules_future is not None and is_current and not rules_future.exception():
             return rules_future.result()
@@ -135,30 +135,33 @@ class Robots:
 
     def crawl_delay(self, host: str) -> float:
         """Return the longest Crawl-delay of the known origins of a host, in seconds."""
-        plain, secure = self.known(f"http://{host}"), self.known(f"https://{host}")
+        plain, secure = self.known_rules(f"http://{host}"), self.known_rules(f"https://{host}")
         return max((plain or ALLOW_ALL).crawl_delay, (secure or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
         """Cancel look-ups in progress."""
-        for _, rules_future in self._known.values():
+        for _, rules_future in self._rules_by_origin.values():
             rules_future.cancel()
         await asyncio.gather(
-            *(future for _, future in self._known.values()), return_exceptions=True
+            *(future for _, future in self._rules_by_origin.values()), return_exceptions=True
         )
 
     def _remember(self, origin: str, rules_future: asyncio.Future[Rules], valid_s: float) -> None:
-        self._known[origin] = (self.clock() + valid_s, rules_future)
-        while len(self._known) > _KEPT and next(iter(self._known.values()))[1].done():
-            self._known.popitem(last=False)
+        self._rules_by_origin[origin] = (self.clock() + valid_s, rules_future)
+        while (
+            len(self._rules_by_origin) > _MAX_ORIGINS
+            and next(iter(self._rules_by_origin.values()))[1].done()
+        ):
+            self._rules_by_origin.popitem(last=False)
 
     def _answered(self, origin: str, rules_future: asyncio.Future[Rules]) -> None:
         error = None if rules_future.cancelled() else rules_future.exception()
         is_unavailable = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if is_unavailable or isinstance(error, ProxiesAwayError | SpiderFaultError):
             # Its host may rest now. The next caller after the rest must ask again.
-            self._known.pop(origin, None)
+            self._rules_by_origin.pop(origin, None)
         elif error is not None:
-            self._known[origin] = (self.clock() + _UNKNOWN_FOR, rules_future)
+            self._rules_by_origin[origin] = (self.clock() + _ERROR_TTL_S, rules_future)
         elif not rules_future.cancelled():
             self.learned(origin)
 

@@ -43,7 +43,7 @@ _BATCH = 5_000
 _LAST_WORDS = 2.0
 #: If its seeds have more hosts than this, a crawl adds its seeds again each time.
 MOST_HOSTS = 10_000
-_LEFT = (*WAITING, Status.PROCESSING)
+_UNFINISHED = (*WAITING, Status.PROCESSING)
 #: A worker that was silent for this number of leases is gone.
 _SILENT_LEASES = 3
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
@@ -55,8 +55,8 @@ class RunStart:
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
-        self._began: datetime
-        self.since: datetime | None = None  #: if a run ended after this time, it is this run
+        self._started_at: datetime
+        self.earliest_end: datetime | None = None  #: if a run ended after this time, it is this run
         #: The number of this run in the ledger, equal in all processes that start it together.
         self.number = 0
 
@@ -65,21 +65,21 @@ class RunStart:
         run = state.get("run") or {}
         self.number = run.get("number", 0)
         if run:
-            started_at = self._began = datetime.fromtimestamp(run["began"] / 1000, UTC)
-            if "over" not in run and await self._ledger.queries.has(_LEFT):
+            started_at = self._started_at = datetime.fromtimestamp(run["began"] / 1000, UTC)
+            if "over" not in run and await self._ledger.queries.has(_UNFINISHED):
                 return started_at
             ended_at = datetime.fromtimestamp(run.get("over", run["began"]) / 1000, UTC)
             # If several processes start together, the first may already have ended the run.
             if ended_at >= await self._first_started():
                 return started_at
-        started_at = self._began = self._ledger.now()
+        started_at = self._started_at = self._ledger.now()
         self.number += 1
         await self._note(started_at)
         return started_at
 
     async def end(self) -> None:
         """Note that the ledger is drained, so that the next crawl begins another run."""
-        await self._note(self._began, over=self._ledger.now())
+        await self._note(self._started_at, over=self._ledger.now())
 
     async def _note(self, started_at: datetime, **more: datetime) -> None:
         moments = {"began": started_at, **more}
@@ -90,7 +90,10 @@ class RunStart:
         now, workers = self._ledger.now(), await self._ledger.workers.all()
         alive = [worker for worker in workers if now - worker.heartbeat < self._silence]
         return min(
-            [now if self.since is None else self.since, *(worker.started for worker in alive)]
+            [
+                now if self.earliest_end is None else self.earliest_end,
+                *(worker.started for worker in alive),
+            ]
         )
 
 
@@ -107,8 +110,8 @@ class Seeder:
     lease: InitVar[timedelta]
     stop: Callable[[str], None]  #: called for a `StopCrawl`
     _start_hosts: set[str] = field(init=False, default_factory=set)
-    _number: int = 0  #: number of requests of `start` so far
-    _is_whole: bool = False  #: whether `start` has ended
+    _request_count: int = 0  #: number of requests of `start` so far
+    _has_ended: bool = False  #: whether `start` has ended
     _is_repeated: bool = False  #: whether each crawl must run `start`
     _fingerprint: str | None = None  #: of the spider's seeds; None: each crawl adds them again
     _noted_names: set[str] = field(init=False, default_factory=set)
@@ -123,7 +126,7 @@ class Seeder:
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
         """Return whether all seeds are in the ledger; note their hosts and when this run began."""
-        self.adder.began = await self.run_start.find(state)
+        self.adder.run_started_at = await self.run_start.find(state)
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
                 self._fingerprint = fingerprint(self.spider)
@@ -211,12 +214,12 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
-            self._is_whole = True  # not reached if `start` stops the crawl
+            self._has_ended = True  # not reached if `start` stops the crawl
 
     def _task(self, request: Request) -> Task | None:
-        self._number += 1
+        self._request_count += 1
         # Equal in every process of a run and after a crash, so each request becomes one task.
-        salt = f"run {self.run_start.number} seed {self._number}".encode()
+        salt = f"run {self.run_start.number} seed {self._request_count}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
             # A password is never written down, so each process runs `start` to get it.
@@ -237,7 +240,7 @@ class Seeder:
 
     async def _note_seeded(self) -> None:
         """Note that `start` need not run again, if all that it yields is written."""
-        if not self._is_whole or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
+        if not self._has_ended or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
             seeds = {"fingerprint": self._fingerprint, "hosts": sorted(self._start_hosts)}

@@ -47,25 +47,25 @@ logger = logging.getLogger(__name__)
 #: Seconds between two polls of a login in another process.
 _POLL_EVERY = 0.2
 #: Seconds that a page waits in its fetcher, and then as long again in the ledger.
-_PATIENCE = 5.0
+_MAX_WAIT_S = 5.0
 _LATER = timedelta(seconds=1)
 #: Seconds between two writes of changed cookies, and between two reads of others' changes.
 _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
 #: Seconds without a page after which this process forgets a session; the ledger has it.
-_KEPT_UNUSED = 300.0
+_FORGET_AFTER_S = 300.0
 #: Number of good pages that are remembered, as candidates for the login probe.
-_CANDIDATES = 4
+_MAX_CANDIDATES = 4
 #: If a page is still logged out after this number of logins, it has failed by itself. So it has if
 #: its callback retires its session this number of times.
-_MOST_REFUSALS = 10
-_MOST_RETIREMENTS = 4
+_MAX_REFUSALS = 10
+_MAX_RETIREMENTS = 4
 #: This session has no cookies and stores none.
 _LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
 
 
 @dataclass(slots=True)
-class _Held:
+class _SessionEntry:
     """A session as this process knows it."""
 
     identity: Identity
@@ -74,7 +74,7 @@ class _Held:
     ready: bool = False  #: as far as this process knows
     not_before: datetime | None = None  #: when to poll it next
     useful: int = 0  #: signs that the login is useful, not yet written
-    candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_CANDIDATES))
+    candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: when others' changes were last read, monotonic
     used_at: float = 0.0  #: when it was last used for a page
     users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be using it
@@ -94,14 +94,14 @@ class Sessions:
     spider: Spider
     settings: Settings
     process: WorkerSession
-    ways: Mapping[str, Next]
+    next_by_purpose: Mapping[str, Next]
     _: KW_ONLY
     admission: Admission
     proxies: ProxyPool  #: each session uses one of them
     end: Callable[[FinishReason, str], None]  #: ends the crawl
     #: Writes that `TaskAdder` does first; `keep` is added with the first session.
-    first: list[Callable[[], Awaitable[None]]]
-    _held: dict[str, _Held] = field(init=False, default_factory=dict)
+    writes_before: list[Callable[[], Awaitable[None]]]
+    _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
     #: By task, the fences of the logins after which its page was still logged out.
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
@@ -114,18 +114,18 @@ class Sessions:
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: whether each page has a session
-        self._turn = random.randrange(self._pool) if self._pool else 0
-        self._since = self._ledger.now()
+        self._last_index = random.randrange(self._pool) if self._pool else 0
+        self._process_start = self._ledger.now()
 
     async def admit(self, task: Task, *, free: Callable[[], None] = lambda: None) -> Session | None:
         """Return the session for a page, logged in; raises `Defer` if that takes long.
 
         Calls *free* before it waits for a login, because that needs a slot of its host.
         """
-        name = task.options.session or self._of_pool(task) or self._default
+        name = task.options.session or self._pool_session_name(task) or self._default
         if name is None:
             return None
-        entry = self._known(name)
+        entry = self._entry(name)
         entry.used_at = time.monotonic()
         entry.users.add(task.id)
         if entry.proxy is not None and self.proxies.health(entry.proxy).is_dead:
@@ -135,16 +135,16 @@ class Sessions:
             entry.used_at = time.monotonic()
         return Session(identity=entry.identity, jar=entry.jar, proxy=entry.proxy)
 
-    def _of_pool(self, task: Task) -> str | None:
+    def _pool_session_name(self, task: Task) -> str | None:
         """Return the next session of the pool that need not wait.
 
         A session comes last if the page has failed through its proxy.
         """
         now, tried_proxies, fallback_name = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool):
-            self._turn = self._turn % self._pool + 1
-            name = f"{POOLED}{self._turn}"
-            entry = self._held.get(name)
+            self._last_index = self._last_index % self._pool + 1
+            name = f"{POOLED}{self._last_index}"
+            entry = self._entries.get(name)
             must_wait = (
                 entry is not None and entry.not_before is not None and entry.not_before > now
             )
@@ -152,16 +152,16 @@ class Sessions:
                 if entry is None or entry.proxy not in tried_proxies:
                     return name
                 fallback_name = name
-        return fallback_name or (f"{POOLED}{self._turn}" if self._pool else None)
+        return fallback_name or (f"{POOLED}{self._last_index}" if self._pool else None)
 
     async def banned(self, used: Session, why: str) -> None:
         """Replace a banned session by a new one with another proxy."""
-        entry = self._known(used.identity.name)
+        entry = self._entry(used.identity.name)
         async with entry.waiting:
             if await self._is_current(entry, used):
                 await self._replace(entry, why)
 
-    async def _replace(self, entry: _Held, reason: str) -> None:
+    async def _replace(self, entry: _SessionEntry, reason: str) -> None:
         """Replace a session by a new one of the same name; the caller has the lock."""
         old_identity = entry.identity
         proxy = self.proxies.bound(old_identity.proxy, is_renewed=True)
@@ -171,7 +171,9 @@ class Sessions:
         )
         await self._change(entry, new_identity, "session_retired", "session %s is retired: %s")
 
-    async def _change(self, entry: _Held, new_identity: Identity, event: str, message: str) -> None:
+    async def _change(
+        self, entry: _SessionEntry, new_identity: Identity, event: str, message: str
+    ) -> None:
         """Stop using a session, unless the ledger has another state of it."""
         entry.ready = False
         if await self._ledger.sessions.change(entry.identity, new_identity):
@@ -181,7 +183,7 @@ class Sessions:
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
         """Note a good page; *probe* is its URL, if it may become a login probe."""
-        entry = self._held.get(used.identity.name)
+        entry = self._entries.get(used.identity.name)
         if entry is None or entry.identity.fence != used.identity.fence:
             return
         if probe is not None:
@@ -191,26 +193,28 @@ class Sessions:
                 # It was logged out before this login.
                 entry.useful += 1
 
-    async def logged_out(self, used: Session, task: Task, why: str, *, told: bool) -> bool:
+    async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
         """Note a response as to a logged-out visitor; return whether the page has failed by itself.
 
-        If not, the page must be tried again. *told* means that its callback has retired the
+        If not, the page must be tried again. *by_callback*: its callback has retired the
         session.
         """
-        entry = self._known(used.identity.name)
+        entry = self._entry(used.identity.name)
         async with entry.waiting:
             if not await self._is_current(entry, used):
                 return False
             fences = self._refusals.get(task.id, frozenset()) | {used.identity.fence}
             remember(self._refusals, task.id, fences)
-            if len(fences) >= (_MOST_RETIREMENTS if told else _MOST_REFUSALS):
+            if len(fences) >= (_MAX_RETIREMENTS if by_callback else _MAX_REFUSALS):
                 return True
-            if not told and await self._is_alive(entry, used, task):
+            if not by_callback and await self._is_alive(entry, used, task):
                 return True
             if not self._logs_in:
                 await self._replace(entry, why)
                 return False
-            useful = entry.useful + entry.identity.score + (len(entry.candidates) if told else 0)
+            useful = (
+                entry.useful + entry.identity.score + (len(entry.candidates) if by_callback else 0)
+            )
             scored_identity = replace(entry.identity, score=useful)
             now, policy = self._ledger.now(), self.settings.login_policy
             new_identity = identities.retired(
@@ -219,12 +223,12 @@ class Sessions:
             await self._change(entry, new_identity, "logged_out", "session %s is logged out: %s")
         return False
 
-    async def _is_current(self, entry: _Held, used_session: Session) -> bool:
+    async def _is_current(self, entry: _SessionEntry, used_session: Session) -> bool:
         """Return whether this session is still in use and not retired."""
         is_same = entry.ready and entry.identity.fence == used_session.identity.fence
         return is_same and await self._read(entry)
 
-    async def _is_alive(self, entry: _Held, used_session: Session, task: Task) -> bool:
+    async def _is_alive(self, entry: _SessionEntry, used_session: Session, task: Task) -> bool:
         """Ask the login probe; return whether its response is good and needs a login."""
         probe_url = entry.identity.login_probe
         if probe_url is not None and probe_url != task.url:
@@ -235,7 +239,7 @@ class Sessions:
                 return False
         return await self._has_probe(entry, used_session, task)
 
-    async def _has_probe(self, entry: _Held, used_session: Session, task: Task) -> bool:
+    async def _has_probe(self, entry: _SessionEntry, used_session: Session, task: Task) -> bool:
         """Find a login probe among the good pages; return whether its response is still good."""
         for url in reversed(list(entry.candidates)):
             if url == task.url:
@@ -259,8 +263,8 @@ class Sessions:
         try:
             async with Attempt(request=request, session=session, may_wait=False) as attempt:
                 await self.admission.enter(attempt, url)
-                await self.ways[purpose](attempt, request)
-            self.admission.asked(url)
+                await self.next_by_purpose[purpose](attempt, request)
+            self.admission.note_request(url)
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
@@ -269,7 +273,7 @@ class Sessions:
         return False
 
     def _check_given_up(self, identity: Identity) -> None:
-        if identities.is_given_up(identity, process_start=self._since):
+        if identities.is_given_up(identity, process_start=self._process_start):
             number = identity.failures
             logins = "1 login" if number == 1 else f"{number} logins in a row"
             self.end(
@@ -278,15 +282,15 @@ class Sessions:
                 f"last one: {identity.reason}",
             )
 
-    def _known(self, name: str) -> _Held:
-        entry = self._held.get(name)
+    def _entry(self, name: str) -> _SessionEntry:
+        entry = self._entries.get(name)
         if entry is None:
-            entry = self._held[name] = _Held(Identity(name=name), SiteCookies())
-            if self.keep not in self.first:
-                self.first.append(self.keep)
+            entry = self._entries[name] = _SessionEntry(Identity(name=name), SiteCookies())
+            if self.keep not in self.writes_before:
+                self.writes_before.append(self.keep)
         return entry
 
-    async def _make_ready(self, entry: _Held, free_slot: Callable[[], None]) -> None:
+    async def _make_ready(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
         """Wait until a session is ready, and log it in if no other page or process does.
 
         Calls *free_slot* before it waits for a login.
@@ -296,32 +300,32 @@ class Sessions:
         if entry.waiting.locked():
             free_slot()
         # A login may take minutes, and pages of other sessions need the slots of the host.
-        with anyio.move_on_after(_PATIENCE) as wait_scope:
+        with anyio.move_on_after(_MAX_WAIT_S) as wait_scope:
             await entry.waiting.acquire()
         if wait_scope.cancelled_caught:
-            entry.not_before = self._ledger.now() + timedelta(seconds=_PATIENCE)
+            entry.not_before = self._ledger.now() + timedelta(seconds=_MAX_WAIT_S)
             self._check_wait(entry)
         try:
             while not entry.ready:
-                if time.monotonic() - started_at > _PATIENCE:
+                if time.monotonic() - started_at > _MAX_WAIT_S:
                     entry.not_before = self._ledger.now() + _LATER
                 self._check_wait(entry)
                 await self._poll(entry, free_slot)
         finally:
             entry.waiting.release()
 
-    def _check_wait(self, entry: _Held) -> None:
+    def _check_wait(self, entry: _SessionEntry) -> None:
         """Raise `Defer` if it is too early to poll a session."""
         if entry.not_before is not None and entry.not_before > self._ledger.now():
             reason_text = f": {identity.reason}" if (identity := entry.identity).reason else ""
             raise Defer(f"session {identity.name} is not ready{reason_text}", due=entry.not_before)
 
-    async def _poll(self, entry: _Held, free_slot: Callable[[], None]) -> None:
+    async def _poll(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
         """Read a session in the ledger, and take its next step."""
         name = entry.identity.name
         stored_identity = await self._ledger.sessions.get(name)
         identity = stored_identity or Identity(name=name)
-        proxy = self.proxies.bound(identity.proxy, place=_place(name))
+        proxy = self.proxies.bound(identity.proxy, pool_index=_pool_index(name))
         key = None if proxy is None else proxy.key
         if identity.is_ready:
             moved = identity if key == identity.proxy else identities.moved(identity, proxy=key)
@@ -329,7 +333,7 @@ class Sessions:
                 self._adopt(entry, moved, proxy)
             return
         now = self._ledger.now()
-        login_at = identities.earliest_login(identity, now=now, process_start=self._since)
+        login_at = identities.earliest_login(identity, now=now, process_start=self._process_start)
         if login_at is None:
             self._check_given_up(identity)
             entry.not_before = now + _LATER
@@ -353,7 +357,7 @@ class Sessions:
                 proxy,
                 spider=self.spider,
                 process=self.process,
-                ask=self.ways[Purpose.LOGIN],
+                ask=self.next_by_purpose[Purpose.LOGIN],
                 settings=self.settings,
                 admission=self.admission,
                 end=self.end,
@@ -368,7 +372,7 @@ class Sessions:
             else:
                 self._check_given_up(final_identity)
 
-    def _adopt(self, entry: _Held, identity: Identity, proxy: Proxy | None) -> None:
+    def _adopt(self, entry: _SessionEntry, identity: Identity, proxy: Proxy | None) -> None:
         """Use a session in its state from the ledger."""
         if identity.fence != entry.identity.fence or not entry.ready:
             # Late responses to requests of an earlier login change the old jar.
@@ -384,7 +388,7 @@ class Sessions:
         """Write changes of pages without an outcome and read those of others, until cancelled."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
-            for entry in list(self._held.values()):
+            for entry in list(self._entries.values()):
                 await self._keep(entry)
                 now = time.monotonic()
                 if entry.ready and entry.used_at > entry.read_at < now - _READ_EVERY:
@@ -392,14 +396,14 @@ class Sessions:
                 # Keep the session for a long page too, whose response may still set cookies.
                 entry.users = {task_id for task_id in entry.users if task_id in self.process.leases}
                 is_used = bool(entry.users) or entry.waiting.locked()
-                if entry.used_at < now - _KEPT_UNUSED and not is_used:
-                    self._held.pop(entry.identity.name, None)
+                if entry.used_at < now - _FORGET_AFTER_S and not is_used:
+                    self._entries.pop(entry.identity.name, None)
 
     async def keep(self) -> None:
         """Write the changes of pages: one write for each session, all at the same time."""
         # Wait for a write in progress too, because it is not durable before its end.
         changed_sessions = [
-            entry for entry in self._held.values() if entry.has_news or entry.keeping.locked()
+            entry for entry in self._entries.values() if entry.has_news or entry.keeping.locked()
         ]
         if len(changed_sessions) == 1:
             await self._keep(changed_sessions[0])
@@ -408,7 +412,7 @@ class Sessions:
                 for entry in changed_sessions:
                     writers.start_soon(self._keep, entry)
 
-    async def _keep(self, entry: _Held) -> None:
+    async def _keep(self, entry: _SessionEntry) -> None:
         async with entry.keeping:
             if not entry.has_news:
                 return
@@ -422,7 +426,7 @@ class Sessions:
             if not await self._ledger.sessions.keep(name, fence, changes):
                 entry.ready = entry.ready and entry.identity.fence != fence
 
-    async def _read(self, entry: _Held) -> bool:
+    async def _read(self, entry: _SessionEntry) -> bool:
         """Read the changes of other processes; return whether the session is still in use."""
         async with entry.keeping:
             fence = entry.identity.fence
@@ -438,7 +442,7 @@ class Sessions:
             return True
 
 
-def _place(name: str) -> int | None:
+def _pool_index(name: str) -> int | None:
     """Return the index of a session in its pool; None if it is in none."""
     number = name.removeprefix(POOLED)
     return int(number) - 1 if name != number and number.isdigit() else None

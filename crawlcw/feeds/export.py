@@ -22,56 +22,56 @@ from crawlcw.model.task import Record, Status
 logger = logging.getLogger(__name__)
 
 #: Number of items after which other tasks of the loop run.
-_TURN = 1_000
+_BATCH_SIZE = 1_000
 #: Seconds between two polls of the ledger.
-_EVERY = 1.0
+_POLL_INTERVAL_S = 1.0
 #: How far back each poll looks, because an outcome may be written later than its time.
-_LATE = timedelta(minutes=1)
+_MAX_DELAY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ItemSelection:
     """Selection of items and fields."""
 
     fields: Sequence[str] | None = None  #: only these, in this order; None: all
     with_meta: bool = False  #: `_url` and `_fetched_at` of the page as well
-    since: datetime | None = None  #: only items of pages fetched at this time or later
+    fetched_since: datetime | None = None  #: only items of pages fetched at this time or later
     versions: bool = False  #: items of all kept visits, not only of the last one
     defuse: bool = True  #: escape CSV cells that look like formulas
 
-    def newer_than(self, since: datetime) -> "Wanted":
-        """Return the same selection, limited to pages fetched at *since* or later."""
-        return replace(self, since=since)
+    def newer_than(self, fetched_since: datetime) -> "ItemSelection":
+        """Return the same selection, limited to pages fetched at *fetched_since* or later."""
+        return replace(self, fetched_since=fetched_since)
 
 
 async def export(
-    ledger: Ledger, targets: Collection[Target], wanted: Wanted, *, stdout: BinaryIO
+    ledger: Ledger, targets: Collection[Target], selection: ItemSelection, *, stdout: BinaryIO
 ) -> int:
     """Write the items to all *targets*, each completely or not at all; return their number.
 
     `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
     count = 0
-    unseen_fields, names = set(wanted.fields or ()), set[str]()
-    columns = wanted.fields
-    if columns is not None and wanted.with_meta:
+    unseen_fields, names = set(selection.fields or ()), set[str]()
+    columns = selection.fields
+    if columns is not None and selection.with_meta:
         columns = [*columns, "_url", "_fetched_at"]
     with ExitStack() as stack:
         outputs: list[tuple[Target, forms.JsonLines]] = []
         for target in targets:
             stream = stack.enter_context(opened(target, stdout=stdout))
-            form = forms.form_of(target.format, stream, columns=columns, defuse=wanted.defuse)
+            form = forms.form_of(target.format, stream, columns=columns, defuse=selection.defuse)
             outputs.append((target, stack.enter_context(closing(form))))
-        async for row in _rows(ledger, wanted):
-            item = fields_of(row, wanted)
+        async for row in _rows(ledger, selection):
+            item = fields_of(row, selection)
             if unseen_fields:
                 unseen_fields -= item.keys()
-                names.update(row.item if count < _TURN else ())
+                names.update(row.item if count < _BATCH_SIZE else ())
             for target, form in outputs:
                 with naming(target):
                     form.write(item)
             count += 1
-            if count % _TURN == 0:
+            if count % _BATCH_SIZE == 0:
                 # A ledger in memory never suspends, so without this signals would have to wait.
                 await asyncio.sleep(0)
         for target, form in outputs:
@@ -90,13 +90,13 @@ def check(targets: Sequence[Target]) -> None:
     for target in targets:
         forms.check(target.format)
         target.check()
-    names = [target.place for target in targets]
+    names = [target.location for target in targets]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"-o {duplicate} occurs twice: remove one")
 
 
-async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:
-    fetched_since = selection.since
+async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemRow]:
+    fetched_since = selection.fetched_since
     if selection.versions:
         rows = ledger.queries.versions()
     else:
@@ -110,17 +110,23 @@ async def _rows(ledger: Ledger, selection: Wanted) -> AsyncIterator[ItemRow]:
             yield row
 
 
-def fields_of(row: ItemRow, wanted: Wanted) -> Mapping[str, Any]:
+def fields_of(row: ItemRow, selection: ItemSelection) -> Mapping[str, Any]:
     """Return the fields of an item to write."""
     item = row.item
-    if wanted.fields is not None:
-        item = {name: item[name] for name in wanted.fields if name in item}
-    if wanted.with_meta:
+    if selection.fields is not None:
+        item = {name: item[name] for name in selection.fields if name in item}
+    if selection.with_meta:
         item = {**item, "_url": row.url, "_fetched_at": row.fetched_at}
     return item
 
 
-async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: float = _EVERY) -> int:
+async def follow(
+    ledger: Ledger,
+    selection: ItemSelection,
+    *,
+    stdout: BinaryIO,
+    poll_interval_s: float = _POLL_INTERVAL_S,
+) -> int:
     """Write all items to *stdout* as JSON Lines, until the ledger is drained; return their number.
 
     Items of a page that is fetched again are written again. An outcome that is written
@@ -128,26 +134,26 @@ async def follow(ledger: Ledger, wanted: Wanted, *, stdout: BinaryIO, every: flo
     """
     lines = forms.JsonLines(stdout)
     count = 0
-    async with aclosing(_new_rows(ledger, wanted, stdout.flush, every)) as rows:
+    async with aclosing(_new_rows(ledger, selection, stdout.flush, poll_interval_s)) as rows:
         async for row in rows:
-            lines.write(fields_of(row, wanted))
+            lines.write(fields_of(row, selection))
             count += 1
     return count
 
 
 async def _new_rows(
-    ledger: Ledger, selection: Wanted, on_poll: Callable[[], None], interval: float
+    ledger: Ledger, selection: ItemSelection, on_poll: Callable[[], None], interval: float
 ) -> AsyncGenerator[ItemRow, None]:
     """Yield items; *on_poll* is called after each poll."""
-    finished = TaskFilter(statuses=(Status.FINISHED,), changed_since=selection.since)
-    start = ledger.now() - _LATE
+    finished = TaskFilter(statuses=(Status.FINISHED,), changed_since=selection.fetched_since)
+    start = ledger.now() - _MAX_DELAY
     async for row in ledger.queries.items(replace(finished, changed_before=start)):
         yield row
     seen_visits: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
     drained = False
     while True:
         now = ledger.now()
-        poll_start = max(start, now - _LATE, selection.since or start)
+        poll_start = max(start, now - _MAX_DELAY, selection.fetched_since or start)
         task_filter = replace(finished, changed_since=poll_start)
         # The oldest first.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:

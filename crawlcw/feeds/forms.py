@@ -64,18 +64,18 @@ class _Table(JsonLines):
         self._file = tempfile.TemporaryFile(  # noqa: SIM115
             "w+", encoding="utf-8", newline="\n"
         )
-        self._given = columns
-        self._found: dict[str, None] = {}
+        self._fixed_columns = columns
+        self._item_columns: dict[str, None] = {}
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
-        return list(self._found if self._given is None else self._given)
+        return list(self._item_columns if self._fixed_columns is None else self._fixed_columns)
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Store the item until all columns are known."""
-        if self._given is None:
-            self._found.update(dict.fromkeys(item))
+        if self._fixed_columns is None:
+            self._item_columns.update(dict.fromkeys(item))
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:

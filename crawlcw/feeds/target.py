@@ -37,19 +37,19 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 class Target:
     """Place, format and compression of an export."""
 
-    place: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
+    location: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
     format: str  #: one of `FORMATS`
     compression: str | None = None  #: `gzip`, `zstd` or None
 
     @property
     def is_stdout(self) -> bool:
         """Whether the feed goes to stdout."""
-        return self.place == STDOUT
+        return self.location == STDOUT
 
     @property
     def is_remote(self) -> bool:
         """Whether the place is a URL, which fsspec opens."""
-        return is_remote(self.place)
+        return is_remote(self.location)
 
     @classmethod
     def parse(cls, text: str) -> "Target":
@@ -62,7 +62,7 @@ class Target:
             form = form if colon else "jsonl"
             if form not in FORMATS:
                 raise UsageError(f"{form!r} is not a format: write -:{', -:'.join(FORMATS)}")
-            return cls(place=STDOUT, format=form)
+            return cls(location=STDOUT, format=form)
         path = Path(text)
         try:
             is_special = path.exists() and not path.is_file() and not path.is_dir()
@@ -70,7 +70,7 @@ class Target:
             raise UsageError(f"cannot write {text}: {error.strerror}") from None
         if is_special:
             # A device or a named pipe has no extension.
-            return cls(place=text, format="jsonl")
+            return cls(location=text, format="jsonl")
         *_, suffix = path.suffixes[-1:] or [""]
         compression = _COMPRESSIONS.get(suffix.lower())
         extension = (path.with_suffix("").suffix if compression else suffix).lower()
@@ -79,7 +79,7 @@ class Target:
                 f"{text!r} has no known format: end the name with .jsonl, .json, .csv or .parquet, "
                 "and then with .gz or .zst to compress it"
             )
-        target = cls(place=text, format=_EXTENSIONS[extension], compression=compression)
+        target = cls(location=text, format=_EXTENSIONS[extension], compression=compression)
         if target.format == "parquet" and compression:
             raise UsageError(f"{text!r}: a Parquet file is already compressed: remove {suffix}")
         return target
@@ -90,9 +90,9 @@ class Target:
         It only checks that the library of a remote target is installed.
         """
         if self.is_remote:
-            filesystem(self.place)
+            filesystem(self.location)
         elif not self.is_stdout:
-            _check_file(Path(self.place))
+            _check_file(Path(self.location))
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
     writing = _remote if target.is_remote else _replacing
     with (
         naming(target),
-        writing(target.place) as stream,
+        writing(target.location) as stream,
         _compressing(stream, target.compression) as packed,
     ):
         yield packed
@@ -122,7 +122,7 @@ def naming(target: Target) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        name = "stdout" if target.is_stdout else target.place
+        name = "stdout" if target.is_stdout else target.location
         raise UsageError(f"cannot write {name}: {error.strerror or error}") from error
 
 

@@ -42,13 +42,13 @@ _IPV4_COMPATIBLE = IPv6Network("::/96")
 #: Special in IANA's registries, although `ipaddress` of some Python
 #: versions calls them global.
 _SPECIAL = [
-    ipaddress.ip_network(each)
-    for each in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
+    ipaddress.ip_network(network)
+    for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
 ]
 #: Addresses where clouds serve credentials, outside the link-local networks.
 _METADATA = [
-    ipaddress.ip_address(each)
-    for each in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
+    ipaddress.ip_address(address)
+    for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
 #: If start URLs have more names, none is trusted: no intranet has this number,

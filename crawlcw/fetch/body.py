@@ -74,37 +74,37 @@ class BodyDecoder:
         room = sys.maxsize if limit is None else limit + _RAW_SLACK
         self._stages = [_Stage(name, room=room) for name in reversed(codings)]
         self._limit = limit
-        self._came = 0
+        self._wire_size = 0
         self.size = 0  #: decoded bytes
         #: Whether the body was cut: then more input has no use.
-        self.full = False
+        self.is_full = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Decode the next bytes from the wire, and yield the decoded bytes."""
-        self._came += len(data)
+        self._wire_size += len(data)
         try:
             for piece in _through(self._stages, data):
                 self.size += len(piece)
                 if self._limit is None:
-                    if self.size > _SWELLING_FROM + _MOST_SWELLING * self._came:
+                    if self.size > _SWELLING_FROM + _MOST_SWELLING * self._wire_size:
                         raise _OverfedError
                 # One byte over the limit distinguishes a body that is cut from one that just fits.
                 elif self.size > self._limit:
                     last_piece = piece[: self._limit - self.size]
-                    self.full, self.size = True, self._limit
+                    self.is_full, self.size = True, self._limit
                     yield last_piece
                     return
                 yield piece
         except _OverfedError:
-            self.full = True
+            self.is_full = True
             if self._limit is None:
-                message = f"{self._came:,} bytes decompress to more than {self.size:,}"
+                message = f"{self._wire_size:,} bytes decompress to more than {self.size:,}"
                 raise FetchError(Reason.CONTENT_ENCODING, message) from None
 
     @property
     def missing(self) -> str:
         """The coding whose end is missing if the body ends now; "" for a whole body."""
-        errors = [] if self.full else [stage.missing for stage in self._stages if stage.missing]
+        errors = [] if self.is_full else [stage.missing for stage in self._stages if stage.missing]
         return errors[0] if errors else ""
 
     @property
@@ -197,28 +197,28 @@ class _Stage:
         self._new_engine, self._magic, self._peek = coding
         self._room = room
         self._engine: _Engine | None = None
-        self._begun = b""  #: fewer bytes than `peek`
+        self._head = b""  #: fewer bytes than `peek`
         self._streams = 0
-        self._ended = False
+        self._has_ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded pieces of *data*; raises `_OverfedError`."""
         self._room -= len(data)
         if self._room < 0:
             raise _OverfedError
-        while data and not self._ended:
+        while data and not self._has_ended:
             engine = self._engine
             if engine is None:
-                data = self._begun + data
+                data = self._head + data
                 if self._streams and data[:1] != self._magic:
                     # After a stream, browsers ignore bytes that do not start another stream. Only
                     # some codings allow several streams.
-                    self._ended = True
+                    self._has_ended = True
                     return
                 if len(data) < self._peek:
-                    self._begun = data
+                    self._head = data
                     return
-                self._begun = b""
+                self._head = b""
                 engine = self._engine = self._new_engine(data)
             while True:
                 try:
@@ -242,7 +242,7 @@ class _Stage:
     def missing(self) -> str:
         """The error of the stream if it ends now; "" at its end."""
         # No bytes at all are an empty body, as in many responses without content.
-        is_open = self._engine is not None or self._begun
+        is_open = self._engine is not None or self._head
         return f"the {self._name} stream is incomplete" if is_open else ""
 
     @property
@@ -312,19 +312,23 @@ _SIGNATURES = (
 )
 #: Matches any of them. Most pages begin with none, so one check is enough.
 SIGNED = re.compile(
-    b"|".join(b".{%d}%b" % (place, re.escape(mark)) for place, mark, _ in _SIGNATURES), re.DOTALL
+    b"|".join(b".{%d}%b" % (offset, re.escape(mark)) for offset, mark, _ in _SIGNATURES), re.DOTALL
 )
 #: Types that servers send for bodies of unknown type.
 _SAYS_NOTHING = ("", "text/html", "text/plain", "application/xhtml+xml", "application/octet-stream")
 
 
 def check_type(
-    kind: str, accepted: Sequence[str], *, status: int | None = None, said: str | None = None
+    kind: str,
+    accepted: Sequence[str],
+    *,
+    status: int | None = None,
+    declared_type: str | None = None,
 ) -> None:
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
-    *accepted* are types that are read in any case: `image/png`, `image/*`, `*/*`. *said* is the
-    type from the server, if the bytes show another.
+    *accepted* are types that are read in any case: `image/png`, `image/*`, `*/*`.
+    *declared_type* is the type from the server, if the bytes show another.
     """
     if not kind.startswith(_REFUSED) or kind in _TEXT:
         return
@@ -332,21 +336,21 @@ def check_type(
     if any(accepted_type.lower() in (kind, f"{family}/*", "*/*") for accepted_type in accepted):
         return
     message = f"{printable(kind)} is not text: add it to `accept_types` to read it"
-    if said is not None:
-        message = f"the body is {kind}, although its Content-Type is {said or 'missing'}"
+    if declared_type is not None:
+        message = f"the body is {kind}, although its Content-Type is {declared_type or 'missing'}"
     raise FetchError(Reason.CONTENT_TYPE, message, status=status)
 
 
-def check_start(start: bytes, said: str, accepted: Sequence[str]) -> None:
+def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    It checks only bodies whose type, as the server has *said*, is that of pages or says nothing.
+    It checks only bodies whose *declared_type* is that of pages or says nothing.
     """
-    if SIGNED.match(start) is not None and said in _SAYS_NOTHING:
+    if SIGNED.match(start) is not None and declared_type in _SAYS_NOTHING:
         actual_type = next(
             kind for offset, mark, kind in _SIGNATURES if start.startswith(mark, offset)
         )
-        check_type(actual_type, accepted, said=said)
+        check_type(actual_type, accepted, declared_type=declared_type)
 
 
 @dataclass(slots=True, eq=False)

@@ -382,32 +382,37 @@ class Connector(TCPConnector):
         new_connection.site = site
         return new_connection
 
-    def release(self, found: Listener) -> None:
+    def release(self, connection: Listener) -> None:
         """Keep a connection for the next request if its response has ended; otherwise close it."""
-        site = found.site
+        site = connection.site
         assert site is not None
-        is_over = found.is_answered and not found.should_close and not found.writing_paused
+        is_over = (
+            connection.is_answered and not connection.should_close and not connection.writing_paused
+        )
         if self.closed or not is_over or not site.is_kept or len(site.idle) >= self._idle_per_host:
-            found.close()
+            connection.close()
             return
-        found.released = monotonic()
-        site.idle.append(found)
-        self._idle[found] = None
+        connection.released = monotonic()
+        site.idle.append(connection)
+        self._idle[connection] = None
         if len(self._idle) > _IDLE_IN_TOTAL:
-            self.close_idle(but=_IDLE_IN_TOTAL)
+            self.close_idle(max_kept=_IDLE_IN_TOTAL)
         if self._cleaning is None:
             self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
 
-    def close_idle(self, *, but: int = 0, since: float = math.inf) -> None:
-        """Close the idle connections *but* the newest, and only those released before *since*."""
-        while len(self._idle) > but and (oldest := next(iter(self._idle))).released < since:
+    def close_idle(self, *, max_kept: int = 0, released_before: float = math.inf) -> None:
+        """Close idle connections that were *released_before*, but not the newest *max_kept*."""
+        while (
+            len(self._idle) > max_kept
+            and (oldest := next(iter(self._idle))).released < released_before
+        ):
             del self._idle[oldest]
             assert oldest.site is not None
             oldest.site.idle.remove(oldest)
             oldest.close()
 
     def _clean(self) -> None:
-        self.close_idle(since=monotonic() - _KEEPALIVE)
+        self.close_idle(released_before=monotonic() - _KEEPALIVE)
         self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean) if self._idle else None
 
     async def _open(self, site: Site, hop: Hop) -> Listener:

@@ -65,30 +65,30 @@ class SiteCookies:
 
     def __init__(self) -> None:
         #: By a digest of the fields that identify a cookie; the one set longest ago is first.
-        self._kept: dict[str, Cookie] = {}
+        self._cookies: dict[str, Cookie] = {}
         #: By port and domain: the digests of their cookies, each with its rank, which shows the
         #: order in which they came. A cookie that is set again keeps its rank.
-        self._places: dict[tuple[int, str], dict[str, int]] = {}
+        self._ranks: dict[tuple[int, str], dict[str, int]] = {}
         self._next = count()
         self._size = 0  #: characters of all cookies
         #: Cookies that responses have changed since `take_changes`.
         self.changed: set[str] = set()
 
-    def kept(self) -> dict[str, Cookie]:
+    def all(self) -> dict[str, Cookie]:
         """Return all cookies, by the digest of the fields that identify each."""
-        return dict(self._kept)
+        return dict(self._cookies)
 
     def take_changes(self) -> dict[str, Cookie | None]:
         """Return the cookies changed by responses since the last call; None: a cookie is gone."""
         changed, self.changed = self.changed, set()
-        return {key: self._kept.get(key) for key in changed}
+        return {key: self._cookies.get(key) for key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
         """Use the stored *cookies*, except those that responses have changed here."""
-        for key in self._kept.keys() - cookies.keys() - self.changed:
+        for key in self._cookies.keys() - cookies.keys() - self.changed:
             self._drop(key)
         for key, cookie in cookies.items():
-            if key not in self.changed and self._kept.get(key) != cookie:
+            if key not in self.changed and self._cookies.get(key) != cookie:
                 self._keep(key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
@@ -129,8 +129,8 @@ class SiteCookies:
         now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
         matches, domain = [], host
         while domain:
-            for key, rank in tuple(self._places.get((port, domain), {}).items()):
-                cookie = self._kept[key]
+            for key, rank in tuple(self._ranks.get((port, domain), {}).items()):
+                cookie = self._cookies[key]
                 if cookie.expires is not None and cookie.expires <= now:
                     self._drop(key)
                 elif (
@@ -149,7 +149,7 @@ class SiteCookies:
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep, or delete, a cookie that a response or the spider has set."""
         key = _digest(cookie)
-        old_cookie = self._kept.get(key)
+        old_cookie = self._cookies.get(key)
         if cookie.expires is not None and cookie.expires <= now:
             if old_cookie is not None:
                 self._forget(key)
@@ -157,16 +157,16 @@ class SiteCookies:
         if not _is_the_same(old_cookie, cookie):
             self.changed.add(key)
         self._keep(key, cookie)
-        ranks_by_key = self._places[cookie.port, cookie.domain]
+        ranks_by_key = self._ranks[cookie.port, cookie.domain]
         while len(ranks_by_key) > _MOST_OF_A_DOMAIN:
             self._forget(next(iter(ranks_by_key)))
-        while len(self._kept) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
-            self._forget(next(iter(self._kept)))
+        while len(self._cookies) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
+            self._forget(next(iter(self._cookies)))
 
     def _keep(self, key: str, cookie: Cookie) -> None:
         rank = self._drop(key)
-        self._kept[key] = cookie
-        ranks_by_key = self._places.setdefault((cookie.port, cookie.domain), {})
+        self._cookies[key] = cookie
+        ranks_by_key = self._ranks.setdefault((cookie.port, cookie.domain), {})
         ranks_by_key[key] = next(self._next) if rank is None else rank
         self._size += _size(cookie)
 
@@ -177,13 +177,13 @@ class SiteCookies:
 
     def _drop(self, key: str) -> int | None:
         """Remove a cookie; return its rank."""
-        cookie = self._kept.pop(key, None)
+        cookie = self._cookies.pop(key, None)
         if cookie is None:
             return None
         site_key = cookie.port, cookie.domain
-        rank = self._places[site_key].pop(key)
-        if not self._places[site_key]:
-            del self._places[site_key]
+        rank = self._ranks[site_key].pop(key)
+        if not self._ranks[site_key]:
+            del self._ranks[site_key]
         self._size -= _size(cookie)
         return rank
 

@@ -91,9 +91,9 @@ def layers(
         # Adds cookies, the session's or the crawl's, and missing usual headers.
         Transport(default.client),
     ]
-    default.ways = ways(lower_layers)
+    default.next_by_purpose = chains(lower_layers)
     # Another downloader than the crawl's own returns a file in memory, and so may a layer below.
-    streams = not wire and default.own is None and hasattr(default.client, "exchange")
+    streams = not wire and default.spider_downloader is None and hasattr(default.client, "exchange")
     return [
         # Once for an attempt: its deadline covers all hops. Each target is admitted before anything
         # is spent on it: scope, robots.txt, the host's turn.
@@ -112,18 +112,18 @@ def layers(
         # Secrets of settings, start URLs and session, below everything that the spider sees.
         credentials,
         None if streams else SaveFile(settings),
-        default.own,
+        default.spider_downloader,
         *lower_layers,
     ]
 
 
-def ways(found: Sequence[Step | None]) -> dict[str, Next]:
+def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
     """Return each purpose's way through the layers, the outermost first.
 
     A page that a browser renders has its own way, `RENDERED`, which no other request takes.
     """
     next_by_purpose: dict[str, Next] = {}
-    for layer in reversed(found):
+    for layer in reversed(steps):
         if layer is None:
             continue
         if isinstance(layer, Transport):
@@ -154,15 +154,16 @@ class DefaultDownloader:
         self.client = client
         self.proxies = proxies
         self.cache = cache
-        self.own: OwnDownloader | None = None  #: the spider's own downloader around it
+        #: The spider's own downloader around it.
+        self.spider_downloader: OwnDownloader | None = None
         #: The ways from here down; a crawl sets its own layers.
-        self.ways = ways([cache, proxies, Transport(client)])
+        self.next_by_purpose = chains([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response; see `Downloader`."""
         hop = current_hop.get(None)
         attempt = Attempt(request=request) if hop is None else hop.attempt
-        response = await self.ways[attempt.purpose](attempt, redirected(request, url))
+        response = await self.next_by_purpose[attempt.purpose](attempt, redirected(request, url))
         return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
@@ -175,15 +176,15 @@ def web(
     settings: Settings,
     *,
     public_names: PublicNames | None = None,
-    also: Iterable[str] = (),
+    extra_urls: Iterable[str] = (),
     proxies: ProxyPool,
     cache: Callable[[Settings, MemoryBudget], Layer | None] | None = None,
 ) -> DefaultDownloader:
-    """Return the downloader for a crawl of *spider*; *also* are URLs besides its own.
+    """Return the downloader for a crawl of *spider*; *extra_urls* are URLs besides its own.
 
     *cache* makes the layer that shares the memory of bodies.
     """
-    origins = {urls.locate(url).host for url in [*entry_urls(spider), *also]}
+    origins = {urls.locate(url).host for url in [*entry_urls(spider), *extra_urls]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
     cache_layer = cache and cache(settings, client.memory)
     return DefaultDownloader(client, proxies=Proxies(proxies), cache=cache_layer)
@@ -202,8 +203,10 @@ async def downloader_of(
     async with AsyncExitStack() as closing:
         closing.push_async_callback(default.close)
         if type(spider).downloader is not Spider.downloader:
-            default.own = OwnDownloader(made_by(spider, default), grace=settings.grace)
-            closing.push_async_callback(default.own.close)
+            default.spider_downloader = OwnDownloader(
+                made_by(spider, default), grace=settings.grace
+            )
+            closing.push_async_callback(default.spider_downloader.close)
         yield default
 
 

@@ -169,7 +169,7 @@ class ProxyPool:
         self.health(proxy).answered()
         remember(self._answered, origin, (proxy, self._clock()))
 
-    def got(self, url: str, proxy: Proxy | None) -> None:
+    def note_fetched(self, url: str, proxy: Proxy | None) -> None:
         """Note that *url*, or its redirect's target, was fetched by *proxy*; None: it is unknown.
 
         Other proxies that failed it get a strike.
@@ -268,19 +268,19 @@ class ProxyPool:
         return False
 
     def bound(
-        self, key: str | None, *, place: int | None = None, is_renewed: bool = False
+        self, key: str | None, *, pool_index: int | None = None, is_renewed: bool = False
     ) -> Proxy | None:
         """Return the proxy of a session: the one that it had, by its key, while that is usable.
 
         If it is not, or if the session *is_renewed*, return another one if there is one: the proxy
-        of its *place* in a pool, or the next one. None if the settings have no proxies.
+        at its *pool_index*, or the next one. None if the settings have no proxies.
         """
         if not self.proxies:
             return None
         bound_proxies = [proxy for proxy in self.proxies if proxy.key == key]
         if bound_proxies and not is_renewed and not self.health(bound_proxies[0]).is_dead:
             return bound_proxies[0]
-        start = self._turn if place is None else place % len(self.proxies)
+        start = self._turn if pool_index is None else pool_index % len(self.proxies)
         self._turn = (self._turn + 1) % len(self.proxies)
         order = self.proxies[start:] + self.proxies[:start]
         alive = [
@@ -323,9 +323,9 @@ class Proxies:
         ):
             attempt.proxy = None
             return call_next(attempt, request)
-        return self._asked(attempt, request, call_next)
+        return self._fetch(attempt, request, call_next)
 
-    async def _asked(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
+    async def _fetch(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         tried_proxies: set[Proxy] = set()
         started_at = time.monotonic()
         while True:

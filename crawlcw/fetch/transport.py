@@ -171,7 +171,7 @@ class AiohttpDownloader:
                     site.is_admitted = True
                 if request.options.save_to is not None:
                     return await self._saved(hop)
-                connection = await self._asked(hop, request.headers)
+                connection = await self._send(hop, request.headers)
                 try:
                     return await self._page(connection, hop)
                 finally:
@@ -187,7 +187,7 @@ class AiohttpDownloader:
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
-    async def _asked(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
+    async def _send(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
         """Return the connection that has received a response's head; the caller must release it."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
         # In a tunnel the server would see the proxy's login; without one, each request has it.
@@ -289,7 +289,7 @@ class AiohttpDownloader:
                 decoder = BodyDecoder(codings, limit=max_body)
                 # A large body takes all of its memory at once: it must not wait for more later.
                 share = max_body if length is None else min(max_body, length)
-                check = partial(check_start, said=kind, accepted=accepted)
+                check = partial(check_start, declared_type=kind, accepted=accepted)
                 body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
                 truncated = _cut(decoder, headers, body)
         return Response(
@@ -322,7 +322,7 @@ class AiohttpDownloader:
                         waited_s = monotonic() - wait_started_at
                     buffer.write(piece)
                 check(bytes(buffer.getbuffer()[:LOOK]))
-                if decoder.full:
+                if decoder.is_full:
                     break
             body = buffer.getvalue()  # no copy: it shares the buffer
         finally:
@@ -336,7 +336,7 @@ class AiohttpDownloader:
         request = hop.request
         async with self._files.transfer(hop.attempt, request) as file:
             while True:
-                connection = await self._asked(hop, file.headers(request.headers))
+                connection = await self._send(hop, file.headers(request.headers))
                 try:
                     status, headers = (
                         connection.message.code,
@@ -349,7 +349,7 @@ class AiohttpDownloader:
                         return await self._page(connection, hop)  # it says why there is no file
                     decoder = BodyDecoder(codings)
                     async for data in connection.content.iter_any():
-                        file.came(len(data))
+                        file.count_wire_bytes(len(data))
                         for piece in decoder.pieces(data):
                             await file.take(piece)
                     if decoder.missing:
@@ -358,7 +358,7 @@ class AiohttpDownloader:
                     continue  # the file starts again
                 finally:
                     hop.connector.release(connection)
-                return await file.kept(
+                return await file.store(
                     Response(
                         request.url,
                         request=request,
@@ -403,7 +403,7 @@ def _with_cookies(
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
     """Return why a body is not whole, or None; raises `FetchError` for half a response."""
     if not decoder.missing:
-        return "bytes" if decoder.full else None
+        return "bytes" if decoder.is_full else None
     if not decoder.lacks_content:
         return "checksum"
     # The server has sent all that it announced, and browsers show that. But if it announced
@@ -419,10 +419,10 @@ def _length(headers: Mapping[str, str]) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def headers_of(told: CIMultiDictProxy[str]) -> dict[str, str]:
+def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
     """Return headers as text, by lower-case name."""
     text_by_name: dict[str, str] = {}
-    for name, value in islice(told.items(), _MAX_HEADERS_KEPT):
+    for name, value in islice(wire_headers.items(), _MAX_HEADERS_KEPT):
         key = name.lower()
         text = value if value.isascii() else _readable(value, is_location=key == "location")
         if key not in text_by_name:

@@ -283,9 +283,9 @@ class OwnDownloader:
     `testing.DownloaderContract` checks the rest of its contract.
     """
 
-    def __init__(self, own: Downloader, *, grace: timedelta) -> None:
+    def __init__(self, downloader: Downloader, *, grace: timedelta) -> None:
         """Close the downloader within *grace*."""
-        self._own = own
+        self._downloader = downloader
         self._grace = grace
 
     @calls_user_code
@@ -295,7 +295,7 @@ class OwnDownloader:
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         current_hop.set(Hop(attempt))
         try:
-            response = await self._own.fetch(request, url=request.url)
+            response = await self._downloader.fetch(request, url=request.url)
             await cancellation.raise_pending()
             _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
@@ -310,7 +310,7 @@ class OwnDownloader:
         except OSError as error:
             raise FetchError(Reason.DISCONNECTED, describe_error(error)) from error
         except BaseException as error:  # the user's code may raise anything
-            raise await _fault(error, cancellation, called.name, self._own.fetch) from None
+            raise await _fault(error, cancellation, called.name, self._downloader.fetch) from None
         return response if response.request is request else replaced(response, request=request)
 
     async def close(self) -> None:
@@ -318,7 +318,7 @@ class OwnDownloader:
         cancellation = Cancellation()
         try:
             with anyio.move_on_after(self._grace.total_seconds()) as limit:
-                await self._own.close()
+                await self._downloader.close()
             if limit.cancelled_caught:
                 raise TimeoutError(
                     f"it did not close within the grace period ({format_duration(self._grace)})"

@@ -18,24 +18,24 @@ _NAME_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _REMOTE_PARTS = Path(".crawlcw/parts")
 
 
-def folder(place: str) -> "Folder":
-    """Return the folder at *place*; raises `UsageError` for a store that cannot be opened."""
-    return _RemoteFolder(place) if is_remote(place) else _LocalFolder(Path(place))
+def folder(location: str) -> "Folder":
+    """Return the folder at *location*; raises `UsageError` for a store that cannot be opened."""
+    return _RemoteFolder(location) if is_remote(location) else _LocalFolder(Path(location))
 
 
 class _LocalFolder:
     """A local folder for complete files; blocking, thread-safe. `parts` has incomplete ones."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
-        self.parts = place / ".parts"
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.parts = path / ".parts"
 
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
         """Move a complete file to its place, and return its path.
 
         If a file with the same content exists, drop *part* and return the path of that file.
         """
-        bucket = self._place / sha256[:2]
+        bucket = self._path / sha256[:2]
         is_new = not bucket.exists()
         bucket.mkdir(exist_ok=True)
         # The lock prevents duplicates when two equal files complete at the same time.
@@ -56,7 +56,7 @@ class _LocalFolder:
         if is_kept:
             sync_folder(bucket)
             if is_new:
-                sync_folder(self._place)
+                sync_folder(self._path)
         else:
             part.discard()
         return str(target)
@@ -65,8 +65,8 @@ class _LocalFolder:
 class _RemoteFolder:
     """The same in a remote store; `keep` raises the store's errors."""
 
-    def __init__(self, place: str) -> None:
-        self._store, path = filesystem(place)
+    def __init__(self, location: str) -> None:
+        self._store, path = filesystem(location)
         self._path = path.rstrip("/")
         self.parts = _REMOTE_PARTS
 
@@ -93,18 +93,18 @@ class _RemoteFolder:
 Folder: TypeAlias = _LocalFolder | _RemoteFolder
 
 
-def is_remote(place: str) -> bool:
-    """Return whether *place* is a URL of a remote store, not a local path."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+def is_remote(location: str) -> bool:
+    """Return whether *location* is a URL of a remote store, not a local path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", location) is not None
 
 
-def filesystem(place: str) -> tuple[Any, str]:
-    """Return the store of *place* and the path in it; raises `UsageError` without the library."""
-    scheme = place.partition("://")[0]
+def filesystem(location: str) -> tuple[Any, str]:
+    """Return the store of *location*, and the path; raises `UsageError` without the library."""
+    scheme = location.partition("://")[0]
     try:
         import fsspec
 
-        store, path = fsspec.core.url_to_fs(place)
+        store, path = fsspec.core.url_to_fs(location)
     except ImportError as error:
         raise UsageError(
             f"{scheme}:// needs fsspec and its library for {scheme}: "

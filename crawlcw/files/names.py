@@ -46,10 +46,10 @@ _TYPES = {
     # Extensions without a common type.
     "": "br conf db dll gml gpx h5 htm jsonl kml log npy parquet sqlite tex toml yml z",
 }
-_WORDS = [(kind, word.partition(":")) for kind in _TYPES for word in _TYPES[kind].split()]
-_BY_TYPE = {f"{kind}/{word[2] or word[0]}": f".{word[0]}" for kind, word in _WORDS}
+_EXTENSIONS = [(kind, entry.partition(":")) for kind in _TYPES for entry in _TYPES[kind].split()]
+_BY_TYPE = {f"{kind}/{entry[2] or entry[0]}": f".{entry[0]}" for kind, entry in _EXTENSIONS}
 #: A name keeps these extensions, even if the content type has another one.
-_KNOWN = SKIPPED_EXTENSIONS | {word[0] for _, word in _WORDS}
+_KNOWN = SKIPPED_EXTENSIONS | {entry[0] for _, entry in _EXTENSIONS}
 #: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")
 
@@ -111,12 +111,12 @@ def _harmless(stem: str) -> str:
     """Return *stem* with a hyphen for each run of characters that are not kept, and cut."""
     letters = "".join(
         "-" if key == "-" else "".join(run)
-        for key, run in groupby(unicodedata.normalize("NFC", stem), key=_kept)
+        for key, run in groupby(unicodedata.normalize("NFC", stem), key=_run_key)
     )
     stem_bytes = letters.strip("-").encode()[:_LONGEST_STEM]
     return stem_bytes.decode(errors="ignore").strip("-")
 
 
-def _kept(character: str) -> str:
+def _run_key(character: str) -> str:
     is_kept = unicodedata.category(character)[0] in _KEPT or character == "_"
     return "kept" if is_kept else "-"

@@ -64,8 +64,8 @@ class FileTransfers:
         # A separate limiter, so that no other work waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
-    async def in_thread(self, attempt: Attempt, place: str, work: Callable[[], T]) -> T:
-        """Return the result of *work* on the disk or the store at a *place*.
+    async def in_thread(self, attempt: Attempt, location: str, work: Callable[[], T]) -> T:
+        """Return the result of *work* on the disk or the store at a *location*.
 
         Raises `FetchError` if the disk or store fails. The attempt's deadline is paused.
         """
@@ -83,7 +83,7 @@ class FileTransfers:
             if number == errno.EFBIG:
                 raise FetchError(Reason.BODY_TOO_LARGE, message) from error
             message = str(error) if isinstance(error, UsageError) else message
-            message = f"cannot save to {place}: {message}"
+            message = f"cannot save to {location}: {message}"
             raise FetchError(Reason.FILES_UNWRITABLE, message) from error
 
     @asynccontextmanager
@@ -135,11 +135,11 @@ class FileTransfer:
         is_complete = partial_file.total is not None and partial_file.size >= partial_file.total
         self._offset = partial_file.size - 1 if is_complete else partial_file.size
 
-    def headers(self, own: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send: the request's *own*, and those for a range."""
+    def headers(self, base_headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Return the headers to send: the request's *base_headers*, and those for a range."""
         # Without content coding: a range of a coded body is not a range of the file.
         kept_headers = [
-            pair for pair in own if pair[0].lower() not in ("accept-encoding", "if-range")
+            pair for pair in base_headers if pair[0].lower() not in ("accept-encoding", "if-range")
         ]
         request_headers = [*kept_headers, ("Accept-Encoding", "identity")]
         if self._offset and self._part.validator is not None:
@@ -213,13 +213,13 @@ class FileTransfer:
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
 
-    def came(self, size: int) -> None:
+    def count_wire_bytes(self, size: int) -> None:
         """Count *size* bytes from the server; enough of them extend the deadline."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._mark()
 
-    async def kept(self, response: Response) -> Response:
+    async def store(self, response: Response) -> Response:
         """Return *response*, whose body has ended, with its file moved to its final place.
 
         If `Attempt.accepts_file` refuses the response, it is returned with its first bytes as its
@@ -341,4 +341,4 @@ class SaveFile:
         async with self._files.transfer(attempt, request) as transfer:
             await transfer.begin(response.status, {}, length=response.size, coded=False)
             await transfer.take(response.body)
-            return await transfer.kept(response)
+            return await transfer.store(response)

@@ -31,7 +31,7 @@ def answer(number: int, *, size: int = 10) -> bytes:
 
 
 def is_there(folder: Path, place: StoredPage, number: int) -> bool:
-    return read_stored(folder, place, most=MOST).body.startswith(b"%d" % number)
+    return read_stored(folder, place, max_size=MOST).body.startswith(b"%d" % number)
 
 
 def kinds(path: Path) -> list[str]:
@@ -189,14 +189,14 @@ def test_a_place_leads_to_no_other_file(tmp_path: Path, name: str):
     (tmp_path / "folder").mkdir()
 
     with pytest.raises(DamagedRecordError, match="place in the ledger is invalid"):
-        read_stored(tmp_path / "folder", StoredPage(file=name, offset=0, length=10), most=MOST)
+        read_stored(tmp_path / "folder", StoredPage(file=name, offset=0, length=10), max_size=MOST)
 
 
 def test_a_file_that_is_not_there_is_missing(tmp_path: Path):
     place = StoredPage(file="books-1.warc.gz", offset=0, length=10)
 
     with pytest.raises(FileMissingError, match="is not in"):
-        read_stored(tmp_path, place, most=MOST)
+        read_stored(tmp_path, place, max_size=MOST)
 
 
 def test_any_number_of_files_is_read(tmp_path: Path):
@@ -206,7 +206,7 @@ def test_any_number_of_files_is_read(tmp_path: Path):
         places += warc.append([answer(number)])
         warc.close()
 
-    bodies = [read_stored(tmp_path, place, most=MOST).body for place in [*places, *places]]
+    bodies = [read_stored(tmp_path, place, max_size=MOST).body for place in [*places, *places]]
 
     assert all(body.startswith(b"%d" % (n % 40)) for n, body in enumerate(bodies))
 

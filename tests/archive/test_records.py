@@ -22,7 +22,7 @@ PACKER = Packer()
 
 
 def exchange(**fields: Any) -> Exchange:
-    return Exchange(url=fields.pop("url", URL), at=AT, **fields)
+    return Exchange(url=fields.pop("url", URL), requested_at=AT, **fields)
 
 
 def seen(packed: bytes) -> list[Any]:
@@ -70,7 +70,7 @@ def test_an_answer_is_read_back_as_it_came():
         )
     )
 
-    found = records.read(answered, most=MOST)
+    found = records.read(answered, max_size=MOST)
 
     assert (found.url, found.status, found.body, found.is_cut) == (
         URL,
@@ -123,7 +123,7 @@ def test_whatever_a_server_says_makes_one_record(
     )
 
     answer, request = seen(answered + asked)
-    found = records.read(answered, most=MOST)
+    found = records.read(answered, max_size=MOST)
 
     assert (answer.rec_type, request.rec_type) == ("response", "request")
     assert answer.content == found.body == body
@@ -143,7 +143,7 @@ def test_secrets_are_in_no_record():
         URL, request=request, headers={"Set-Cookie": "a=secret", "X-Own": "told"}, body=b""
     )
 
-    packed = b"".join(PACKER.pair(Exchange.of(request, response, at=AT)))
+    packed = b"".join(PACKER.pair(Exchange.of(request, response, requested_at=AT)))
 
     content = b"".join(zlib.decompress(each, 31) for each in members(packed))
     assert b"secret" not in content
@@ -208,4 +208,4 @@ ANSWERED, ASKED = PACKER.pair(exchange(body=b"x" * 10_000))
 )
 def test_what_is_damaged_says_so(packed: bytes, why: str):
     with pytest.raises(DamagedRecordError, match=why):
-        records.read(packed, most=MOST)
+        records.read(packed, max_size=MOST)

@@ -37,7 +37,7 @@ async def test_a_page_is_done_once_in_a_run_whatever_is_said_of_it(
     numbers = []
     for _ in range(2):
         clock.advance(seconds=1)
-        adder.began = await run.find(await ledger.notes.state())
+        adder.run_started_at = await run.find(await ledger.notes.state())
         for _ in range(2):
             clock.advance(seconds=1)
             number = await adder.add([page])
@@ -67,13 +67,13 @@ async def test_a_run_is_that_of_all_processes_that_started_before_it(
 
 async def test_a_change_before_the_last_visit_is_none(ledger: Ledger, clock: FakeClock):
     run, adder = RunStart(ledger, lease=LEASE), adder_of(ledger)
-    adder.began = await run.find({})
+    adder.run_started_at = await run.find({})
     page = changed_task("http://a.com/", changed=clock.time - timedelta(days=1))
     await adder.add([page])
     await ledger.outcomes.commit([success(ledger, await claimed_one(ledger))])
     clock.advance(seconds=9)
     await run.end()
-    adder.began = await run.find(await ledger.notes.state())
+    adder.run_started_at = await run.find(await ledger.notes.state())
 
     number = await adder.add([page])
 

@@ -15,7 +15,7 @@ from crawlcw.api.response import TOO_MANY_LINKS, Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, url_list
 from crawlcw.api.user_code import Raised
-from crawlcw.crawl.callbacks import SLICE, Produced, Scope, Turns
+from crawlcw.crawl.callbacks import SLICE, Produced, Scope, TimeSlices
 from crawlcw.errors import FetchError, ParseRefusedError, Reason
 from crawlcw.model.task import Task
 from crawlcw.model.transitions import Failed
@@ -328,7 +328,7 @@ async def test_what_yields_for_long_waits_for_its_turn_and_ends_in_time(
     ticks = 0
     calls = 0
 
-    class Counted(Turns):
+    class Counted(TimeSlices):
         async def take(self) -> None:
             nonlocal calls
             calls += 1

@@ -70,7 +70,7 @@ class Writing:
         self.held = TaskLeases()
         self.stats = Stats()
         adder = TaskAdder(ledger=ledger, stats=self.stats, announce=self.announce, max_depth=None)
-        self.seen = adder.seen
+        self.seen = adder.known_ids
         self.told: list[tuple[bool, set[str]]] = []
         self.announced: set[str] = set()
         self.is_killed = False  #: before anything is announced

@@ -230,7 +230,7 @@ class Harness:
             self.frontier,
             Robots(way(web, self.settings), self.settings, clock=loop.time, now=ledger.now),
             self.causes,
-            at_once=2 * self.settings.concurrency,
+            max_parallel=2 * self.settings.concurrency,
             watchdog=session.watchdog,
         )
         self.coordinator = Coordinator(

@@ -296,7 +296,7 @@ def attempt_at(process: Process, lease: Lease, *, sent: datetime | None = None) 
         lease=lease,
         request=Request.of(lease.task),
         sent=sent or process.ledger_now(),
-        began=process.now,
+        started_at=process.now,
     )
 
 

@@ -227,7 +227,7 @@ class FrontierMachine(RuleBasedStateMachine):
         for host in [*process.frontier.leased.values()]:
             if self.is_current(number, host):
                 self.rows[host.name].expires = self.time + LEASE.total_seconds()
-                host.renewed(asked=process.now)
+                host.extend_lease(sent_at=process.now)
             else:
                 process.lose(host.name)
 

@@ -51,7 +51,7 @@ class Turns:
             process.frontier,
             self.robots,
             process.causes,
-            at_once=1,
+            max_parallel=1,
             watchdog=Watchdog(process.stats, limit=timedelta(0)),
         )
 
@@ -99,7 +99,7 @@ async def test_a_login_that_fails_in_an_outage_of_proxies_or_of_our_network_is_i
     turns.process.now = 45
     uplink.answered(now=45)
 
-    assert await turns.admission.is_innocent(URL, error, began=began) is innocent
+    assert await turns.admission.is_innocent(URL, error, started_at=began) is innocent
 
 
 async def test_the_pages_that_redirects_lead_to_must_be_in_scope_and_parts_of_pages_need_not(

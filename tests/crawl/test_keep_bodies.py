@@ -75,7 +75,7 @@ async def state(ledger_url: str) -> dict[str, Any]:
 async def stored(ledger_url: str, folder: Path, url: str = HOME) -> Answer:
     place = (await found(ledger_url, url)).task.stored
     assert place is not None
-    return read_stored(folder, place, most=1 << 20)
+    return read_stored(folder, place, max_size=1 << 20)
 
 
 def records(folder: Path) -> list[tuple[str, str]]:

@@ -367,7 +367,7 @@ async def test_the_guide_has_the_order_of_the_code():
         proxies=Proxies(ProxyPool(settings)),
         cache=DevCache(settings, MemoryBudget(1 << 20)),
     )
-    default.own = OwnDownloader(default, grace=Settings().grace)
+    default.spider_downloader = OwnDownloader(default, grace=Settings().grace)
     unused: Any = None
     layers = pipeline.layers(
         Whole(),

@@ -153,7 +153,7 @@ async def test_while_nobody_knows_the_rules_nothing_is_fetched(answer: Any):
     robots, web = robots_of({ROBOTS: [answer, NO_PRIVATE]})
 
     assert await refused(robots, PAGE) is Reason.ROBOTS_UNAVAILABLE
-    assert robots.known(PAGE) is None
+    assert robots.known_rules(PAGE) is None
 
     # The host rests after that, so the next caller requests it again.
     await robots.admit(PAGE)
@@ -194,14 +194,14 @@ async def test_what_another_process_has_fetched_needs_no_request(time: FakeTime)
     robots, web = robots_of({ROBOTS: Replay(status=404)}, time)
 
     theirs = record("User-agent: *\nDisallow: /private/\nCrawl-delay: 3\n")
-    assert robots.known(PAGE, replace(theirs, expires=START)) is None, "a day ago"
-    rules = robots.known(PAGE, theirs)
+    assert robots.known_rules(PAGE, replace(theirs, expires=START)) is None, "a day ago"
+    rules = robots.known_rules(PAGE, theirs)
 
-    assert robots.known(PAGE) is rules
+    assert robots.known_rules(PAGE) is rules
     assert rules is not None
     assert rules.crawl_delay == 3
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
-    assert robots.known("http://b.example/", theirs) is None, "not of another user agent"
+    assert robots.known_rules("http://b.example/", theirs) is None, "not of another user agent"
     time.seconds = 59
     assert await refused(robots, PRIVATE) is Reason.REFUSED_ROBOTS
     assert web.requested_urls == []
@@ -217,7 +217,7 @@ async def test_robots_txt_is_not_asked_for_where_it_is_not_obeyed():
     await robots.admit(PRIVATE)
 
     assert await robots.rules(PRIVATE) is ALLOW_ALL
-    assert robots.known(PRIVATE) is ALLOW_ALL
+    assert robots.known_rules(PRIVATE) is ALLOW_ALL
     assert web.requested_urls == []
 
 

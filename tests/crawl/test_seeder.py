@@ -372,7 +372,7 @@ async def test_a_worker_that_finds_the_run_of_its_supervisor_over_begins_no_othe
     async def ended(since: datetime | None) -> int:
         clock.advance(seconds=1)
         run = RunStart(ledger, lease=timedelta(minutes=1))
-        run.since = since
+        run.earliest_end = since
         await run.find(await ledger.notes.state())
         await run.end()
         return run.number

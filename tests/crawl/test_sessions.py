@@ -122,7 +122,7 @@ async def test_what_a_page_sets_is_kept_however_long_it_takes(
         return await call_next(attempt, request)
 
     monkeypatch.setattr(Sessions, "_keep", kept)
-    monkeypatch.setattr(sessions, "_KEPT_UNUSED", -1.0)
+    monkeypatch.setattr(sessions, "_FORGET_AFTER_S", -1.0)
     monkeypatch.setattr(sessions, "_KEEP_EVERY", 0.01)
     spider = Visitors(start_urls=[site.base + "/enter"])
     spider.layers = [takes_long]

@@ -1,4 +1,4 @@
-"""Turns of long callbacks: the event loop stays responsive, and callbacks start in order."""
+"""TimeSlices of long callbacks: the event loop stays responsive, and callbacks start in order."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from crawlcw.crawl.callbacks import Turns
+from crawlcw.crawl.callbacks import TimeSlices
 from tests.blame.virtual import VirtualClock, run, virtual
 
 pytestmark = pytest.mark.quick
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.quick
 
 def test_callbacks_that_take_longer_than_a_slice_are_a_turn_of_the_loop_apart():
     async def main() -> tuple[list[int], list[int]]:
-        turns, order, ticks, passed = Turns(), list[int](), list[int](), 0
+        turns, order, ticks, passed = TimeSlices(), list[int](), list[int](), 0
 
         async def callback(number: int) -> None:
             await turns.take()
@@ -38,7 +38,7 @@ def test_callbacks_that_take_longer_than_a_slice_are_a_turn_of_the_loop_apart():
 
 def test_quick_callbacks_begin_in_one_turn_of_the_loop():
     async def main() -> int:
-        turns, passed = Turns(), 0
+        turns, passed = TimeSlices(), 0
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(turns.take()) for _ in range(20)]
             while not all(task.done() for task in tasks):
@@ -56,7 +56,7 @@ def test_turns_come_though_all_else_takes_longer_than_a_slice(monkeypatch: pytes
                 clock.now += 0.04
                 await asyncio.sleep(0)
 
-        turns = Turns()
+        turns = TimeSlices()
         others = [asyncio.create_task(busy()) for _ in range(2)]
         for _ in range(5):
             await turns.take()

@@ -79,7 +79,7 @@ WITHOUT = {
         (
             "a-borrower-goes-on-after-a-failure",
             "crawlcw.crawl.causes",
-            "Causes._left_to_owner",
+            "Causes._report_to_owner",
             ("host.enter(Phase.LEAVING)", "pass"),
         ),
         (

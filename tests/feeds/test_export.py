@@ -14,7 +14,7 @@ import pytest
 from backports import zstd
 
 from crawlcw.errors import Reason, UsageError
-from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.export import ItemSelection, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.protocol import Ledger
@@ -38,11 +38,13 @@ async def recorded(ledger: Ledger, clock: FakeClock) -> None:
 
 
 async def exported(
-    ledger: Ledger, *places: Path | str, wanted: Wanted | None = None
+    ledger: Ledger, *places: Path | str, wanted: ItemSelection | None = None
 ) -> tuple[int, bytes]:
     stdout = io.BytesIO()
     targets = [Target.parse(str(place)) for place in places]
-    return await export(ledger, targets, wanted or Wanted(), stdout=stdout), stdout.getvalue()
+    return await export(
+        ledger, targets, wanted or ItemSelection(), stdout=stdout
+    ), stdout.getvalue()
 
 
 def numbers(lines: bytes) -> Sequence[int]:
@@ -73,7 +75,7 @@ async def test_a_field_that_no_item_has_is_named(
 ):
     await recorded(ledger, clock)
 
-    await exported(ledger, "-:csv", wanted=Wanted(fields=["n", "evn"]))
+    await exported(ledger, "-:csv", wanted=ItemSelection(fields=["n", "evn"]))
 
     assert caplog.messages == ["no exported item has the field 'evn': did you mean even?"]
 
@@ -81,8 +83,8 @@ async def test_a_field_that_no_item_has_is_named(
 async def test_fields_and_meta_are_chosen(ledger: Ledger, clock: FakeClock):
     await recorded(ledger, clock)
 
-    _, plain = await exported(ledger, "-", wanted=Wanted(fields=["even", "none"]))
-    _, meta = await exported(ledger, "-:csv", wanted=Wanted(fields=["n"], with_meta=True))
+    _, plain = await exported(ledger, "-", wanted=ItemSelection(fields=["even", "none"]))
+    _, meta = await exported(ledger, "-:csv", wanted=ItemSelection(fields=["n"], with_meta=True))
 
     assert {*plain.splitlines()} == {b'{"even":true}', b'{"even":false}'}
     assert meta.splitlines()[0] == b"n,_url,_fetched_at"
@@ -95,7 +97,7 @@ async def test_since_means_what_was_fetched_since_then(
     await recorded(ledger, clock)
     since = clock.time - timedelta(seconds=seconds)
 
-    _, lines = await exported(ledger, "-", wanted=Wanted(since=since))
+    _, lines = await exported(ledger, "-", wanted=ItemSelection(fetched_since=since))
 
     assert numbers(lines) == list(range(PAGES))[-last:]
 

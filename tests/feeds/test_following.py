@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 
-from crawlcw.feeds.export import Wanted, follow
+from crawlcw.feeds.export import ItemSelection, follow
 from crawlcw.ledger.protocol import Ledger
 from tests.support.ledgers import FakeClock, claimed, make_tasks, success
 
@@ -39,7 +39,9 @@ async def test_each_item_is_written_once_until_the_ledger_is_drained(
     clock.advance(seconds=3600)
     await record(ledger, clock, 2, 2)
     pipe = Pipe()
-    following = asyncio.create_task(follow(ledger, Wanted(), stdout=pipe, every=0.001))
+    following = asyncio.create_task(
+        follow(ledger, ItemSelection(), stdout=pipe, poll_interval_s=0.001)
+    )
 
     async with asyncio.timeout(60):
         await pipe.looked.acquire()
@@ -66,6 +68,6 @@ async def test_what_is_older_than_wanted_is_left_out(ledger: Ledger, clock: Fake
     await record(ledger, clock, 2, 2)
     pipe = Pipe()
 
-    await follow(ledger, Wanted(since=since), stdout=pipe, every=0.001)
+    await follow(ledger, ItemSelection(fetched_since=since), stdout=pipe, poll_interval_s=0.001)
 
     assert pipe.numbers == [2, 3]

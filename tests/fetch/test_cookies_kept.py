@@ -26,7 +26,7 @@ def given(*headers: str, url: yarl.URL = HOME) -> SiteCookies:
 
 def restored(jar: SiteCookies) -> SiteCookies:
     again = SiteCookies()
-    again.restore(jar.kept())
+    again.restore(jar.all())
     return again
 
 
@@ -105,14 +105,14 @@ async def test_others_changes_are_taken_over_and_our_own_are_not_lost():
     ours.take_changes()
     ours.keep(["b=3"], HOME)
 
-    ours.restore(theirs.kept())
+    ours.restore(theirs.all())
 
     assert sent(ours, HOME) == {"a": "2", "b": "3"}
 
 
 async def test_the_end_of_a_cookie_is_kept():
-    (cookie,) = given("k=v; Max-Age=60").kept().values()
-    (other,) = given("k=v; Expires=Wed, 01 Jan 2070 00:00:00 GMT").kept().values()
+    (cookie,) = given("k=v; Max-Age=60").all().values()
+    (other,) = given("k=v; Expires=Wed, 01 Jan 2070 00:00:00 GMT").all().values()
 
     assert cookie.expires is not None
     assert other.expires is not None
@@ -129,14 +129,14 @@ async def test_a_spiders_own_cookie_for_a_safe_host_is_not_sent_without_tls():
 
 
 async def test_a_cookie_that_has_ended_is_sent_no_more():
-    kept = given("a=1; Max-Age=60", "b=2; Max-Age=60", "c=3").kept()
+    kept = given("a=1; Max-Age=60", "b=2; Max-Age=60", "c=3").all()
     jar = SiteCookies()
     jar.restore(
         {k: replace(each, expires=each.expires and datetime.now(UTC)) for k, each in kept.items()}
     )
 
     assert sent(jar, HOME) == {"c": "3"}
-    assert len(jar.kept()) == 1
+    assert len(jar.all()) == 1
 
 
 async def test_a_jar_amounts_to_so_much_and_no_more():
@@ -145,6 +145,6 @@ async def test_a_jar_amounts_to_so_much_and_no_more():
         host = yarl.URL(f"http://h{number}.example/")
         jar.keep(["k=" + "v" * 1_000], host)
 
-    kept = jar.kept().values()
+    kept = jar.all().values()
     assert sum(len(each.value) for each in kept) < 2 << 20
     assert f"h{MOST_COOKIES + 9}.example" in {each.domain for each in kept}

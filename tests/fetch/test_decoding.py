@@ -47,10 +47,10 @@ ONE_STREAM = {name: packer for name, packer in PACKERS.items() if not name.endsw
 def decoded(codings: list[str], pieces: list[bytes], *, limit: int = MIB) -> tuple[bytes, bool]:
     decoder, body = BodyDecoder(codings, limit=limit), b""
     for piece in pieces:
-        if decoder.full:
+        if decoder.is_full:
             break
         body += b"".join(decoder.pieces(piece))
-    return body, decoder.full
+    return body, decoder.is_full
 
 
 def reason_of(codings: list[str], pieces: list[bytes]) -> Reason:
@@ -151,7 +151,7 @@ def test_a_bomb_yields_the_limit_and_not_much_more_memory(name: str) -> None:
 
     found = b"".join(decoder.pieces(pack(bytes(32 * MIB))))
 
-    assert decoder.full
+    assert decoder.is_full
     assert found == bytes(MIB)
 
 
@@ -235,7 +235,7 @@ def test_what_never_becomes_content_takes_no_time(
     assert list(decoder.pieces(packed)) == []
 
     assert time.process_time() - began < 0.5
-    assert decoder.full
+    assert decoder.is_full
 
 
 @pytest.mark.parametrize(

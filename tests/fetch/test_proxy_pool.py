@@ -180,7 +180,7 @@ def test_three_pages_in_a_row_that_others_get_let_a_proxy_rest(clock: Clock):
         page = f"{PAGE}{number}"
         assert pool.may_be_to_blame(failure(A), page, is_fixed=False)
         pool.answered(B, answer(page, through=B))
-        pool.got(page, B)
+        pool.note_fetched(page, B)
 
     assert pool.wait(A, "shop.example") > 0
     assert {pool.choose(PAGE) for _ in range(3)} == {B}
@@ -236,13 +236,13 @@ def test_a_session_keeps_its_proxy_until_that_is_dead(clock: Clock):
 def test_the_sessions_of_a_pool_have_a_proxy_each(clock: Clock):
     pool = pool_of(clock, A, B, C)
 
-    assert [pool.bound(None, place=place) for place in range(4)] == [A, B, C, A]
+    assert [pool.bound(None, pool_index=place) for place in range(4)] == [A, B, C, A]
     pool.failed(A, DOWN)
-    assert [pool.bound(None, place=place) for place in range(3)] == [B, B, C]
+    assert [pool.bound(None, pool_index=place) for place in range(3)] == [B, B, C]
     pool.failed(B, DOWN, for_good=True)
     pool.failed(C, DOWN)
     # One that rests is of more use than one that is dead.
-    assert [pool.bound(None, place=place) for place in range(3)] == [A, C, C]
+    assert [pool.bound(None, pool_index=place) for place in range(3)] == [A, C, C]
 
 
 def test_a_proxy_that_refuses_us_ends_the_crawl_where_there_is_no_other(clock: Clock):

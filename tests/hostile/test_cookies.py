@@ -164,7 +164,7 @@ async def test_the_log_of_a_crawl_has_no_line_for_each_bad_cookie(
 
     jar = set_by("http://example.com/", "quoted\x01=1", "=", "b=1; Domain=c.example", "a=1")
 
-    assert len(jar.kept()) == 1
+    assert len(jar.all()) == 1
     assert capsys.readouterr().err == ""
 
 
@@ -174,7 +174,7 @@ async def test_a_jar_that_raises_costs_no_page(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(cookies, "cookie_of", fails)
 
-    assert set_by("http://example.com/", "a=1").kept() == {}
+    assert set_by("http://example.com/", "a=1").all() == {}
 
 
 async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
@@ -184,10 +184,10 @@ async def test_cookies_are_bounded_for_each_host_and_in_all() -> None:
         jar.keep(many, yarl.URL(f"http://example.com:{port}/"))
 
     assert len(sent(jar, "http://example.com:8029/")) <= 180
-    assert len(jar.kept()) <= MOST_COOKIES
+    assert len(jar.all()) <= MOST_COOKIES
     for number in range(50):
         jar.keep(many, yarl.URL(f"http://h{number}.example/"))
-    assert len(jar.kept()) <= MOST_COOKIES
+    assert len(jar.all()) <= MOST_COOKIES
 
 
 async def test_a_server_gets_the_header_that_a_browser_sends(hostile: HostileServer) -> None:

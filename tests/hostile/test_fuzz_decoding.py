@@ -76,7 +76,7 @@ def decoded(names: list[str], pieces: list[bytes], limit: int) -> bytes | None:
     try:
         decoder, body = BodyDecoder(names, limit=limit), b""
         for piece in pieces:
-            if not decoder.full:
+            if not decoder.is_full:
                 body += b"".join(decoder.pieces(piece))
         return None if decoder.missing else body
     except FetchError as error:

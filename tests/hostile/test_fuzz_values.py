@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from crawlcw.feeds import escaping
-from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.export import ItemSelection, export
 from crawlcw.feeds.target import Target
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model import values
@@ -159,7 +159,7 @@ def check_store(store: Store, folder: Path, *, examples: int) -> None:
     hard = [{"\ud800": 2**70}, last, {"$set": {"a.b": math.nan}}, nested(MAX_DEPTH, "\0")]
     chosen(example(batch=hard, said="\udfff\n")(with_batches(store.check)))()
     target = Target.parse(str(folder / "out.jsonl"))
-    count = store.run(export(store.ledger, [target], Wanted(), stdout=io.BytesIO()))
+    count = store.run(export(store.ledger, [target], ItemSelection(), stdout=io.BytesIO()))
     lines = (folder / "out.jsonl").read_bytes().split(b"\n")
 
     assert len(lines) == count + 1

@@ -376,7 +376,7 @@ async def test_a_module_in_the_working_folder_is_not_that_of_the_parser(
 async def test_a_process_that_gets_no_cpu_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(parsing_module, "_LONGER", 0.01)
+    monkeypatch.setattr(parsing_module, "_TIMEOUT_FACTOR", 0.01)
     parsing = Parsing(Settings(), seconds=60.0)
 
     async with asyncio.timeout(20), parsing.ready(page(HANGS)) as response:

@@ -15,7 +15,7 @@ from crawlcw.api.attempt import (
 from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
-from crawlcw.fetch.pipeline import DefaultDownloader, Transport, ways
+from crawlcw.fetch.pipeline import DefaultDownloader, Transport, chains
 from crawlcw.fetch.redirects import Admission, FollowRedirects
 from crawlcw.model.identities import Identity
 
@@ -30,7 +30,7 @@ class Layered:
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         trying = Attempt(request=request, session=self._session)
-        return await ways(self.layers)[Purpose.PAGE](trying, redirected(request, url))
+        return await chains(self.layers)[Purpose.PAGE](trying, redirected(request, url))
 
     async def close(self) -> None:
         await self._over.close()
@@ -61,7 +61,7 @@ def way(
     """Return the layers of a request for robots.txt, or another purpose, above *downloader*."""
     settings = settings or Settings()
     redirects = FollowRedirects(settings, admission or FakeAdmission())
-    return ways([redirects, *below(downloader)])[purpose]
+    return chains([redirects, *below(downloader)])[purpose]
 
 
 class FakeAdmission(Admission):

@@ -7,7 +7,7 @@ from typing import Any
 from crawlcw.api.response import Response
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
-from crawlcw.crawl.callbacks import CallbackRun, Produced, Runner, Scope, Turns, WriteLinks
+from crawlcw.crawl.callbacks import CallbackRun, Produced, Runner, Scope, TimeSlices, WriteLinks
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.stats import Stats
@@ -26,7 +26,7 @@ async def run_callback(
     name: str = "parse",
     seen: Container[bytes] = frozenset(),
     within: float = 0.0,
-    turns: Turns | None = None,
+    turns: TimeSlices | None = None,
     write: WriteLinks | None = None,
     watch: Watchdog | None = None,
 ) -> Produced | Failed:
@@ -34,13 +34,13 @@ async def run_callback(
     runner = Runner(
         spider,
         scope=scope,
-        seen=seen,
+        known_ids=seen,
         now=lambda: START,
-        watch=watch or Watchdog(Stats(), limit=timedelta(seconds=within)),
+        watchdog=watch or Watchdog(Stats(), limit=timedelta(seconds=within)),
         parsing=Parsing(Settings()),
         state=KeptState(spider, None),
         write=write,
-        turns=turns or Turns(),
+        time_slices=turns or TimeSlices(),
     )
     run = CallbackRun(runner, method, name=name, task=task)
     if arguments and isinstance(arguments[0], Response):

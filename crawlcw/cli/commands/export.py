@@ -9,7 +9,7 @@ from crawlcw.cli import exporting, options
 from crawlcw.cli.ledger_option import Subject, ledger_command
 from crawlcw.cli.options import command_line
 from crawlcw.errors import UsageError
-from crawlcw.feeds.export import Wanted, export
+from crawlcw.feeds.export import ItemSelection, export
 from crawlcw.feeds.export import follow as follow_items
 from crawlcw.feeds.target import Target
 
@@ -59,7 +59,7 @@ async def command(
     items: `crawlcw tasks NAME --json` shows them.
     """
     names = None if fields is None else _names(fields)
-    item_selection = Wanted(
+    item_selection = ItemSelection(
         fields=names, with_meta=with_meta, versions=versions, defuse=not formulas
     )
     if follow and (len(outputs) > 1 or not outputs[0].is_stdout or outputs[0].format != "jsonl"):
@@ -75,7 +75,7 @@ async def command(
             await follow_items(ledger, item_selection, stdout=exporting.stdout())
             return
         count = await export(ledger, outputs, item_selection, stdout=exporting.stdout())
-    if files := [target.place for target in outputs if not target.is_stdout]:
+    if files := [target.location for target in outputs if not target.is_stdout]:
         click.echo(f"{count:,} items in {', '.join(files)}", err=True)
 
 

@@ -150,9 +150,9 @@ def command(
 
     async def write_items(ledger: Ledger) -> None:
         if outputs:
-            from crawlcw.feeds.export import Wanted, export
+            from crawlcw.feeds.export import ItemSelection, export
 
-            await export(ledger, outputs, Wanted(), stdout=exporting.stdout())
+            await export(ledger, outputs, ItemSelection(), stdout=exporting.stdout())
 
     return loop.run(
         crawl(loaded_spider, ledger_url, settings=settings, output=output, afterwards=write_items)
