@@ -122,7 +122,10 @@ async def test_a_server_that_is_too_old_is_refused_by_its_version(
 ):
     monkeypatch.setattr(inspection, "OLDEST_SERVER", (99, 0))
 
-    with pytest.raises(LedgerConfigurationError, match=r"the server is MongoDB .*, and 99\.0 or"):
+    with pytest.raises(
+        LedgerConfigurationError,
+        match=r"the server is MongoDB .*, but crawlcw needs 99\.0 or later",
+    ):
         await MongoLedger.open(url, "books")
 
 
