@@ -159,7 +159,9 @@ def _cookie_pairs(cookies: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     for name, value in cookies.items():
         if not (_TOKEN.match(name) and isinstance(value, str) and _COOKIE.match(value)):
             # The message omits the value, which may be a secret.
-            raise SpiderError(f"Request(cookies=...): {name!r} cannot be a cookie of that value")
+            raise SpiderError(
+                f"Request(cookies=...): the name or value of the cookie {name!r} is invalid"
+            )
     return tuple(cookies.items())
 
 

@@ -61,7 +61,7 @@ class LoginSession:
             try:
                 self._add_cookie(url, name, value)
             except ValueError:
-                raise SpiderError(f"{name!r} cannot be a cookie of that value") from None
+                raise SpiderError(f"the name or value of the cookie {name!r} is invalid") from None
 
     def __repr__(self) -> str:
         # Only the name: logs may show it, and the session has secrets.

@@ -88,7 +88,11 @@ class LedgerRetry:
                 raise
             except LedgerError as error:
                 log_fields = {"event": "not_counted"}
-                logger.info("the report lacks a number: %s", printable(error), extra=log_fields)
+                logger.info(
+                    "the report lacks a number, because the ledger failed: %s",
+                    printable(error),
+                    extra=log_fields,
+                )
         return None
 
     async def _repeat(

@@ -226,7 +226,7 @@ class SlowStart:
     fastest: float = float("inf")  #: the seconds of its fastest response
     steps: int = 0  #: fast responses; 0 after a failure: its capacity is measured again
     quick_at: datetime | None = None
-    """When the last request was sent whose response was fast."""
+    """When the last request with a fast response was sent."""
 
     def answered(self, *, latency: float, sent: datetime) -> float:
         """Record a response after *latency* seconds; return the latency of the host.
