@@ -18,9 +18,12 @@ from tests.support.ledgers import START, make_lease, make_task, visit
 pytestmark = pytest.mark.quick
 
 PACKAGE = Path(crawlcw.__file__).parent
-#: Two reasons whose words have other uses: `failed` is a status and a field of a host's
-#: counts, `stopped` is an event of the log.
-_OTHER_MEANINGS = {FinishReason.FAILED, FinishReason.FILES_UNWRITABLE, FinishReason.STOPPED}
+#: Reasons whose words have other uses: `failed` is a status and a field of a host's counts,
+#: `stopped` is an event of the log, `drained` is a field of `stats --watch --json`.
+_OTHER_MEANINGS = {
+    *(FinishReason.FAILED, FinishReason.FILES_UNWRITABLE, FinishReason.STOPPED),
+    FinishReason.DRAINED,
+}
 
 
 def test_no_module_but_stats_spells_a_finish_reason():
