@@ -112,7 +112,7 @@ class FrontierMachine(RuleBasedStateMachine):
         for name in LIMITS:
             self.wake(name)
             self.lease(number, name)
-            host = process.frontier.leased.get(name) or process.frontier.borrowed
+            host = process.frontier.leased.get(name) or process.frontier.borrowed_host
             if host is not None and host.name != name:
                 continue
             if host is not None and host.phase is not Phase.LEAVING:
@@ -239,11 +239,11 @@ class FrontierMachine(RuleBasedStateMachine):
     def release(self, number, handed_on, look):
         process = self.processes[number]
         for host in process.frontier.hosts.values():
-            host.poll(wanted=look)
+            host.poll(is_stale=look)
             if host.name in handed_on:
                 process.leave(host)
         process.held.end(process.given_back())
-        for host in process.frontier.idle():
+        for host in process.frontier.idle_hosts():
             mine = [lease for n, lease, _ in self.under_way if n == number]
             assert host.name not in {lease.task.host for lease in mine}
             current = self.is_current(number, host)
@@ -266,7 +266,7 @@ class FrontierMachine(RuleBasedStateMachine):
             for host in [*frontier.leased.values()]:
                 if self.is_current(number, host):
                     self.lend(host, borrower=1 - number)
-            if (host := frontier.borrowed) is not None:
+            if (host := frontier.borrowed_host) is not None:
                 self.go_on(host)
             else:
                 names = [name for name, row in self.rows.items() if row.borrower == number]
