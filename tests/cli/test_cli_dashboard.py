@@ -21,7 +21,7 @@ async def url(tmp_path: Path) -> str:
     ("options", "sentence"),
     [
         (("nothing",), "nothing is recorded for a spider or use case named 'nothing'"),
-        (("--host", "0.0.0.0"), "other machines can reach 0.0.0.0: give a token"),
+        (("--host", "0.0.0.0"), "other machines can reach 0.0.0.0: set a token by --token-file"),
         (("--token-file", "/nowhere/token"), "the token cannot be read from /nowhere/token"),
         (("--port", "70000"), "write a whole number 0 to 65535, not '70000'"),
     ],
