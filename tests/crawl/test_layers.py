@@ -264,9 +264,9 @@ async def test_a_page_that_is_put_back_to_the_past_waits_a_second(tmp_path: Path
     [
         ({"due": "soon"}, "Defer(due='soon') is neither a duration nor a time with a time zone"),
         ({"due": 5}, "Defer(due=5) is neither a duration nor a time with a time zone"),
-        ({"until": datetime(2030, 1, 1)}, "is neither a duration nor a time with a time zone"),  # noqa: DTZ001
-        ({"until": timedelta.max}, "is more than 100 years ahead"),
-        ({"until": datetime.max.replace(tzinfo=BAKER_ISLAND)}, "is more than 100 years ahead"),
+        ({"due": datetime(2030, 1, 1)}, "is neither a duration nor a time with a time zone"),  # noqa: DTZ001
+        ({"due": timedelta.max}, "is more than 100 years ahead"),
+        ({"due": datetime.max.replace(tzinfo=BAKER_ISLAND)}, "is more than 100 years ahead"),
         ({"status": "503"}, "FetchError(status='503') takes a number such as 503"),
         ({"retry_after": "soon"}, "FetchError(retry_after='soon') takes seconds"),
         ({"retry_after": float("nan")}, "FetchError(retry_after=nan) takes seconds"),
@@ -279,7 +279,7 @@ async def test_a_value_that_no_ledger_holds_fails_the_page_and_names_the_layer(
     arguments: Any, said: str, tmp_path: Path
 ):
     async def wrong(attempt: Any, request: Any, call_next: Any) -> Response:
-        if "until" in arguments:
+        if "due" in arguments:
             raise Defer("not yet", **arguments)
         raise FetchError(arguments.pop("reason", Reason.CONNECT), **arguments)
 
@@ -321,7 +321,7 @@ async def test_the_settings_name_layers_below_those_of_the_spider(tmp_path: Path
     [
         ("nowhere:Layer", "'nowhere:Layer' cannot be loaded"),
         ("offered", "neither package.module:Layer nor an entry point"),
-        ("json:dumps", "takes other arguments"),
+        ("json:dumps", "has other arguments"),
     ],
 )
 async def test_a_layer_that_cannot_be_had_is_named(name: str, said: str, tmp_path: Path):

@@ -545,9 +545,9 @@ class Insistence:
         self._process = process
 
     async def insist(self, operation: Callable[[], Awaitable[T]]) -> T:
-        return await self.ask("", operation)
+        return await self.call("", operation)
 
-    async def ask(
+    async def call(
         self, _: str, operation: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         wait = 0.1
