@@ -143,7 +143,7 @@ async def test_a_folder_that_takes_nothing_stops_no_crawl(
 
 
 def test_cookies_and_the_cache_do_not_go_together() -> None:
-    with pytest.raises(SettingsError, match="cache=dev does not know whose cookies"):
+    with pytest.raises(SettingsError, match="stores responses without their cookies"):
         Settings(cache="dev", cookies=True)
 
 

@@ -37,7 +37,7 @@ def seen(packed: bytes) -> list[Any]:
 def test_an_answer_and_its_request_are_records_that_belong_together():
     answered, asked = PACKER.pair(
         exchange(
-            asked=(("Accept", "text/html"),),
+            request_headers=(("Accept", "text/html"),),
             headers=(("content-type", "text/html"), ("content-encoding", "gzip")),
             body=b"<h1>Hi</h1>",
         )
@@ -117,7 +117,7 @@ def test_whatever_a_server_says_makes_one_record(
             url=url,
             status=status,
             headers=((name, value), ("x-value", value), ("x-last", "1")),
-            asked=((name, value),),
+            request_headers=((name, value),),
             body=body,
         )
     )
