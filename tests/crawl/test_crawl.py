@@ -1740,7 +1740,7 @@ async def test_stopping_at_once_waits_for_nothing(ledger: SqliteLedger):
 async def test_a_stop_bounds_the_wait_for_an_unavailable_ledger(
     ledger: SqliteLedger, at_once: bool, least: float, most: float
 ):
-    async def away(wanted: Mapping[str, int]) -> list[Task]:
+    async def away(limit_by_host: Mapping[str, int]) -> list[Task]:
         raise LedgerUnavailableError("away")
 
     ledger.tasks.page_each = away  # type: ignore[method-assign]  # as Away does, in virtual time
@@ -1870,7 +1870,7 @@ class Away(PatchedLedger):
         "tasks.add",
         "leases.claim",
         "outcomes.commit",
-        "queries.horizon",
+        "queries.next_due",
         "queries.counts",
         "queries.reasons",
     )
@@ -1898,8 +1898,8 @@ class Away(PatchedLedger):
         self._answer("commit")
         return await self.real.outcomes.commit(settlements)
 
-    async def horizon(self, **options: Any) -> datetime | None:
-        self._answer("horizon")
+    async def next_due(self, **options: Any) -> datetime | None:
+        self._answer("next_due")
         return await self.real.queries.next_due(**options)
 
     async def counts(self) -> Any:
@@ -1911,7 +1911,7 @@ class Away(PatchedLedger):
         return await self.real.queries.reasons()
 
 
-OPERATIONS = ["page_each", "claim", "add", "commit", "horizon", "counts"]
+OPERATIONS = ["page_each", "claim", "add", "commit", "next_due", "counts"]
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from crawlcw.engine import batching
-from crawlcw.engine.batching import LARGEST_GROUP, write_in_groups
+from crawlcw.engine.batching import MAX_GROUP_SIZE, write_in_groups
 
 
 class Slow:
@@ -85,7 +85,7 @@ async def test_groups_are_apart_until_a_worker_waits_for_what_is_written(
     assert slow.groups == [[1], [2, 3]]
 
 
-@pytest.mark.parametrize(("room", "put"), [(2, 3), (0, LARGEST_GROUP + 1)])
+@pytest.mark.parametrize(("room", "put"), [(2, 3), (0, MAX_GROUP_SIZE + 1)])
 async def test_a_full_queue_and_a_whole_group_are_written_at_once(
     room: int, put: int, monkeypatch: pytest.MonkeyPatch
 ):
@@ -98,7 +98,7 @@ async def test_a_full_queue_and_a_whole_group_are_written_at_once(
             while len(slow.groups) < 2:
                 await anyio.sleep(0.001)
 
-    assert [len(group) for group in slow.groups] == [1, min(put, LARGEST_GROUP)]
+    assert [len(group) for group in slow.groups] == [1, min(put, MAX_GROUP_SIZE)]
 
 
 async def test_of_a_slow_ledger_three_groups_are_waited_for_at_once(

@@ -63,5 +63,5 @@ def test_every_mutant_fits_the_source():
 def test_a_mutant_that_does_not_fit_the_source_says_so():
     edit = Edit("crawlcw.ledger.mongo.updates", "lease_guard", ("no such line", ""))
 
-    with pytest.raises(ValueError, match="mine has 0 times 'no such line'"):
+    with pytest.raises(ValueError, match="lease_guard has 0 times 'no such line'"):
         edit.apply()

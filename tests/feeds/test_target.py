@@ -42,8 +42,8 @@ def test_the_extension_says_the_form(text: str, format_: str, compression: str |
         (".gz", "'.gz' has no known format"),
         ("books.gz", "'books.gz' has no known format"),
         ("", "'' has no known format"),
-        ("books.parquet.gz", "compressed already"),
-        ("-:xml", "no format 'xml'"),
+        ("books.parquet.gz", "a Parquet file is already compressed"),
+        ("-:xml", "'xml' is not a format"),
     ],
 )
 def test_what_says_no_form_is_refused(text: str, said: str):

@@ -362,7 +362,7 @@ async def test_a_name_is_kept_as_it_is(postgres_url: str, name: str):
 
 
 async def test_a_name_that_is_too_long_is_refused(postgres_url: str):
-    with pytest.raises(LedgerConfigurationError, match=r"is too long .* use at most 55 bytes"):
+    with pytest.raises(LedgerConfigurationError, match=r"is too long .*use at most 55 bytes"):
         await PostgresLedger.open(postgres_url, "a" * 56)
 
 

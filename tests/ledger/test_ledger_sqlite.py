@@ -147,7 +147,7 @@ async def test_a_look_at_an_unknown_name_makes_nothing(path: Path, is_empty: boo
 async def test_spiders_that_differ_by_case_only_are_not_mixed(path: Path):
     await (await SqliteLedger.open(path, "books")).close()
 
-    with pytest.raises(LedgerConfigurationError, match="holds a spider books, which SQLite"):
+    with pytest.raises(LedgerConfigurationError, match="has a spider books, which SQLite"):
         await SqliteLedger.open(path, "Books")
 
 
@@ -269,7 +269,7 @@ async def test_a_value_over_the_limit_is_rejected_alone(
     added = await ledger.tasks.add([long, body, make_task("http://example.com/3")])
 
     assert [task for task, _ in added.rejected] == [long, body]
-    assert added.rejected[0][1] == "a value of 1008 bytes, 1000 are allowed"
+    assert added.rejected[0][1] == "a value of 1008 bytes, but at most 1000 are allowed"
     lease = await claimed_one(ledger)
     answer = await ledger.outcomes.commit([success(ledger, lease, {"v": "x" * 1000})])
     assert [lease for lease, _ in answer.rejected] == [lease]

@@ -83,7 +83,7 @@ async def test_a_value_that_no_row_holds_is_refused(
 ):
     monkeypatch.setattr(rows, "_LARGEST_VALUE", 1000)
 
-    with pytest.raises(LedgerError, match="cannot hold it: a value of 1003 bytes"):
+    with pytest.raises(LedgerError, match="cannot store it: a value of 1003 bytes"):
         await orders.blobs.put(key_id("one"), "x" * 1001)
 
 

@@ -16,6 +16,7 @@ from crawlcw.cli.numbers import counted
 from crawlcw.cli.terminal.tables import STATUS_COLOURS
 from crawlcw.dashboard.observer import CrawlState, HostLine, is_silent
 from crawlcw.ledger.protocol import Worker
+from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
@@ -85,7 +86,7 @@ def fields(state: CrawlState) -> dict[str, Any]:
         "rate": round(state.rate, 3),
         "average_rate": None if state.average_rate is None else round(state.average_rate, 3),
         "paused": state.paused,
-        "drained": _is_drained(state),
+        str(FinishReason.DRAINED): _is_drained(state),
         "eta": None if state.eta is None else state.eta.total_seconds(),
         "workers": [_worker_fields(worker) for worker in state.workers],
         "hosts": [_host_fields(host_line) for host_line in state.hosts],
