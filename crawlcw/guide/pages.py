@@ -92,7 +92,7 @@ class Page:
 def page(name: str) -> Page:
     """Return the page of this name, in any case and with or without `.md`.
 
-    Raises `UsageError`, which names the nearest page, for an unknown name.
+    Raises `UsageError` if no page has this name; its message names the nearest one.
     """
     key = name.lower().removesuffix(".md")
     if key not in NAMES:
