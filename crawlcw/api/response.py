@@ -95,7 +95,7 @@ class Response(Document):
         - `checksum`: only the checksum of the compressed data is missing
     - `file`: the saved file, for a request with `save_to`; `body` is then empty
     - `elapsed`: the time from the first byte sent to the last byte received, including
-      redirects within the attempt; for a saved file, until its headers arrived
+      redirects within the attempt; if the file was saved, until its headers arrived
     """
 
     feed = feed_of
@@ -281,7 +281,7 @@ class Response(Document):
         """Return a request for each link: the nodes of a CSS selector, or given nodes or addresses.
 
         Each address is requested once. Links that cannot be fetched (`mailto:`, a broken
-        address) are left out and counted in `dropped`. The same happens to all links of a
+        address) are only counted in `dropped`. The same happens to all links of a
         page that asks robots to follow none, if the setting `obey_robots` is on.
         An `<a>` without `href` is not a link.
 

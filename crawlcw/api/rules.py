@@ -29,7 +29,7 @@ class Rule:
     """A group of links that the crawl follows, and the callback of their pages.
 
     - *css*, *allow*, *deny*, *extensions*, *deny_extensions*, *restrict*: see
-      `Response.follow_all`. By default, links to files that are not pages are left out.
+      `Response.follow_all`. By default, it excludes links to files that are not pages.
     - *callback*: the name of a method. The default is `parse`, which the spider does not
       have to define.
     - *follow*: whether the rules also apply to these pages; by default only if there is no

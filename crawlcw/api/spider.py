@@ -164,7 +164,7 @@ class Spider:
         """
 
     def on_error(self, request: Request, error: FetchError) -> Any:
-        """Called when the crawl has given up *request*; *error.reason* says why.
+        """Called when the crawl gives up *request*; *error.reason* says why.
 
         May yield items and requests, as a callback may. `error.response` is the
         response that counted as the failure, with status, headers and body, if
@@ -230,7 +230,7 @@ def url_list(callback: F) -> F:
     The callback is a generator or an async generator. While it runs, the crawl writes its
     requests to the ledger some hundred at a time. So any number of them fits into memory,
     and `max_links_per_page` does not limit them. Their depth is that of the list itself.
-    If the callback raises, its requests so far are kept; a rerun adds none of them twice.
+    If the callback raises, its requests so far remain; a rerun adds none of them twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
