@@ -262,10 +262,12 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
     """Yield the filter for each status that can be retried."""
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
-        reasons = [r for r in Reason if transitions.retries(status, r)]
-        # If all reasons are retried, do not filter by reason: tasks without a reason, or with one
-        # of a newer version, must match too.
-        yield failed if len(reasons) == len(Reason) else replace(failed, reasons=reasons)
+        retried = [reason for reason in Reason if transitions.retries(status, reason)]
+        if len(retried) == len(Reason):
+            # No filter by reason: tasks without one, or with one of a newer version, match too.
+            yield failed
+        elif reasons := [reason for reason in retried if selection.accepts(reason)]:
+            yield replace(failed, reasons=reasons)
 
 
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:

@@ -85,6 +85,9 @@ async def test_failures_are_brought_back_by_prefix_and_callback(ledger: Ledger, 
     for chosen, number in (
         (TaskFilter(url_prefix="http://b.example/"), 0),
         (TaskFilter(callback="parse"), 0),
+        # Nothing retries an unwanted page.
+        (TaskFilter(reason=Reason.REFUSED_ROBOTS), 0),
+        (TaskFilter(reasons=[Reason.REFUSED_ROBOTS]), 0),
         (TaskFilter(url_prefix=SHOP, callback="page"), 1),
     ):
         assert await ledger.admin.count_failed(chosen) == Count(number=number)
