@@ -53,31 +53,31 @@ class BrokenFile:
     error: SpiderError
 
 
-def find(text: str) -> type[Spider]:
-    """Return the spider that *text* names: a name, `file.py`, `file.py:Class`, `module:Class`.
+def find(reference: str) -> type[Spider]:
+    """Return the spider that *reference* names: a name, `file.py`, `file.py:Class`, `module:Class`.
 
     Raises `SpiderError`, which lists the available spiders.
     """
-    if (target := _located(text)) is not None:
+    if (target := _located(reference)) is not None:
         return _in_module(*target)
-    if is_name(text):
-        return _by_name(text)
+    if is_name(reference):
+        return _by_name(reference)
     raise SpiderError(
-        f"{text!r} names no spider: give a name from ./{FOLDER}, a file (spider.py or "
+        f"{reference!r} names no spider: give a name from ./{FOLDER}, a file (spider.py or "
         "spider.py:Class), or package.module:Class"
     )
 
 
-def find_use_case(text: str) -> "UseCase":
-    """Return the use case that *text* names: `file.py`, `file.py:object`, `module:object`.
+def find_use_case(reference: str) -> "UseCase":
+    """Return the use case that *reference* names: `file.py`, `file.py:object`, `module:object`.
 
     Raises `UsageError`, which lists the available use cases.
     """
     from crawlcw.tracking import UseCase  # imported here: a crawl does not need it
 
-    if (target := _located(text)) is None:
+    if (target := _located(reference)) is None:
         raise UsageError(
-            f"{text!r} names no use case: give a file (orders.py or orders.py:orders), or "
+            f"{reference!r} names no use case: give a file (orders.py or orders.py:orders), or "
             "package.module:object"
         )
     module, name, path = target

@@ -21,7 +21,7 @@ from crawlcw.api.settings import Settings
 from crawlcw.crawl.host_queues import CLAIM_AHEAD_S
 from crawlcw.crawl.hosts import Frontier, FrontierHost, Phase
 from crawlcw.engine.session import WorkerSession
-from crawlcw.model.hosts import Calls, HostLease
+from crawlcw.model.hosts import FailureCalls, HostLease
 from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class HostLeaser:
             state = host.state if scheme is None else host.state.origins[scheme]
             if (reason := state.given_up) is None:
                 continue
-            calls = Calls.NONE if is_full else self._frontier.calls
+            calls = FailureCalls.NONE if is_full else self._frontier.calls
             ignored = await self._ledger.hosts.give_up(
                 host.name, reason=reason, scheme=scheme, calls=calls
             )

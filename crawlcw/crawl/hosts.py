@@ -31,7 +31,7 @@ from crawlcw.engine.session import TaskLeases
 from crawlcw.errors import Reason
 from crawlcw.model import urls
 from crawlcw.model.health import Origin, Uplink
-from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord, SlowStart
+from crawlcw.model.hosts import FailureCalls, Host, HostLease, RobotsRecord, SlowStart
 from crawlcw.model.loans import Fault, Loan
 from crawlcw.model.task import Lease, Task
 
@@ -312,7 +312,7 @@ class Frontier:
         has_on_error = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
         #: Tasks of a given-up origin that are settled one by one.
-        self.calls = Calls.ALL if has_on_error else Calls.ERRBACK
+        self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
         #: Whether all start URLs are known. The crawl's own hosts are unknown before that.
         self.is_seeded = False

@@ -194,7 +194,7 @@ class _Stage:
         if coding is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"no decoder is available for {name!r}")
         self._name = name
-        self._new_engine, self._magic, self._peek = coding
+        self._new_engine, self._magic, self._peek_size = coding
         self._room = room
         self._engine: _Engine | None = None
         self._head = b""  #: fewer bytes than `peek`
@@ -215,7 +215,7 @@ class _Stage:
                     # some codings allow several streams.
                     self._has_ended = True
                     return
-                if len(data) < self._peek:
+                if len(data) < self._peek_size:
                     self._head = data
                     return
                 self._head = b""

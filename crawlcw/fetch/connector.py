@@ -332,7 +332,7 @@ class Connector(TCPConnector):
         self._factory = cast(
             "partial[ResponseHandler]", partial(Listener, loop=self._loop, among=self._acquired)
         )
-        self._guard = guard
+        self._address_guard = guard
         # It covers the look-up and all addresses of a name.
         self._timeout = ClientTimeout(connect=connect)
         self._user_agent = settings.user_agent
@@ -461,7 +461,7 @@ class Connector(TCPConnector):
         if not proxy.resolves_names:
             try:
                 target = (await self._resolve_host(host, port))[0]["host"]
-                self._guard.check(target)
+                self._address_guard.check(target)
             except OSError as error:
                 raise failure_of(error) from error
         addresses = await self._resolve_host(proxy.host, proxy.port)
@@ -547,7 +547,7 @@ class NameResolver(AbstractResolver):
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:
         self._patience = patience
-        self._guard = guard
+        self._address_guard = guard
         self._threads = ThreadPoolExecutor(_RESOLVER_THREADS, thread_name_prefix="crawlcw-dns")
 
     async def resolve(
@@ -561,7 +561,7 @@ class NameResolver(AbstractResolver):
         except TimeoutError:
             message = f"no response of the DNS within {self._patience:g} s"
             raise socket.gaierror(socket.EAI_AGAIN, message) from None
-        await self._guard.resolved(host, [address["host"] for address in addresses])
+        await self._address_guard.resolved(host, [address["host"] for address in addresses])
         return addresses
 
     async def close(self) -> None:

@@ -81,8 +81,8 @@ class Credentials:
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
         """Send a request with the secrets of exactly its URL's origin."""
-        has_own = attempt.session is not None and attempt.session.identity.headers
-        if not (self._passwords or self._secret or self._everywhere or has_own):
+        has_session_headers = bool(attempt.session and attempt.session.identity.headers)
+        if not (self._passwords or self._secret or self._everywhere or has_session_headers):
             return call_next(attempt, request)
         return self._authorized(attempt, request, call_next)
 

@@ -99,7 +99,7 @@ class AiohttpDownloader:
         # Such bodies of all fetchers together take at most a sixteenth of the whole budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
-        self._guard = AddressGuard(
+        self._address_guard = AddressGuard(
             start_origins=start_origins,
             allow_private=settings.allow_private,
             public_names=public_names,
@@ -118,7 +118,7 @@ class AiohttpDownloader:
     async def open(self) -> None:
         """Prepare for the first request."""
         if self._connector is None:
-            self._connector = Connector(self._settings, self._guard)
+            self._connector = Connector(self._settings, self._address_guard)
             if self._settings.cookies:
                 # Imported only when needed, because it loads a list of suffixes.
                 from crawlcw.fetch.cookies import SiteCookies
@@ -167,7 +167,7 @@ class AiohttpDownloader:
             try:
                 # Once admitted, always admitted: the guard only gets more names and ports.
                 if not site.is_admitted:
-                    await self._guard.admit(site.url, hop.proxy)
+                    await self._address_guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
                 if request.options.save_to is not None:
                     return await self._saved(hop)

@@ -1,4 +1,4 @@
-"""Copying a ledger into an empty one of any store, and checking that all of it has arrived."""
+"""LedgerCopier a ledger into an empty one of any store, and checking that all of it has arrived."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -43,20 +43,20 @@ _DIGEST = 16
 _DIGESTS = 1 << (8 * _DIGEST)
 
 
-class Contents(Protocol):
+class LedgerContents(Protocol):
     """The tasks with their results, and the blobs, which each store keeps differently."""
 
     def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
-        """Yield all tasks or blobs, see `Copying.read`."""
+        """Yield all tasks or blobs, see `LedgerCopier.read`."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that the store does not have yet, durably."""
 
 
-class Copying:
+class LedgerCopier:
     """All documents of a ledger, read and written unchanged."""
 
-    def __init__(self, store: Store, contents: Contents) -> None:
+    def __init__(self, store: Store, contents: LedgerContents) -> None:
         self._store = store
         self._contents = contents
 
@@ -115,7 +115,7 @@ def _copied(part: Part, document: Document) -> Document:
 class CopiedLedger(Ledger, Protocol):
     """A ledger that can be copied."""
 
-    copying: Copying
+    copier: LedgerCopier
 
 
 @dataclass(slots=True)
@@ -156,15 +156,15 @@ async def copy(
     copied: dict[Part, Digest] = {}
     for part in Part:
         written = copied[part] = Digest()
-        async for batch in source.copying.read(part):
+        async for batch in source.copier.read(part):
             previous_number = written.number
-            await target.copying.write(part, batch)
+            await target.copier.write(part, batch)
             written.take(batch)
             if written.number // _PROGRESS_EVERY > previous_number // _PROGRESS_EVERY:
                 on_progress(part, written.number)
     for part, written in copied.items():
         target_digest = Digest()
-        async for batch in target.copying.read(part):
+        async for batch in target.copier.read(part):
             target_digest.take(batch)
         if target_digest != written:
             raise LedgerError(

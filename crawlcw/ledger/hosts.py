@@ -28,7 +28,7 @@ from crawlcw.ledger.port import (
     Write,
 )
 from crawlcw.ledger.values import Counts
-from crawlcw.model.hosts import Calls, Host, HostLease
+from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: Tasks given up, or hosts woken or read, in one unit of work, during which others wait.
@@ -81,7 +81,7 @@ class Hosts(ABC):
         *,
         reason: Reason,
         scheme: str | None = None,
-        calls: Calls = Calls.NONE,
+        calls: FailureCalls = FailureCalls.NONE,
     ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return their number.
 
@@ -96,13 +96,13 @@ class Hosts(ABC):
             "status": Among(tuple(map(int, GIVE_UP_HOST.from_statuses))),
             "url": Within(*documents.urls_of(scheme)),
         }
-        if calls is not Calls.NONE:
-            errback_test = {"errback": Not(None)} if calls is Calls.ERRBACK else {}
+        if calls is not FailureCalls.NONE:
+            errback_test = {"errback": Not(None)} if calls is FailureCalls.ERRBACK else {}
             where = waiting | errback_test | {"due": After(now)}
             await self._change_waiting(host, where, Edit(set={"due": now}))
-        if calls is Calls.ALL:
+        if calls is FailureCalls.ALL:
             return 0
-        if calls is Calls.ERRBACK:
+        if calls is FailureCalls.ERRBACK:
             waiting["errback"] = None
         edit = edit_of(GIVE_UP_HOST, now, {"reason": str(reason)})
         return await self._change_waiting(host, waiting, edit)

@@ -263,7 +263,7 @@ class HostLease:
     clean: bool = True  #: whether the previous owner, if any, has released it
 
 
-class Calls(Enum):
+class FailureCalls(Enum):
     """The waiting tasks of a given-up origin for which the crawl calls a method of the spider."""
 
     NONE = auto()
@@ -272,4 +272,4 @@ class Calls(Enum):
 
     def include(self, errback: str | None) -> bool:
         """Return whether the crawl calls a method for a task with this *errback* or None."""
-        return self is Calls.ALL or (self is Calls.ERRBACK and errback is not None)
+        return self is FailureCalls.ALL or (self is FailureCalls.ERRBACK and errback is not None)

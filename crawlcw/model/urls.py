@@ -135,10 +135,10 @@ def located(url: str) -> Location | Refusal:
 
 @lru_cache(maxsize=1 << 14)
 def _locate(url: str) -> Location | Refusal:
-    return _plainly_located(url) or _parsed(url, None)
+    return _locate_plain(url) or _parsed(url, None)
 
 
-def _plainly_located(url: str) -> Location | None:
+def _locate_plain(url: str) -> Location | None:
     """Return the location of a URL if neither its path nor its origin needs a parser, else None."""
     match = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
     folder_parts = None if match is None else _plain_folder(match[1])
@@ -259,7 +259,7 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
     None: the link depends on the page, so the folder is not enough.
     """
-    location = _plainly_resolved(base, href) or _plainly_located(href)
+    location = _resolve_plain(base, href) or _locate_plain(href)
     if location is None and not _is_of_its_scheme(href):
         return _parsed(href, base)
     return location
@@ -270,10 +270,10 @@ def _is_of_its_scheme(href: str) -> bool:
     return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
-def _plainly_resolved(folder: str, href: str) -> Location | None:
+def _resolve_plain(folder: str, href: str) -> Location | None:
     """Return the location of a link that can be joined to its folder as text, else None."""
     if not href:
-        return _plainly_located(folder)  # a link to the page itself
+        return _locate_plain(folder)  # a link to the page itself
     if len(folder) + len(href) > LONGEST_CACHED:
         return None
     match = _PLAIN_LINK.fullmatch(href)

@@ -42,8 +42,8 @@ def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
     """Make a test, without arguments, of a check that the contract's `_run` calls in a loop."""
 
     def test(contract: Any) -> None:
-        run = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
-        asyncio.run(asyncio.wait_for(run, _TIMEOUT_S))
+        coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
+        asyncio.run(asyncio.wait_for(coroutine, _TIMEOUT_S))
 
     update_wrapper(test, check)
     del vars(test)["__wrapped__"]  # pytest would take the arguments of the check for fixtures

@@ -189,8 +189,8 @@ class Losing:
     """Loses the last document of a part."""
 
     def __init__(self, ledger: CopiedLedger, part: Part) -> None:
-        self._copying = ledger.copying
-        self.read = ledger.copying.read
+        self._copying = ledger.copier
+        self.read = ledger.copier.read
         self._part = part
 
     async def write(self, part: Part, documents: list[Document]) -> None:
@@ -201,7 +201,7 @@ class Losing:
 async def test_a_copy_that_is_not_whole_is_told_and_is_not_worked_on(opened: Opened, part: Part):
     source, target = await opened("one"), await opened("two")
     await filled(source)
-    target.copying = Losing(target, part)
+    target.copier = Losing(target, part)
 
     with pytest.raises(LedgerError, match=rf"\d {part} were written, and \d were read back"):
         await copy(source, target, on_progress=silent)

@@ -10,7 +10,7 @@ import pytest
 
 from crawlcw.errors import Reason
 from crawlcw.ledger.protocol import Ledger, Worker
-from crawlcw.model.hosts import Calls, Host, HostLease, RobotsRecord
+from crawlcw.model.hosts import FailureCalls, Host, HostLease, RobotsRecord
 from crawlcw.model.task import Status
 from crawlcw.model.transitions import Succeeded
 from tests.support.ledgers import (
@@ -502,10 +502,11 @@ async def test_many_tasks_of_many_priorities_are_given_up_in_batches(
 
 
 @pytest.mark.parametrize(
-    ("calls", "ignored"), [(Calls.NONE, 40), (Calls.ERRBACK, 20), (Calls.ALL, 0)]
+    ("calls", "ignored"),
+    [(FailureCalls.NONE, 40), (FailureCalls.ERRBACK, 20), (FailureCalls.ALL, 0)],
 )
 async def test_tasks_that_a_method_is_called_for_are_left_and_due(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, calls: Calls, ignored: int
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, calls: FailureCalls, ignored: int
 ):
     monkeypatch.setattr("crawlcw.ledger.hosts.BATCH", 7)
     tasks = [

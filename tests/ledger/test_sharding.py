@@ -22,7 +22,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.protocol import Dimension, TaskFilter
-from crawlcw.model.hosts import Calls
+from crawlcw.model.hosts import FailureCalls
 from crawlcw.model.task import Status
 from crawlcw.testing import ReplayDownloader
 from tests.ledger.test_copying import filled
@@ -171,7 +171,7 @@ async def test_what_is_done_with_tasks_and_hosts_that_are_known_names_them(
     await ledger.hosts.wake({"example.com": now, "c.example": now})
     await ledger.hosts.get(["example.com", "c.example"])
     await ledger.hosts.earliest_due("example.com")
-    for calls in Calls:
+    for calls in FailureCalls:
         await ledger.hosts.give_up("example.com", reason=Reason.CONNECT, calls=calls)
     assert all(each.is_targeted for each in sent(command_log))
 
@@ -211,7 +211,7 @@ async def test_mongos_refuses_no_command(opened, command_log, kind: LedgerKind):
     async for _ in ledger.queries.versions():
         pass
     for part in Part:
-        async for _ in ledger.copying.read(part):
+        async for _ in ledger.copier.read(part):
             pass
     if kind.tracked:
         await ledger.blobs.drop([await ledger.blobs.put(make_task().id, LARGE)])

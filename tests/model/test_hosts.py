@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crawlcw.errors import FetchError, Reason
 from crawlcw.model.health import Origin, Policy
-from crawlcw.model.hosts import LONGEST_DELAY, Calls, Host
+from crawlcw.model.hosts import LONGEST_DELAY, FailureCalls, Host
 
 pytestmark = pytest.mark.quick
 
@@ -113,10 +113,14 @@ def test_requests_that_were_under_way_together_are_one_failure():
 
 @pytest.mark.parametrize(
     ("calls", "with_errback", "without"),
-    [(Calls.NONE, False, False), (Calls.ERRBACK, True, False), (Calls.ALL, True, True)],
+    [
+        (FailureCalls.NONE, False, False),
+        (FailureCalls.ERRBACK, True, False),
+        (FailureCalls.ALL, True, True),
+    ],
 )
 def test_tasks_of_a_lost_origin_are_settled_one_by_one_for_their_errback_or_an_on_error(
-    calls: Calls, with_errback: bool, without: bool
+    calls: FailureCalls, with_errback: bool, without: bool
 ):
     assert (calls.include("failed"), calls.include(None)) == (with_errback, without)
 

@@ -399,7 +399,7 @@ def test_a_link_that_is_joined_as_text_leads_where_the_parser_has_it(
 ):
     folder = f"{place}{folder}/"
 
-    joined = urls._plainly_resolved(folder, up + down)
+    joined = urls._resolve_plain(folder, up + down)
 
     assert joined is None or joined == urls._parsed(up + down, folder)
 
@@ -408,7 +408,7 @@ def test_a_link_that_is_joined_as_text_leads_where_the_parser_has_it(
 def test_a_url_that_is_plain_is_what_the_parser_makes_of_it(place: str, path: str):
     url = place + path
 
-    found = urls._plainly_located(url)
+    found = urls._locate_plain(url)
 
     assert found is None or found == urls._parsed(url, None) == location_of(BASE, url)
 

@@ -21,7 +21,7 @@ _BYTES = 8 << 20
 _MONGO_ONLY_FIELDS = ("woken",)
 
 
-class Contents:
+class LedgerContents:
     """Reads whole collections, and fills those that are empty."""
 
     def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from crawlcw.ledger import examination, protocol, queries
 from crawlcw.ledger.admin import Admin
-from crawlcw.ledger.copying import Copying
+from crawlcw.ledger.copying import LedgerCopier
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs, Items
 from crawlcw.ledger.mongo.changes import Changes
 from crawlcw.ledger.mongo.connection import closed, connected, mapped
-from crawlcw.ledger.mongo.copying import Contents
+from crawlcw.ledger.mongo.copying import LedgerContents
 from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.host_leases import MongoHostLeases
 from crawlcw.ledger.mongo.hosts import MongoHosts
@@ -79,7 +79,7 @@ class MongoLedger:
         self.notes = Notes(store)
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
-        self.copying = Copying(store, Contents(store, items, blobs))
+        self.copier = LedgerCopier(store, LedgerContents(store, items, blobs))
         self.blobs: protocol.Blobs = blobs
         self.changes: protocol.Changes = Changes(store)
         self.inspection: examination.Inspection = Inspection(store, self._schema)

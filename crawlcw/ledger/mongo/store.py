@@ -205,13 +205,13 @@ class MongoStore:
 
     def parts(self) -> list[tuple[Any, Indexes]]:
         """Return the collections, each with the indexes that it needs; the tasks are the last."""
-        blobs: list[tuple[Any, Indexes]] = [
+        blob_collections: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
         ]
         return [
             (self.items, ITEM_INDEXES),
-            *(blobs if self.kind.tracked else ()),
+            *(blob_collections if self.kind.tracked else ()),
             (self.hosts, HOST_INDEXES),
             (self.workers, WORKER_INDEXES),
             (self.rates.collection, {}),

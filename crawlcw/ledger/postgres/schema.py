@@ -91,8 +91,8 @@ def prepare(
         check_format(None, name)
     if not create and (marker is None or "tasks" in missing):
         raise UnknownNameError(name)
-    is_decided = marker is not None and (kind is None or marker["tracked"] is not None)
-    if not missing and (is_decided or not create):
+    has_kind = marker is not None and (kind is None or marker["tracked"] is not None)
+    if not missing and (has_kind or not create):
         return recorded_kind
     with db.transaction(durable=True):
         db.execute("SELECT pg_advisory_xact_lock(?)", (_MAKERS,))

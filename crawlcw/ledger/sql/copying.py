@@ -20,7 +20,7 @@ _IN_OTHER_TABLES = ("items", "items_from", "versions")
 _LARGE = ("body", "context", "response", "errors", "data", "results", "content")
 
 
-class Contents:
+class LedgerContents:
     """Reads whole tables, and fills empty ones."""
 
     def __init__(self, store: SqlStore) -> None:

@@ -2,14 +2,14 @@
 
 from crawlcw.ledger import protocol
 from crawlcw.ledger.admin import Admin
-from crawlcw.ledger.copying import Copying
+from crawlcw.ledger.copying import LedgerCopier
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.notes import Notes, SpiderStates
 from crawlcw.ledger.queries import Groups, Queries
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.shielding import run_shielded
 from crawlcw.ledger.sql.blobs import Blobs
-from crawlcw.ledger.sql.copying import Contents
+from crawlcw.ledger.sql.copying import LedgerContents
 from crawlcw.ledger.sql.host_leases import SqlHostLeases
 from crawlcw.ledger.sql.hosts import SqlHosts
 from crawlcw.ledger.sql.leases import Leases
@@ -39,7 +39,7 @@ class Facets:
         self.sessions = Sessions(store)
         self.spider_state = SpiderStates(store)
         self.blobs: protocol.Blobs = Blobs(store)
-        self.copying = Copying(store, Contents(store))
+        self.copier = LedgerCopier(store, LedgerContents(store))
 
     @property
     def kind(self) -> LedgerKind:
