@@ -266,8 +266,14 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
         if len(retried) == len(Reason):
             # No filter by reason: tasks without one, or with one of a newer version, match too.
             yield failed
-        elif reasons := [reason for reason in retried if selection.accepts(reason)]:
+        elif reasons := [reason for reason in retried if _accepts(selection, reason)]:
             yield replace(failed, reasons=reasons)
+
+
+def _accepts(selection: TaskFilter, reason: Reason) -> bool:
+    """Return whether a task with this reason can match."""
+    reasons = selection.reasons
+    return selection.reason in (None, reason) and (reasons is None or reason in reasons)
 
 
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:

@@ -88,10 +88,6 @@ class TaskFilter:
             self, statuses=tuple(status for status in statuses if status in self.statuses)
         )
 
-    def accepts(self, reason: Reason) -> bool:
-        """Return whether a task with this reason can match."""
-        return self.reason in (None, reason) and (self.reasons is None or reason in self.reasons)
-
     def applicable(self, change: BulkChange, *, now: datetime) -> "TaskFilter":
         """Return the filter, restricted to the tasks that a part of a bulk change applies to.
 
