@@ -43,9 +43,11 @@ def ledger(tmp_path: Path) -> str:
 
 def on_terminal(*arguments: str, columns: int = 200, **variables: str) -> str:
     """Return the output of a command on a terminal of this width."""
+    # pytest-xdist sets COLUMNS, which a command prefers to the terminal's width.
+    inherited = {name: value for name, value in environment().items() if name != "COLUMNS"}
     process, terminal = terminals.started(
         [sys.executable, "-m", "crawlcw", *arguments],
-        environment() | {"TERM": "xterm-256color"} | variables,
+        inherited | {"TERM": "xterm-256color"} | variables,
         size=(40, columns),
     )
     text = b"".join(terminals.chunks(terminal)).decode().replace("\r\n", "\n")
