@@ -115,7 +115,7 @@ class Session:
 
 
 class LoggedOutError(Exception):
-    """A response says that its session is logged out."""
+    """Raised if a response shows that its session is logged out."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class LoggedOutError(Exception):
 class Attempt:
     """One attempt at a request; as a context manager it closes its resources.
 
-    A layer may read `request`, `purpose`, `session` and `proxy`. The rest is internal.
+    A layer may read `request`, `purpose`, `session` and `proxy`. Everything else is internal.
     """
 
     request: Request  #: the original one, before redirects and layers changed it
@@ -297,7 +297,7 @@ def _loaded_layer(name: str) -> Layer:
             for attribute_name in attribute.split("."):
                 target = getattr(target, attribute_name)
         else:
-            # Imported late: it takes 8 ms, and few crawls name an entry point.
+            # Import it only here, because that takes 8 ms and few crawls name an entry point.
             from importlib.metadata import entry_points
 
             entry_point_by_name = {

@@ -31,14 +31,15 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16le"),
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
-#: In all other encodings the byte of `<` always is this character. Any other byte below 128 is its
-#: ASCII character, or the end of a longer one.
+#: In all other encodings the byte of `<` always means `<`. Any other byte below 128 is its ASCII
+#: character, or the end of a longer one.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
 #: In all other encodings each byte is a character.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
     *("utf-8", "gbk", "gb18030", "big5", "euc-jp", "shift_jis", "euc-kr")
 }
-#: Cut a longer text without the end of a tag or line anywhere: it could fill the memory.
+#: A longer text without the end of a tag or line is cut at any byte, because it could fill the
+#: memory.
 _LONGEST_RUN = 1 << 20
 #: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for the
 #: other two.

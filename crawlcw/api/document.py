@@ -102,8 +102,8 @@ class Document:
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` if it is not JSON."""
         try:
-            # UTF-8 first, since a server may call JSON HTML: a <meta charset> in a string of it
-            # does not name its encoding.
+            # Try UTF-8 first, because a server may send JSON as HTML: a <meta charset> in one of
+            # its strings does not name its encoding.
             text = self.body.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = self.text
@@ -119,7 +119,7 @@ class Document:
             return body  # an earlier call has checked it
         source = body
         if self._charset != "utf-8":
-            # Not `text`, which would stay in memory.
+            # Do not use `text`, because it would stay in memory.
             source = charset.decode(body, self._charset).encode(errors="replace")
         kind = self.headers.get("content-type")
         if kind is not None and "+" in kind and markup.is_xhtml(kind):
@@ -247,7 +247,7 @@ def _json_of(script: str) -> Any:
     loose = (_loosely_json, lambda text: _loosely_json(_HTML_COMMENT.sub(_text_alone, text)))
     for read in (str.strip, *loose):
         try:
-            # Line ends within strings are common and harmless, hence not strict.
+            # `strict` is off, because line ends within strings are common and harmless.
             return json.loads(read(script), strict=False)
         except (ValueError, RecursionError):
             pass

@@ -167,7 +167,7 @@ def _controls_of(form: LexborNode) -> list[_Control]:
     of_form, root, controls = form.attributes, form.parser.root, list[_Control]()
     assert root is not None, "it is the element above the form"
     number, form_id = of_form.get(OWNER), of_form.get("id")
-    # If several elements have the same id, it means the first.
+    # If several elements have the same id, `form` means the first.
     first_with_id = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and first_with_id is not None and first_with_id.mem_id == form.mem_id
     stack = [(root, False, False, "ltr")]

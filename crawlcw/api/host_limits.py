@@ -94,7 +94,7 @@ class Limits:
 
 
 def limit_of(host: str, limits: Limits, settings: Settings) -> HostLimit:
-    """Return the effective limits of *host*: from its `Limit`, and else from the settings."""
+    """Return the effective limits of *host*: from its `Limit` first, then from the settings."""
     limit = limits.of(host)
     concurrency = limit.concurrency if limit else None
     delay = limit.delay if limit else None

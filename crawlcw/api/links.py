@@ -91,7 +91,7 @@ def nodes_within(
     nodes: Iterable[LexborNode], regions: Iterable[LexborNode]
 ) -> Iterator[LexborNode]:
     """Yield the nodes that are one of *regions*, or inside of one."""
-    # Whether a node is inside, by its address in memory: this takes linear time on deep pages, too.
+    # Compare nodes by their address in memory, because this takes linear time on deep pages, too.
     is_inside_by_id = {region.mem_id: True for region in regions}
     for node in nodes:
         ancestor: LexborNode | None = node

@@ -3,8 +3,8 @@
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag with thousands of
 attributes). A dense page makes a tree of seventy times its size. A thread that parses cannot be
 stopped. So the crawl parses a *suspicious* page in a process that it can stop, see
-`crawl.parsing`; without such a process the page is refused. A false alarm costs some milliseconds,
-and a page with few tags one count.
+`crawl.parsing`; without such a process the page is refused. A false alarm costs some milliseconds.
+A page with few tags costs one count of its tags.
 
 The text of a page does not always show how much memory its tree needs, and the parser has no
 limit. So the operating system limits the memory: RLIMIT_DATA of setrlimit(2).
@@ -92,7 +92,8 @@ _WRAPPER = re.compile(
 _FORMATTING = re.compile(
     rb"<(/?)(?:a|b|big|code|em|font|i|nobr|s|small|strike|strong|tt|u)(?=[\s>/])", re.IGNORECASE
 )
-#: Both cases instead of IGNORECASE: the search then starts only at each `<`, three times as fast.
+#: The patterns name both cases instead of IGNORECASE, because the search then starts only at each
+#: `<` and is three times as fast.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
 #: Attributes by a stricter grammar than the standard's, so that they end at the same position as
 #: in a parser. The first part reads usual ones, such as ` class="name"`, with fewer steps.
@@ -101,7 +102,7 @@ _ATTRIBUTES = (
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
     rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
 )
-#: A tag that may equal another: if a quote may hide the rest of a tag, it counts as different.
+#: A tag that may equal another: if a quote may hide the end of a tag, it counts as different.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
 #: An element that contains only text: its end tag always closes it.
 _CLOSED = (
@@ -109,7 +110,7 @@ _CLOSED = (
 )
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
 #: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
-#: For that it keeps only one <a>, and three of other equal tags, so tags without attributes are
+#: To do so, it keeps only one <a>, and three of other equal tags. So tags without attributes are
 #: few and do not match. Neither do elements that contain only text and closed elements, because
 #: they are closed. The first lookaheads skip most tags at their first letters.
 _COSTLY = re.compile(
@@ -281,8 +282,8 @@ def tree_size(body: bytes) -> int:
 def ordinary_tree_size(body: bytes) -> int | None:
     """Return the estimated bytes of the tree of an ordinary body.
 
-    None for a large or suspicious body, which another process must parse. For most pages this
-    reads the body once, which takes a twelfth of the time of parsing it.
+    Return None for a large or suspicious body, which another process must parse. For most pages
+    this reads the body once, which takes a twelfth of the time of parsing it.
     """
     if len(body) > LARGE:
         return None
@@ -300,8 +301,8 @@ def ordinary_tree_size(body: bytes) -> int | None:
 def _is_ordinary(body: bytes, tags: int) -> bool:
     """Return whether parsing a body of many tags certainly takes less than half a second.
 
-    Each round removes closed elements that contain only text; then elements that contained
-    only those are next.
+    Each round removes closed elements that contain only text. The next round removes the elements
+    that contained only those.
     """
     is_costly = _is_costly(body, tags)
     open_tags = tags if tags * tags <= _MAX_STEPS else tags - body.count(b"</")
@@ -338,7 +339,7 @@ def screen(body: bytes, kind: Kind = "html") -> None:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
     shape = suspicion(body)
     if shape is not None and kind == "html":
-        # Only for suspicious bodies, because this takes several times as long.
+        # Do this only for suspicious bodies, because it takes several times as long.
         shape = suspicion(without_raw_text(body))
     if shape is None and tree_size(body) > MAX_TREE:
         shape = f"a tree of more than {MAX_TREE >> 20} MiB"
@@ -423,7 +424,7 @@ def parse_bounded(source: bytes | str) -> LexborHTMLParser:
     for exactly in (False, True):
         try:
             return with_memory_limit(MAX_HEAP, lambda: LexborHTMLParser(source), exactly=exactly)
-        except (SelectolaxError, MemoryError):  # lack of memory: any bytes can be parsed
+        except (SelectolaxError, MemoryError):  # not enough memory: it parses any bytes
             pass
     raise ParseRefusedError(f"its tree needs more than {MAX_HEAP >> 20} MiB")
 

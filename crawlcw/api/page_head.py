@@ -109,7 +109,7 @@ class Head:
         lower = self._source.lower()
         #: Whether there may be a <base> that counts: one in a <noscript> does not.
         self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
-        # Searched before parsing, because most heads have no refresh and no robots rules.
+        # Search before parsing, because most heads have no refresh and no robots rules.
         self._lower = lower if is_html else b""
 
     @cached_property

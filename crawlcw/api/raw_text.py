@@ -46,7 +46,8 @@ _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_T
 #: A comment up to the first `-->`, without the other ends that only some parsers accept.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: Only shapes: an HTML tag between them would end the SVG, and `desc` may contain HTML.
+#: These are only shapes, because an HTML tag between them would end the SVG, and `desc` may contain
+#: HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"

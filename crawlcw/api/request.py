@@ -197,7 +197,7 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request of *task*."""
         assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
-        # No checks: the values were checked when the task was made.
+        # Do not check the values again: they were checked when the task was made.
         request = object.__new__(cls)
         request._refusal = None
         request._location = None

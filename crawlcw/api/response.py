@@ -222,7 +222,7 @@ class Response(Document):
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # Only if needed, because finding the encoding may take a decoding of the page.
+        # Ask only if needed, because finding the encoding may require decoding the page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
@@ -345,7 +345,8 @@ class Response(Document):
                 continue
             if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
-                # Only count the rest: checking hundreds of thousands would block the loop.
+                # Only count the remaining ones, because checking hundreds of thousands would block
+                # the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
             location = self._location_of(address, node)

@@ -64,7 +64,7 @@ class LoginSession:
                 raise SpiderError(f"the name or value of the cookie {name!r} is invalid") from None
 
     def __repr__(self) -> str:
-        # Only the name: logs may show it, and the session has secrets.
+        # Show only the name, because logs may show the text and the session has secrets.
         return f"<LoginSession {self.name}>"
 
 

@@ -51,7 +51,7 @@ _RECORDS = {
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
-#: Longer than any URL that can be fetched: the rest of such a line is dropped.
+#: Longer than any URL that can be fetched: the reader drops the end of such a line.
 _LONGEST_LINE = 1 << 14
 _LONGEST_ROBOTS_TXT = 512 << 10
 

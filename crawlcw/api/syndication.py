@@ -99,7 +99,7 @@ def _link(record: Record) -> str:
         if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
             return _based(record, href, base=field.attributes.get(BASE, ""))
     for field in record.fields:
-        # The guid of RSS is an address unless it says otherwise, but often it is none anyway.
+        # The guid of RSS is an address unless it says otherwise. But often it is not an address.
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()

@@ -43,7 +43,7 @@ _LONGEST_BASE = 4096
 #: Attributes that a DTD may declare: at each tag expat reads the list of those of its element.
 _MAX_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
-#: A `&`, with the rest of the entity if it is one.
+#: A `&`, with the whole entity if it begins one.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -205,7 +205,7 @@ def _entity(match: re.Match[str]) -> str:
     if name in _OF_XML:
         return text
     if name is not None:
-        # As numbers, because some of the characters are markup.
+        # Write the characters as numbers, because some of them are markup.
         characters = "".join(f"&#{ord(c)};" for c in html5.get(f"{name};", ""))
         return characters or f"&amp;{text[1:]}"
     if len(text) == 1:
@@ -233,7 +233,8 @@ class _Reader:
         self._free_characters = 0  #: characters that the record may still add
         self._ended_records: list[Record] = []
         self._bytes_read = 0  #: bytes
-        # Without namespaces, because documents often do not declare the prefixes that they use.
+        # Create the parser without namespaces, because documents often do not declare the prefixes
+        # that they use.
         self._parser = parser = expat.ParserCreate("utf-8")
         parser.buffer_text = True
         parser.specified_attributes = True  # ignore default values from a DTD

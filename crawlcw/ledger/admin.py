@@ -111,14 +111,15 @@ class Admin:
     async def revisit_due(self) -> int:
         """Do the same for the pages whose next visit is due; return their number.
 
-        One index seek if there are none. May be repeated after an error.
+        It takes one index seek if there are none. It may be repeated after an error.
         """
         now = self._store.now()
         due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
         total = 0
         # A changed page no longer matches.
         while ids := await self._store.reading(_to_revisit, due):
-            # Set before the write: after a lost reply, the next call no longer finds the pages.
+            # Set this before the write, because after a lost reply the next call no longer finds
+            # the pages.
             self._unwoken = REVISIT.wakes_hosts
             total += await self._store.writing(_change_all, ids, due, edit_of(REVISIT, now))
         if self._unwoken:
@@ -163,10 +164,10 @@ class Admin:
     async def purge(self, selection: TaskFilter) -> int:
         """Delete tasks with their data; return their number.
 
-        Also leased tasks, if *selection* names their status; with `selection.due_by` only those
-        whose lease expired by then.
+        It also deletes leased tasks if *selection* names their status; with `selection.due_by`,
+        only those whose lease expired by then.
         """
-        # First, because deleted seeds must not count as present after a crash.
+        # Do this first, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
         # Delete the leftovers of an earlier call whose reply was lost.
         await self._store.writing(_delete, [], {})
@@ -174,7 +175,8 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Last: running crawls skip links to tasks that they added before, until this changes.
+        # Do this last, because running crawls skip links to tasks that they added before until it
+        # changes.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
@@ -206,7 +208,7 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, size=BATCH):
-            # Stored before the write: after a lost reply, the next call wakes them.
+            # Store the hosts before the write, so that the next call wakes them after a lost reply.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)
@@ -264,7 +266,8 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]
         if len(retried) == len(Reason):
-            # No filter by reason: tasks without one, or with one of a newer version, match too.
+            # Do not filter by reason, so that tasks without a reason, or with one of a newer
+            # version, match too.
             yield failed
         elif reasons := [reason for reason in retried if _accepts(selection, reason)]:
             yield replace(failed, reasons=reasons)

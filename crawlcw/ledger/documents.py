@@ -90,35 +90,35 @@ from crawlcw.model.visits import Visit
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Fields that every task's document has unchanged, and fields that are left out if None, because
-#: MongoDB would include null in the indexes of due tasks.
+#: Fields that every task's document has without conversion. Further ones are left out if they are
+#: None, because MongoDB would include null in the indexes of due tasks.
 _PLAIN = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
 _plain, _stored_plain = attrgetter(*_PLAIN), itemgetter(*_PLAIN)
 _OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
-#: Fields that each change of a task sets unchanged.
+#: Fields that each change of a task sets without conversion.
 _CHANGED = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
 _changed = attrgetter(*_CHANGED)
-#: Fields of a host, an origin, a worker, and of counters, that are stored unchanged.
+#: Fields of a host, an origin, a worker, and of counters, that are stored without conversion.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
 _NUMBERS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
-#: Counters by names, which may be any text.
+#: Counters with a number for each name; a name may be any text.
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _PARTS = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _PARTS}
-#: Marker keys: no escaped key begins like these.
+#: Keys that mark a special value: no escaped key begins with `%b` or `%n`.
 _BLOB = "%blob"
-#: A naive time, as its ISO 8601 text, because every date of a store is an instant.
+#: The value is a naive time as ISO 8601 text, because a store's dates are instants.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
-#: Maximum number of workers that left and stay in the ledger, the last ones.
+#: Maximum number of workers that the ledger keeps after they have left: the last ones.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
@@ -321,7 +321,7 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Clean the server's text: one lone surrogate would fail the whole batch.
+            # Clean the server's text, because one lone surrogate would fail the whole batch.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),

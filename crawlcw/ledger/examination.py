@@ -16,7 +16,7 @@ from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Part, Store, Unit
 
-#: Fields of a task that a mend may change, and that must still be as found.
+#: Fields of a task that a mend may change. It writes nothing if one of them has changed meanwhile.
 TASK_STATE = (
     *("status", "due", "lock", "lock_time", "fence", "settled", "quarantine_fence"),
     *("retry", "lost", "reason"),
@@ -103,7 +103,7 @@ class Inspection(ABC):
     ) -> AsyncIterator[Mapping[str, Any]]:
         """Yield every document of a part, or *only* those of the ids, in flat memory.
 
-        They are as `port.Raw.read` describes them, each of one moment; new ones may be missing. A
+        Each is read at one moment, as `port.Raw.read` describes it; new ones may be missing. A
         document that is not a task may have an `_id` of any type. A blob is yielded only if its
         task does not refer to it.
         """

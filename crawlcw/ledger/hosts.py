@@ -31,11 +31,11 @@ from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: Tasks given up, or hosts woken or read, in one unit of work, during which others wait.
+#: Number of tasks to give up, or of hosts to wake or read, in one unit of work; others wait for it.
 BATCH = 5_000
-#: Whole hosts in one read of a walk, because each has a robots.txt of up to 512 KiB.
+#: Number of whole hosts in one read of a walk: few, because each has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
-#: Tasks with a `due` in one search for their hosts, because most hosts have only a few.
+#: Number of tasks with a `due` in one search for their hosts; most hosts have only a few.
 _SCAN_LIMIT = 100
 #: Fields of a host except its robots.txt, which is by far the largest.
 _STATE = (
@@ -85,8 +85,8 @@ class Hosts(ABC):
     ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return their number.
 
-        With *scheme* (`https`), only tasks whose URL has it. Tasks that *calls* includes become
-        due now instead, because each of them is settled separately.
+        With *scheme* (`https`), it ignores only tasks whose URL has that scheme. Tasks that *calls*
+        includes become due now instead, because each of them is settled separately.
 
         It runs in batches, so that a million tasks neither block the ledger nor exceed its time
         limit. Leased and finished tasks do not change. May be repeated after an error.
@@ -133,7 +133,7 @@ class Hosts(ABC):
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
         """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
 
-        Without their robots.txt; one index seek for each list.
+        They have no robots.txt. Each list takes one index seek.
         """
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
@@ -168,7 +168,7 @@ class Hosts(ABC):
     async def due(self, *, last_host: str, limit: int) -> list[str]:
         """Return the next hosts after *last_host* that have tasks with a `due`.
 
-        One index seek for a host with many such tasks, or for many hosts with few. An idle
+        It takes one index seek for a host with many such tasks, or for many hosts with few. An idle
         process calls it to find lost wake-ups.
         """
         return await self._store.reading(_due, last_host, limit)
@@ -211,7 +211,7 @@ async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | 
     end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, end), "owner": None}
     fields = {"ready_at": now, **_AWAKE}
-    # Without failures, `not_before` is only the gap after the last request: keep it.
+    # If the host has no failures, keep `not_before`: it is only the gap after the last request.
     number = await unit.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await unit.hosts.change_where({**where, "failures": After(0)}, edit), end
@@ -256,7 +256,7 @@ async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
         tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_SCAN_LIMIT, fields=("host",))
         if not tasks:
             break
-        # If a host has more tasks than one read, the next read skips the rest of them.
+        # If a host has more tasks than one read, the next read skips its other tasks.
         last_host = tasks[-1]["host"]
         names |= dict.fromkeys(task["host"] for task in tasks)
     return [*names][:limit]
@@ -343,8 +343,9 @@ class HostLeases(ABC):
             if lease.host.name not in lost_names
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
-        # After the release, because a process that adds a task to a leased host does not wake it.
-        # If this process is killed before, the next process that sweeps finds the task.
+        # Wake the hosts after the release, because a process that adds a task to a leased host does
+        # not wake that host. If this process is killed before, the next process that sweeps finds
+        # the task.
         dues = await self._hosts.earliest_dues(sleeping_names)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
         return lost_names

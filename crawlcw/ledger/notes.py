@@ -33,7 +33,7 @@ class Notes:
     async def state(self) -> Mapping[str, Any]:
         """Return the values that crawls recorded, see `set_state`; empty at first.
 
-        Also empty after the tasks were dropped by other means than `Admin.purge`.
+        They are also empty if something other than `Admin.purge` dropped the tasks.
         """
         return await self._store.reading(_read, self._store.name, "state")
 

@@ -149,7 +149,7 @@ class Documents(Protocol):
     ) -> Mapping[Key, Document]:
         """Return the documents of those keys that pass *where*, with those fields or all.
 
-        Only for documents whose key is one field.
+        The key of these documents must be one field.
         """
 
     async def change(self, writes: Sequence[Write]) -> int:
@@ -246,7 +246,7 @@ class Groups(Protocol):
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return how many tasks each value has, see `queries.Groups.by`.
 
-        In any order; groups may be empty.
+        They are in any order, and may be empty.
         """
 
     async def of_hosts(self) -> dict[str, Counts]:

@@ -69,15 +69,15 @@ class Tasks(Protocol):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* tasks that are due, by highest priority, then longest due.
 
-        A hint: another worker may claim any of them first. With *hosts*, only tasks of these
-        hosts. A leased task is included only after its lease has expired.
+        This is a hint, because another worker may claim any of them first. With *hosts*, it returns
+        only tasks of these hosts. A leased task is included only after its lease has expired.
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
         """Return the first due tasks of each host in *limit_by_host*, up to the host's number.
 
-        Like `page` for each host, in one query. The tasks of a host are in the order of
-        `page`, the hosts in any order.
+        It is like `page` for each host, but takes one query. The tasks of a host are in the order
+        of `page`, the hosts in any order.
         """
 
     async def get(self, task_id: bytes) -> Record | None:
@@ -125,7 +125,7 @@ class Leases(Protocol):
     async def leases_of(self, worker: str) -> list[Lease]:
         """Return the leases whose tokens begin with `worker:`, the oldest lease first.
 
-        Includes expired leases of tasks that no other worker has claimed. Each task is in the
+        They include expired leases of tasks that no other worker has claimed. Each task is in the
         state for `Outcomes.release`: `failed` if it has failed before, else `todo`, due since its
         claim.
         """
@@ -177,9 +177,9 @@ class Changes(Protocol):
     def watch(self) -> AsyncIterator[None]:
         """Yield once at the start, and then after a task was added or may be due again.
 
-        Only a hint: it may be early or late, or stand for many changes. If the store has no
-        notifications, the iterator ends after the first one. Raises `LedgerUnavailableError` if
-        the connection breaks.
+        Each is only a hint: it may be early or late, or stand for many changes. If the store has no
+        notifications, the iterator ends after the first one. Raises `LedgerUnavailableError` if the
+        connection breaks.
         """
 
 

@@ -148,7 +148,7 @@ class Queries:
         return await self._store.reading(_next_due, due_by)
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether there is a task of any of these statuses. One index seek."""
+        """Return whether there is a task of any of these statuses, by one index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
             await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))
@@ -189,7 +189,8 @@ class Queries:
     async def versions(self) -> AsyncIterator[ItemRow]:
         """Yield the items of all kept visits, page by page, the earliest visit first.
 
-        In the order of task ids, in flat memory. A visit without new items adds none.
+        It yields them in the order of task ids, in flat memory. A visit without new items adds
+        none.
         """
         async for row in self._rows(lambda unit, last_id: unit.results.versions(last_id)):
             yield row

@@ -45,7 +45,7 @@ class Sessions:
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Write a session, durably, if it still has the fence of *old_session*; return whether.
+        """Write a session durably if its fence is still *old_session*'s; return whether it did so.
 
         If *old_session* is None, it is written if no session has its name. A session that is sent
         again after a lost reply is written once, and the result is True.

@@ -41,7 +41,7 @@ async def cancelled_gently(function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         with anyio.CancelScope(shield=True):
             while not future.done():
                 future.cancel()
-                # A driver may take the cancellation for a broken connection, and try again.
+                # A driver may mistake the cancellation for a broken connection, and try again.
                 await asyncio.wait([future], timeout=_CANCELLED_WITHIN)
         if not future.cancelled():
             future.exception()  # so that asyncio does not report it

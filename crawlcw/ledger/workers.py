@@ -89,8 +89,8 @@ class Workers:
     ) -> None:
         """Record a worker's heartbeat, its counters, and whether it needs hosts.
 
-        One write, including *vitals*; without them the last ones stay. Writes nothing for a
-        worker that is no longer on the list.
+        It takes one write, including *vitals*; if these are missing, the last ones stay. It writes
+        nothing for a worker that is no longer on the list.
         """
         totals = documents.counters_document(counters)
         changes: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": totals}
@@ -126,7 +126,7 @@ class Workers:
         """Record the report of a borrower, which is not idle, with its heartbeat.
 
         Writes nothing if the worker is no longer on the list, or if its last report is not
-        *previous*: a report that was delayed on its way takes back no later one.
+        *previous*: a delayed report does not replace a later one.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(
@@ -156,8 +156,8 @@ class Workers:
         # between.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
-            # Also hosts that the worker did not own: they would be ready only when the leases
-            # expire.
+            # Also wake hosts that the worker did not own, because they would be ready only when the
+            # leases expire.
             await self._hosts.wake(dict.fromkeys(hosts, now))
         await self._store.writing(_leave, name, now)
         return task_count
@@ -166,7 +166,7 @@ class Workers:
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
     tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
-    # Due since their creation, so that no later task goes first.
+    # The tasks are due since their creation, so that no later task comes first.
     task_count = await unit.tasks.change(
         [
             _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
@@ -246,7 +246,7 @@ async def _change_leased(unit: Unit, lease: Lease, edit: Edit) -> bool:
 
 
 class Rates:
-    """Vitals of workers, minute by minute, for the last week."""
+    """States of workers (`Vitals`), minute by minute, for the last week."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -29,8 +29,8 @@ POLL_EVERY = 0.5
 class WorkerProcess:
     """A worker: a process with the arguments of this process.
 
-    It does not receive the terminal's signals, and stops gracefully at the end of this
-    process, whatever the cause.
+    The terminal's signals do not reach it. It stops gracefully when this process ends for any
+    reason.
     """
 
     def __init__(

@@ -111,7 +111,7 @@ class Items:
     async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
         """Store items outside their tasks; return the indexes of the refused ones, and why.
 
-        They become visible when a task has their fence in `items_from` or `versions`.
+        An item becomes visible when its task has the item's fence in `items_from` or `versions`.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -222,8 +222,8 @@ class Blobs:
     async def _drop(self, files: list[str]) -> None:
         for start in range(0, len(files), BATCH):
             id_test = {"$in": files[start : start + BATCH]}
-            # The chunks last, because a file without its chunks would exist, but broken. They are
-            # deleted even if the file is gone, because the first call may have stopped in
+            # Delete the chunks last, because a file without its chunks would exist, but broken.
+            # They are deleted even if the file is gone, because the first call may have stopped in
             # between.
             await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": id_test})

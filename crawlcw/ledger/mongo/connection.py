@@ -71,7 +71,7 @@ def _without_secrets(message: str, url: str) -> str:
 def _named(error: Exception, url: str) -> str:
     """Return the driver's message with the name of the option that the driver does not know.
 
-    The driver leaves the name out, because it may be the rest of a password with an `&` in it.
+    The driver leaves the name out, because it may be the end of a password that contains an `&`.
     """
     options = url.rpartition("@")[2].partition("?")[2]
     names = (option.partition("=")[0] for option in re.split("[&;]", options))

@@ -17,7 +17,7 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 #: Seconds for one test of a server.
 _PROBE_TIMEOUT = 2.0
-#: It has the reason unless the driver uses pyOpenSSL, whose errors have none.
+#: The group is the reason; an error of pyOpenSSL has none.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
 #: Actions of commands that only read, on each collection of the ledger.
@@ -107,7 +107,7 @@ async def _speaks_plainly(host: str, port: int) -> bool:
         "directConnection": True,
         "serverSelectionTimeoutMS": 1000 * _PROBE_TIMEOUT,
     }
-    # Without the user, because no secret must be sent without TLS.
+    # Connect without the user, because no secret must be sent without TLS.
     client: Any = pymongo.AsyncMongoClient(host, port, **options)
     try:
         with pymongo.timeout(_PROBE_TIMEOUT):
@@ -167,7 +167,7 @@ def refused_sentence(error: OperationFailure) -> str:
         return f"the MongoDB user lacks the privilege {action} on {namespace} ({_ROLES})"
     if "requires authentication" in message:
         return "MongoDB needs a user: write mongodb://user:password@host/database"
-    # The rest is the command, with the documents that it would have written.
+    # After the `{` comes the command, with the documents that it would have written.
     message = message.partition("{")[0].rstrip(" .:")[:200]
     return (
         f"MongoDB denies access: {message}: check the user, the password and authSource in the "

@@ -35,7 +35,7 @@ class MongoHostLeases(HostLeases):
             missing -= number
             if number == len(names):
                 break
-            # Another process was faster with the rest; more ready hosts may come after these.
+            # Another process has leased the other hosts; more ready hosts may come after these.
         leased = await hosts.read(keys, where={"owner": token}) if missing < limit else {}
         return [
             documents.host_lease(leased[name]) for name in dict.fromkeys(keys) if name in leased

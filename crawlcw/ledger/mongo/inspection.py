@@ -75,7 +75,7 @@ class Schema:
             await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # The tasks may have been dropped, so the notes about them are void.
+                # The tasks may have been dropped, so the notes about them are invalid.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )

@@ -146,8 +146,8 @@ class Leases(LeasedTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # Each task as it was read: a delayed claim must not take a task that was leased and
-            # released meanwhile.
+            # Each task must be unchanged since its read, because a delayed claim must not lease a
+            # task that another worker leased and released meanwhile.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
                 for (status, fence), ids in ids_by_state.items()

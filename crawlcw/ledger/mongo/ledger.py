@@ -45,7 +45,8 @@ def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
         marker=store.marker,
         state=store.state,
         hosts=hosts,
-        # Durable as well: a failover that undoes a lease would leave a host with two owners.
+        # These writes are durable as well, because a failover that undoes a lease would leave a
+        # host with two owners.
         host_leases=hosts,
         workers=Table(store.workers, null=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,

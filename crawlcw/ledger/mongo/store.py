@@ -29,7 +29,7 @@ HAS_DUE = {"due": {"$exists": True}}
 
 BY_HOST = "host_priority_due"
 BY_PRIORITY = "priority_due"
-#: With the id after equal times, because `find` continues after a cursor.
+#: Equal times are ordered by id, because `find` continues after a cursor.
 BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
 #: Tasks that may be visited again: finished or ignored, but not those that are `todo` again.
@@ -61,7 +61,7 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_RESPONSE_STATUS: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
-    # With the status at its end, because otherwise the server would read the tasks for it.
+    # The last field is the status, because otherwise the server would read the tasks for it.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
@@ -69,7 +69,7 @@ BY_READY = "ready_at"
 BY_OWNER = "owner"
 HOST_INDEXES: Indexes = {
     BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
-    # Only of leased hosts, because `leave` must not read all the others.
+    # This index has only leased hosts, because `leave` must not read all the others.
     BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 
@@ -82,7 +82,7 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: For claims, because a claim that a failover undoes only repeats a fetch.
+#: Claims are not durable, because a claim that a failover undoes only repeats a fetch.
 _QUICK = WriteConcern(w=1)
 #: The collection with the kind and version of the others.
 SCHEMA = "crawlcw.schema"
@@ -125,11 +125,11 @@ class MongoStore:
             return database.get_collection(f"{spider}{name}", write_concern=concern)
 
         self.tasks, self.durable = collection("", _QUICK), collection("")
-        # All durable: a failover that undoes a lease would leave a host with two owners. One
-        # write covers many hosts.
+        # All writes of hosts are durable, because a failover that undoes a lease would leave a host
+        # with two owners. One write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Not durable, because the next point replaces one that a failover undoes.
+        # Points are not durable, because the next one replaces one that a failover undoes.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))

@@ -213,7 +213,8 @@ class Table:
                     # No value becomes an operator; null equals an absent field.
                     query[name] = {"$eq": value}
                 case Containing(text, within):
-                    # Escaped, because a person's text is not a pattern. A pattern has no NUL.
+                    # Escape the text, because a user's text is not a pattern. A pattern cannot
+                    # contain NUL.
                     pattern = re.escape(text).replace("\0", r"\x00")
                     query |= self.filter({name: within})
                     query[name] = {"$regex": pattern, **query[name]}

@@ -50,7 +50,7 @@ class Tasks(Reopening):
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return due tasks by one index range, in the index's order."""
         if limit < 1:
-            return []  # the server takes 0 as no limit
+            return []  # for the server, 0 means no limit
         due, hint = self._due(), BY_PRIORITY
         if hosts is not None:
             due = {"host": {"$in": list(hosts)}, **due}

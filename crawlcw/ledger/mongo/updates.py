@@ -30,7 +30,7 @@ def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
     """Return the filter of those tasks that are leased under one of the tokens."""
     return {
         "_id": {"$in": list(ids)},
-        # Each token once, in an order that does not depend on the hashes of strings.
+        # Send each token once, in an order that does not depend on the hashes of strings.
         "lock": {"$in": list(dict.fromkeys(tokens))},
         "status": int(Status.PROCESSING),
     }

@@ -34,11 +34,11 @@ _REPLY_TIMEOUT = 60.0
 #: Seconds until the server ends a transaction whose client is silent, and releases its locks on
 #: rows. The network may have lost the client, which TCP detects only after hours.
 _IDLE_TIMEOUT = 15.0
-#: Attempts at a transaction that the server ends because of a deadlock; rows are locked in one
-#: order.
+#: Maximum number of attempts at a transaction that the server ends because of a deadlock. Deadlocks
+#: are rare, because rows are locked in one order.
 _MAX_TRIES = 5
 _SETTINGS = (
-    # Each search has an index, and a table that was never analysed has no statistics yet.
+    # Each search has an index, but a new table has no statistics that make the planner use it.
     "SET enable_seqscan = off",
     "SET jit = off",
     # The statements rely on these values, and a user or a database may have others.
@@ -62,14 +62,14 @@ _MISCONFIGURED = (
     errors.UndefinedTable,
 )
 _UNAVAILABLE = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
-#: A text of a URL, in which these characters are `%` and their number.
+#: A part of a URL; the excluded characters are written as `%` and their number.
 _TEXT = r"(?:[^\s:/?@%\[\]]|%[0-9A-Fa-f]{2})*"
 _HOST = rf"(?:\[[^\s/?@\[\]]+\]|{_TEXT})(?::\d{{1,5}})?"
 _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Parts of the messages, all without a code, that a wrong URL causes, with advice.
+#: Advice by a part of the message, for errors without a code that a wrong URL causes.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -309,7 +309,8 @@ class Connection(database.Connection):
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Only now, because from here on a server that does not answer is given up.
+                    # Set it up only now, because from here on a server that does not answer is
+                    # given up.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:

@@ -108,7 +108,7 @@ def prepare(
         )
         if missing := tables.missing(db):
             if "tasks" in missing:
-                # The tasks were dropped, so the notes about them are void.
+                # The tasks were dropped, so the notes about them are invalid.
                 forget = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
                 db.execute(forget, (name,))
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")

@@ -97,7 +97,7 @@ class Outcomes:
             for settlement, refusal, result in zip(settlements, refusals, settled, strict=True):
                 lease = settlement.lease
                 if isinstance(result, Exception):
-                    # It is too large only together with the stored results.
+                    # The outcome is too large only together with the stored results.
                     rejection, refusal = _rejected(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
@@ -129,7 +129,7 @@ class Outcomes:
         guarded_writes = []
         for _, write in writes:
             task = write.task
-            # Unchanged since its read.
+            # The task must be unchanged since its read.
             as_read = {"id": task.id, "status": int(task.status), "fence": task.fence}
             guarded_writes.append((write, as_read))
         with db.transaction(durable=True):
@@ -370,7 +370,7 @@ def _insertion(table: str, names: tuple[str, ...], number: int) -> str:
 def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     """Return the statement that changes *number* rows."""
     guard, names = shape
-    # Values before the guard, as in the parameters of a row.
+    # The values come before the guard, as in the parameters of a row.
     columns = (*names, *guard)
     # If another process is claiming a task, this claim need not wait: it has lost the task. If it
     # waited, two claims that lock the same tasks one by one, each in its own order, would

@@ -43,7 +43,7 @@ _JSON = frozenset(
         *("state", "control", "policy"),
     }
 )
-#: Small numbers, whatever values a task was added with.
+#: Columns that are always small numbers, whatever values a task has.
 _COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "quarantine_fence"})
 
 #: Errors of a value that a row cannot hold.
@@ -92,7 +92,7 @@ def _kinds(
 
 
 def _check_size(value: str | bytes) -> None:
-    # Nearly all text is ASCII, whose length is its size; the rest may not be UTF-8 at all.
+    # Nearly all text is ASCII, whose length is its size. Other text may be impossible to encode.
     is_exact = isinstance(value, bytes) or value.isascii()
     size = len(value) if is_exact else len(value.encode())  # type: ignore[union-attr]  # text, as above
     if size > _LARGEST_VALUE:

@@ -155,10 +155,10 @@ class Tables:
             # Equal times are ordered by id, because a walk continues after the last task it saw.
             f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
-            # Only tasks that may be visited again.
+            # This index has only tasks that may be visited again.
             f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
-            # For counts of tasks with a common value.
+            # These indexes count tasks with a common value.
             f"CREATE INDEX IF NOT EXISTS {self.by_host} ON {self.tasks} (host, status)",
             f"""CREATE INDEX IF NOT EXISTS {self.by_callback} ON {self.tasks}
                 (callback, depth, status)""",
@@ -189,7 +189,7 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
-            # Only of leased hosts, because `leave` must not read all the others.
+            # This index has only leased hosts, because `leave` must not read all the others.
             f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]

@@ -112,7 +112,7 @@ class Statements:
             f"SELECT fence, item, url, fetched_at FROM {versions} WHERE task_id = ? "
             "ORDER BY fence, n"
         )
-        # Counted by the pages of the index of ids, which takes 0.05 s a million.
+        # This counts the pages of the index of ids, which takes 0.05 s for a million items.
         self.count_items = f"SELECT count(*) FROM {items}"
 
     def _of_host_leases(self, tables: Tables) -> None:
@@ -135,7 +135,7 @@ class Statements:
         #: Each row is a value, a status and a number; a value may occur several times.
         self.groups = {
             Dimension.HOST: f"SELECT host, status, {count} {tables.by_host} GROUP BY host, status",
-            # In the order of the index, so that nothing must be sorted.
+            # The order is that of the index, so that the database need not sort.
             Dimension.CALLBACK: (
                 f"SELECT callback, status, {count} {tables.by_callback} "
                 "GROUP BY callback, depth, status"

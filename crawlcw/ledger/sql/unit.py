@@ -40,7 +40,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
-        # A release that a power cut loses is only a lease that expires.
+        # Releases need not be durable, because a lease expires if a power cut loses its release.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
@@ -65,12 +65,13 @@ class Groups:
             return _added_up(self._db.execute(self._sql.groups[dimension]))
         groups = _added_up(
             (code, status, number)
-            # One seek for each code: PostgreSQL would read the JSON of every response for it.
+            # Seek once for each code, because PostgreSQL would else read the JSON of every
+            # response.
             for (code,) in descending(self._db, self._sql.next_response_status, {})
             for status, number in self._db.execute(self._sql.of_response_status, {"code": code})
         )
         (total_group,) = _added_up(self._db.execute(self._sql.count_done)) or [Group(value=None)]
-        # Done tasks without a response: all except those with a response.
+        # The done tasks without a response are all except those with a response.
         no_value_group = Group(
             value=None,
             finished=total_group.finished - sum(group.finished for group in groups),

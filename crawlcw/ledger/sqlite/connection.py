@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 _BUSY_TIMEOUT = 10.0
 _BUSY_RETRY_PAUSE = 0.01
-#: As bytes: the name need not be UTF-8, nor the system's encoding.
+#: The name is read as bytes, because it may be in any encoding.
 _FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
 #: macOS has no fdatasync.
 _sync_file: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -63,15 +63,15 @@ class Database(sqlite3.Connection):
     unsynced = False
     unit: Any = None
 
-    #: sqlite3 finds the rows as they are read.
+    #: sqlite3 searches for the next row only when the caller reads it.
     stream = sqlite3.Connection.execute
 
     @contextmanager
     def transaction(self, *, durable: bool = False, begun: bool = True) -> Iterator[None]:
         """See `sql.database.Database.transaction`."""
         if begun:
-            # Immediately, because a transaction that begins by reading cannot always continue to
-            # write.
+            # Lock immediately, because a transaction that begins by reading cannot always continue
+            # to write.
             self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -132,8 +132,8 @@ class Connection(database.Connection):
             with self._lock:
                 try:
                     db = self._db or self._opened()
-                    # SQLite continues with a file that has no name any more, and everything that
-                    # is written there ends with the process.
+                    # SQLite continues with a file that has no name any more, and everything that it
+                    # writes there is lost when the process ends.
                     if _identity(self._file) != self._identity:
                         raise self._gone_error()
                     result = work(db, *args, **kwargs)
@@ -163,7 +163,7 @@ class Connection(database.Connection):
         committed = self._committed
         try:
             if self._wal is None:
-                # SQLite knows the target of a link.
+                # Ask SQLite for the name, because it knows the target of a link.
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))

@@ -27,7 +27,7 @@ def make_private(path: Path) -> None:
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # names the obstacle
+        path.parent.mkdir(exist_ok=True)  # its error names the obstacle
     with suppress(OSError):
         # Do not open an existing file, because closing it would end the locks of another
         # connection of this process. A link is followed.

@@ -36,11 +36,10 @@ class Inspection(examination.Inspection):
 
     def _journal_mode(self, db: sqlite3.Connection) -> str:
         if is_still(self._store.path):
-            # Such a connection knows of no journal. The header says WAL by a 2
-            # Such a connection knows no journal. In the header, 2 means WAL
+            # Such a connection does not know the journal mode. In the header, 2 means WAL.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # After a read, because until then a connection has the earlier mode.
+        # Ask after a read, because until then a connection has the earlier mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:

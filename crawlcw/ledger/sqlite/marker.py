@@ -65,7 +65,7 @@ def prepare(
         # A transaction would wait for other processes that write, and readers need none.
         return recorded_kind
     with db.transaction(durable=True):
-        # SQLite takes "Books" and "books" for the same table, so the marker does too.
+        # For SQLite "Books" and "books" are the same table, and so they are for the marker.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "
             "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
@@ -80,7 +80,7 @@ def prepare(
             parameters,
         )
         if name not in names_in(db):
-            # The tasks were dropped, so the notes about them are void.
+            # The tasks were dropped, so the notes about them are invalid.
             db.execute(
                 f"UPDATE {_TABLE} SET state = NULL, control = NULL WHERE spider = :name", parameters
             )
