@@ -239,7 +239,7 @@ class WarcFiles:
             self._check()
 
     def close(self) -> None:
-        """Write the rest, and finish the file; `append` must not be called afterwards."""
+        """Write the remaining records, and finish the file; do not call `append` afterwards."""
         with self._writing:
             try:
                 if self._lost is None:
@@ -328,7 +328,7 @@ class _OpenFile:
                 remainder = remainder[os.write(descriptor, remainder) :]
             os.fsync(descriptor)
         except OSError:
-            # If this fails too, the rest is repaired like that of a crash.
+            # If this fails too, the next process repairs the file as after a crash.
             with suppress(OSError):
                 os.ftruncate(descriptor, self._written)
             raise
@@ -380,7 +380,7 @@ def whole_size(pieces: Iterable[bytes]) -> int:
         remainder = piece
         while remainder:
             try:
-                # In pieces: a record's uncompressed content may be large.
+                # Read in pieces, because a record's uncompressed content may be large.
                 member.decompress(remainder, _PIECE)
             except zlib.error:
                 return complete_size

@@ -1,7 +1,7 @@
 """Pages and the redirects to them as WARC 1.1 records, each one gzip member.
 
-A layer notes each exchange in the attempt; `Bodies` keeps them as soon as there is a page. So
-robots.txt, logins and probes are in no file, nor is an answer that a hook made up.
+A layer notes each exchange in the attempt; `Bodies` keeps them as soon as there is a page. So the
+files contain no robots.txt, no logins, no probes, and no answers that a hook has made.
 
 Bodies are stored without content codings. As in other archives, the original headers
 of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
@@ -104,7 +104,7 @@ class Record:
         """Return the response."""
         sent_at = datetime.now(UTC)
         response = await call_next(attempt, request)
-        # A file is where the request wants it.
+        # A body that was saved to a file is not stored again.
         if attempt.exchanges is not None and response.file is None:
             # What hooks and sessions add, to the URL too, may be a signature or a key.
             url = response.url if request.url == attempt.url else attempt.url
@@ -146,7 +146,7 @@ class Packer:
     """Creates records; not thread-safe."""
 
     def __init__(self) -> None:
-        # Created once: it looks up the host name.
+        # Create it once, because it looks up the host name.
         from warcio.warcwriter import WARCWriter
 
         self._out = io.BytesIO()
@@ -154,7 +154,7 @@ class Packer:
 
     def about_the_file(self, name: str, *, spider: str) -> bytes:
         """Return the warcinfo record of a file: software, format, spider."""
-        # Imported here: it loads slower than the rest of this package.
+        # Import it here, because it loads more slowly than the other parts of this package.
         from importlib.metadata import PackageNotFoundError, version
 
         try:

@@ -37,7 +37,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
     "--proxy-server=http://127.0.0.1:9",  # the discard port, closed everywhere
     "--proxy-bypass-list=<-loopback>",
-    # Not ~NOTFOUND: if a page names a peer of `.local`, WebRTC would look it up by multicast DNS.
+    # Do not use ~NOTFOUND: WebRTC would then look up `.local` names of a page by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
     # WebRTC then uses UDP only by a proxy. The first option is Chromium's, the second that of the
     # headless shell.
@@ -48,7 +48,7 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: The most such waits, if parts of the page still wait for a slot of their host.
+#: Maximum number of such waits, if parts of the page still wait for a slot of their host.
 _MAX_WAITS = 5
 #: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
@@ -230,7 +230,7 @@ class _Parts:
         Empty for an error response, for which a browser may show its own page. Raises
         `FetchError` if the scripts navigate to something other than a document.
         """
-        # Without a timeout: the attempt has a deadline.
+        # This needs no timeout, because the attempt has a deadline.
         await self._page.goto(self._url, wait_until="load", timeout=0)
         document_count, content = -1, ""
         # Repeat while scripts navigate to another document, at most `max_redirects` times.
@@ -338,7 +338,7 @@ class _Parts:
                 if is_document and _is_download(response):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts start a download")
                 return response, url
-            # Followed here: the browser has no network.
+            # Follow redirects here, because the browser has no network.
             url = urls.resolve(url, response.headers["location"])
             request = Request(url)
         raise FetchError(Reason.REDIRECT_LIMIT, f"more than {max_redirects} hops")

@@ -53,19 +53,20 @@ from crawlcw.model.values import cleaned_item, is_item
 
 #: A refresh after a longer time is no link: it shows the end of a session, for example.
 LONGEST_REFRESH = timedelta(seconds=100)
-#: Limit of different reasons, because a reason may contain crawled text.
+#: Maximum number of different reasons. A reason may contain crawled text, so they have no limit.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _EMPTY_HOOK = "item() yielded nothing"
 _MAX_REASON_LENGTH = 120
-#: Things that the callback of a list of URLs yields between two writes.
+#: Number of things that the callback of a list of URLs yields between two writes.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
-#: Seconds of one step of a callback; other coroutines run after it.
+#: Seconds that a callback may run until other coroutines have their turn.
 _STEP_S = 0.05
-#: Maximum of seconds that count for one step: in a longer step the event loop stalled.
+#: Maximum number of seconds that count for one step. If a step is longer, the event loop stalled.
 _MAX_STEP_S = 1.0
-#: Seconds of callbacks in one turn of the event loop. A turn costs about as much as a small page.
+#: Seconds that callbacks may run in one turn of the event loop. A turn costs about as much as a
+#: small page.
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
@@ -304,7 +305,7 @@ class CallbackRun:
             async for product in products:
                 if (hook_call := self._accept(product)) is not None:
                     await hook_call
-                # It may never really await, so pause here. It has its own time limit.
+                # The callback may never really await, so pause here. It has its own time limit.
                 if time.monotonic() >= self._pause_at:
                     await self._pause()
                 number += 1
@@ -340,7 +341,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item from a yielded thing, or drop it; return the rest to await."""
+        """Make a task or an item from a yielded thing, or drop it; return a call to await."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -367,7 +368,7 @@ class CallbackRun:
         return None
 
     def _follow_refresh(self, response: Response) -> None:
-        """Follow the refresh of a page: a link like any other, to the same callback."""
+        """Follow the refresh of a page like any other link, with the same callback."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
@@ -394,8 +395,8 @@ class CallbackRun:
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
-        # Before the check for traps, because a start URL may look like one.
-        # A known task may have changed; only the ledger knows.
+        # Do this before the check for traps, because a start URL may look like a trap. A known task
+        # may have changed; only the ledger knows.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):
@@ -472,7 +473,7 @@ class CallbackRun:
 
 def _may_wait(result: object) -> bool:
     """Return whether a callback's result must be awaited, as a whole or in its parts."""
-    if isinstance(result, GeneratorType):  # most are, and ABC checks are slow
+    if isinstance(result, GeneratorType):  # the usual case: checks of ABCs are slow
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 

@@ -45,7 +45,7 @@ _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
 #: A page fails if it is banned through this number of proxies or sessions.
 _MAX_BANS = 4
-#: If there are more hosts, some of them are worth waiting for.
+#: If the crawl has more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
 #: Seconds between the request for the first probe page and those for the others.
 _FIRST_PROBE_S = 0.5
@@ -104,7 +104,7 @@ class Causes:
             self._check.cancel()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note a response after *latency* seconds that shows no load of its host."""
+        """Note a response after *latency* seconds, which shows that its host is not overloaded."""
         host, scheme = self.frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return

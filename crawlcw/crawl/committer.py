@@ -73,7 +73,7 @@ class TaskAdder:
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
     run_started_at: datetime | None = None  #: when this run began; None: not known yet
     known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Too deep links, which the ledger keeps. A nearer one still counts.
+    #: Links that are too deep: the ledger keeps them. A shorter path to such a page still counts.
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
@@ -101,7 +101,8 @@ class TaskAdder:
             return 0
         new = await self.put(fresh)
         self.stats.links_added += new
-        # Also for known tasks: the process that added one may have died before it woke the host.
+        # Wake the hosts of known tasks too, because the process that added such a task may have
+        # died before it woke the host.
         await self.announce(fresh.values())
         self.known_ids.add(fresh)
         return new
@@ -144,7 +145,7 @@ class Committer:
     adder: TaskAdder
     state: KeptState
     bodies: Bodies | None  #: has the files that outcomes name
-    end: End  #: ends the crawl if these cannot be written
+    end: End  #: ends the crawl if the files cannot be written
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
         """Write *results* until cancelled; at once while *workers_wait* for tasks."""
@@ -175,7 +176,8 @@ class Committer:
                     self.state.undo(lease)
                 task_leases.orphans += leases
                 return
-            # Also without links: it writes the pages' state changes before the outcomes.
+            # Call it even without links, because it writes the pages' state changes before the
+            # outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats

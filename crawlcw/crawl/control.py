@@ -44,8 +44,8 @@ class Control:
 
     paused: datetime | None = None  #: when the user paused the crawls
     stopped: datetime | None = None  #: crawls that began before this must end
-    fed: str | None = None  #: a new text each time that tasks are added or purged by hand
-    settings: Mapping[str, str] = field(default_factory=dict)  #: replace the crawls' own
+    fed: str | None = None  #: a new text each time that the user adds or purges tasks
+    settings: Mapping[str, str] = field(default_factory=dict)  #: those that replace the crawls' own
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
@@ -153,7 +153,7 @@ class Steering:
         try:
             control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
-            # They were written by hand. The earlier orders stay in force.
+            # Another program has written these orders. The earlier orders stay in force.
             self._warn(error)
             return
         old_control, self._control = self._control, control

@@ -377,7 +377,8 @@ class Coordinator:
         for host in sorted(hosts, key=_feeding_order):
             tasks = tasks_by_host[host.name]
             if host.borrowed_loan is not None:
-                # The owner claims the first tasks, and other borrowers claim from the rest.
+                # The owner claims the first half, and other borrowers also claim from the second
+                # half.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             claimable_tasks = self._claimable(host, tasks, background)

@@ -54,7 +54,7 @@ class Ending:
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
         #: Ends the source of tasks.
         self.on_stop: Callable[[], None] = lambda: None
-        #: Called with the grace when the end begins, or is hurried.
+        #: Called with the grace when the crawl begins to end, or must end sooner.
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
@@ -210,7 +210,7 @@ class Crawl:
         self._parts.seeder.run_start.earliest_end = earliest_end
 
     def stop(self) -> None:
-        """End soon: claim nothing more, let fetchers finish within the grace, release the rest."""
+        """End soon: claim nothing more, give fetchers the grace to finish, release other tasks."""
         self._ending.stop()
 
     def stop_now(self) -> None:
@@ -218,7 +218,7 @@ class Crawl:
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Call *call* with the grace when the end of the crawl begins, or is hurried."""
+        """Call *call* with the grace when the crawl begins to end, or must end sooner."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
@@ -297,12 +297,12 @@ class Crawl:
         parts, ledger = self._parts, self._session.ledger
         state = await ledger.notes.state()
         seeded = await parts.seeder.is_seeded(state)
-        # Only once: a page whose revisit comes due during the run waits for the next run.
+        # Do this only once: a page whose revisit comes due during the run waits for the next run.
         await ledger.admin.revisit_due()
         # Read the orders first, because a paused crawl must start nothing.
         await parts.steering.poll()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
-        # From the fetchers to the committer: fetchers wait if it is full.
+        # This queue leads from the fetchers to the committer. Fetchers wait if it is full.
         results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
         # Two groups: after the fetchers have ended, the committer must still write their results,
         # and until then the renewer must renew their leases.
@@ -338,7 +338,7 @@ class Crawl:
 
     async def _leave(self) -> None:
         """Release the remaining leases, even while being cancelled, and sign off."""
-        # Shielded, but only for a time, because the leases expire anyway.
+        # The shield has a time limit, because the leases expire anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
@@ -356,5 +356,5 @@ class Crawl:
                     extra={"event": "not_released"},
                 )
             finally:
-                # Last, because it waits for the user's layers.
+                # Close this last, because it waits for the user's layers.
                 await self._parts.robots.close()

@@ -93,7 +93,8 @@ class Fetcher:
                             self.coordinator.note_done(lease)
                         # The committer owns the outcome and the state changes from here on.
                         if quarantine.quarantined_lease is lease:
-                            # Until the commit a crash would count against this page.
+                            # Wait: until the commit a crash by another page would count against
+                            # this one.
                             await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
@@ -218,7 +219,8 @@ class Fetcher:
             and self.outcomes.settings.cache == "off"
             and (task.stored is not None or not self._keeps_pages)
         ):
-            # Not for a rendered page, and not if the body must be stored: a 304 has no body.
+            # Add no condition for a rendered page, or if the body must be stored, because a 304 has
+            # no body.
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
         # The loop may have been busy since the turn came, so the delay counts from `began`.

@@ -72,7 +72,7 @@ class FrontierHost:
     left_at: float = float("-inf")  #: when it was last released for others, if it was
     slice_responses: int = 0  #: responses in this time slice
     last_claimed_at: float = 0.0  #: when its tasks were last claimed
-    priority: int = 0  #: of its best task, when its tasks were last read
+    priority: int = 0  #: that of its best task when its tasks were last read
     crawl_delay: float = 0.0  #: the delay of its robots.txt, in seconds
     is_open: bool = False  #: whether its robots.txt is known
     is_busy: bool = False  #: whether background work runs on it, see `work`
@@ -107,7 +107,7 @@ class FrontierHost:
         robots: RobotsRecord | None = None,
         was_fetched: bool = False,
     ) -> None:
-        """Note that its robots.txt is known, so it may be served; *was_fetched*: just now."""
+        """Note that its robots.txt is known; *was_fetched* says that we have just fetched it."""
         self.is_open = True
         self.poll()
         self.crawl_delay = crawl_delay

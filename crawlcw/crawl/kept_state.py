@@ -108,7 +108,7 @@ class KeptState:
             await self._write()
 
     async def close(self) -> None:
-        """Write the rest, with the settled changes merged into the values."""
+        """Write the remaining changes, and merge the settled ones into the values."""
         if self._is_used:
             await self._settle_others()
             await self._write(is_last=True)

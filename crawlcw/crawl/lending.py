@@ -30,7 +30,8 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Length of a loan. It is renewed after a third of it. A dead borrower's slots are free at its end.
+#: Length of a loan. It is renewed after a third of that. If a borrower dies, its slots become free
+#: when the loan ends.
 _LOAN_LENGTH = timedelta(seconds=9)
 #: Seconds between two polls of a process that lends or borrows, of an idle one, and of others.
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
@@ -186,7 +187,7 @@ class Lending:
         new_loan = replace(loan, is_closing=is_ended, expires=max(expires, loan.expires))
         if new_loan == loan and is_recorded:
             return
-        # Before the write, because its reply may be lost.
+        # Note the loan before the write, because the reply to the write may be lost.
         host.loans[name] = new_loan
         is_lent = await self._workers.lend(worker, new_loan)
         if not (is_lent or is_recorded) and host.loans.get(name) is new_loan:

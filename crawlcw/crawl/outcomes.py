@@ -169,7 +169,7 @@ class Outcomes:
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
         """Record that a page is unchanged: its callback has nothing new to read."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # no 304: a crawl that stores pages asks for this one in full
+        if task.stored is None:  # not a 304: a crawl that stores pages asked for the body
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -288,11 +288,11 @@ class Outcomes:
     async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure that the page itself caused, and free its host's slot."""
         task, response, status = attempt.lease.task, error.response, error.status
-        # If only this page is throttled, that is a sign neither of load nor of health.
+        # If only this page is throttled, that shows neither load nor health of the host.
         if not (isinstance(response, Response) and self._throttles(response)):
             has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
-                # The latency is 0 if the response was cut off, because it says nothing then.
+                # The latency is 0 if the response was cut off, because its time shows nothing then.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )
@@ -537,7 +537,8 @@ _PACKAGE = __name__.partition(".")[0]
 class InternalErrors:
     """The bugs of crawlcw in one process, and the pages that met them.
 
-    Such a page is tried again after a doubling wait, at no attempt, until only such pages remain.
+    Such a page is tried again until only such pages remain. The wait doubles each time, and no try
+    counts as an attempt.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:

@@ -66,8 +66,8 @@ def main(kind: str, room: int, seconds: float) -> None:
     try:
         tree = parse(body)
         size = _addresses() - used_bytes if used_bytes else room
-        del tree  # not before the size is known
-    except Exception:  # out of memory: any bytes can be parsed as a page
+        del tree  # keep it until the size is known
+    except Exception:  # the memory is used up, because the parser accepts any bytes
         os._exit(TOO_LARGE)  # `sys.exit` needs memory as well
     sys.stdout.write(str(size))
 

@@ -37,7 +37,8 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Share of the memory budget. A quarter is for bodies, and the rest is for uncounted memory.
+#: Share of the memory budget. A quarter is for bodies. The remaining part is for memory that is not
+#: counted.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
 #: Growth of a parsing process for each byte of the estimated tree: up to 1.23 [measured]. With less
@@ -65,7 +66,8 @@ class Parsing:
         self._obey_robots = settings.obey_robots
         self._processes = asyncio.Semaphore(_MAX_PROCESSES)
         self._has_warned = False
-        # One separate thread: nothing else waits for pages, and more threads keep more memory.
+        # Use one separate thread, so that nothing else waits for pages. More threads would keep
+        # more memory.
         self._thread = anyio.CapacityLimiter(1)
         self._uses_selectors = False  # whether a callback has used a tree of parsel's
 
@@ -187,8 +189,8 @@ class Parsing:
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, negative for a signal, and its output."""
-        # Not by the event loop: uvloop forks, which takes milliseconds for much memory.
-        # -P hides the modules beside the script. A new session keeps Ctrl-C away.
+        # Do not use the event loop: uvloop forks, which takes milliseconds if a process has much
+        # memory. -P hides the modules beside the script. A new session keeps Ctrl-C away.
         child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
             (sys.executable, "-PS", parser_child.__file__, *arguments),
             # The child must find all modules that this process can import.

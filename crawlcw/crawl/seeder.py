@@ -268,7 +268,7 @@ class Seeder:
             noted.update(batch)
             new_hosts.update(batch)
         if new_hosts:
-            # Before their tasks, because any process may ask for these next.
+            # Write the hosts before their tasks, because any process may ask for these tasks next.
             await self._ledger.notes.set_state({f"{START}{host}": True for host in new_hosts})
 
 

@@ -56,8 +56,8 @@ _READ_EVERY = 2.0
 _FORGET_AFTER_S = 300.0
 #: Number of good pages that are remembered, as candidates for the login probe.
 _MAX_CANDIDATES = 4
-#: If a page is still logged out after this number of logins, it has failed by itself. So it has if
-#: its callback retires its session this number of times.
+#: A page has failed by itself if it is still logged out after this number of logins, or if its
+#: callback retires its session this number of times.
 _MAX_REFUSALS = 10
 _MAX_RETIREMENTS = 4
 #: This session has no cookies and stores none.
@@ -247,12 +247,12 @@ class Sessions:
             is_refused = await self._is_refused(url, used_session)
             if is_refused is None:
                 continue
-            # Good after this login, and not for a logged-out session: it is a login probe.
+            # The page is good after this login but not without a login, so it is a login probe.
             if is_refused or await self._is_refused(url, _LOGGED_OUT):
                 entry.useful += 1
                 entry.identity = replace(entry.identity, login_probe=url)
                 return not is_refused
-            # It is good without a login, too.
+            # The page is good without a login, too, so it is no login probe.
             if url in entry.candidates:  # newer pages may have pushed it out
                 entry.candidates.remove(url)
         return False

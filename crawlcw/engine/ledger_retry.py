@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
-#: Seconds for one figure of a report; a report may lack it.
+#: Seconds that a report waits for one figure; after that it omits the figure.
 _REPORT_TIMEOUT_S = 10.0
 #: Seconds after an outage within which every process that waited comes back.
 _RETURN_WINDOW_S = 2 * _MAX_DELAY_S
@@ -156,7 +156,7 @@ class _Retrying:
         if not self._name:
             if name in Ledger.__annotations__:
                 member = _Retrying(member, self._retry, name=name)
-        # Walks are no coroutines: those of the real ledger are used.
+        # Walks are not coroutines, so use those of the real ledger.
         elif iscoroutinefunction(member):
             member = partial(self._retry.call, f"{self._name}.{name}", member)
         # Store it: the next access finds it in the instance.

@@ -80,8 +80,8 @@ class Pool:
     ) -> FinishReason:
         """Let every worker *work* on the leases of *source* until that returns; return its reason.
 
-        If *source* is not drained, *release_queued* is awaited, and then the rest of the work,
-        within *grace_scope*. Raises `UsageError` if other code cancels a worker's task.
+        If *source* is not drained, *release_queued* is awaited, and then the remaining work, within
+        *grace_scope*. Raises `UsageError` if other code cancels a worker's task.
         """
         async with anyio.create_task_group() as workers:
             self._start_worker = partial(workers.start_soon, _unless_others_cancel, work)
@@ -92,7 +92,7 @@ class Pool:
                 nonlocal reason
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
-                    # Now, because in the next tick a worker could start one more lease.
+                    # Release now, because in the next tick a worker could start one more lease.
                     await release_queued()
                     with grace_scope():
                         while self.dispatched:

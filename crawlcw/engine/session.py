@@ -79,7 +79,7 @@ class TaskLeases:
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
-        # Not a later lease of the same task, because that would expire.
+        # Keep a later lease of the same task, because a forgotten lease expires.
         for lease in filter(self.is_current, leases):
             task = lease.task
             self._settling.discard(task.id)
@@ -265,7 +265,7 @@ class WorkerSession:
     async def abandon(self, ledger: Ledger) -> int:
         """Release all tasks over another connection, and leave; return their number.
 
-        For the loop of another thread, because this session's own loop does not end its work.
+        Call it in the loop of another thread if this session's own loop does not end its work.
         """
         released_count = await ledger.outcomes.release(self.leases.all())
         await ledger.workers.leave(self.worker)
@@ -306,7 +306,7 @@ class WorkerSession:
     async def beat(self, connection: Ledger | None = None) -> None:
         """Write the counters and a sign of life; raises `LedgerError`.
 
-        *connection* is another connection: the worker stalls or leaves, and so it needs no hosts.
+        With another *connection*, the worker stalls or leaves, so it needs no hosts.
         """
         is_idle = self._idle and connection is None
         self._last_vitals = self.vitals()

@@ -74,7 +74,7 @@ class Watchdog:
         self._clock = clock
         self._renewed_at = clock()
         self._logged_callbacks: set[str] = set()
-        #: Seconds of CPU time without a tick, of which a stopped process uses none; 0: no limit.
+        #: Limit of CPU seconds without a tick, because a stopped process uses no CPU; 0: no limit.
         self._cpu_limit_s = 0.0
         self._tick_handle: asyncio.TimerHandle
         self._stopped = threading.Event()
@@ -114,7 +114,7 @@ class Watchdog:
         # A process has only one such timer, and the program around the crawl may use it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
-            # Chained to the default, which ends the process.
+            # `chain` calls the default handler afterwards, which ends the process.
             faulthandler.register(signal.SIGVTALRM, file=2, chain=True)
         self._tick()
         self._stopped.clear()
@@ -127,7 +127,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._stopped.set()
         with anyio.CancelScope(shield=True):
-            # The thread may be about to renew something. Waiting longer is needless: a daemon.
+            # The thread may be about to renew something. Wait no longer: it is a daemon.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
         if self._cpu_limit_s:
             self._cpu_limit_s = 0.0
@@ -141,7 +141,7 @@ class Watchdog:
         if lag >= STALL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
-            # In case the thread could not run and see the stall.
+            # Log the stall here too, because the thread may not have run during the stall.
             self._log_stall(self.last_user_call, lag)
         self.last_user_call = None
         if self._cpu_limit_s:
@@ -150,7 +150,7 @@ class Watchdog:
 
     def _run(self) -> None:
         try:
-            # Not uvloop, so that nothing is shared with the main loop.
+            # Do not use uvloop, so that nothing is shared with the main loop.
             with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
                 self._watch(runner)
         except Exception:

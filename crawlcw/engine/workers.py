@@ -1,4 +1,4 @@
-"""Workers on a ledger: the name of this process, and dead neighbours, whose leases block tasks."""
+"""Workers on a ledger: the name of this process, and dead workers, whose leases block tasks."""
 
 import logging
 import os

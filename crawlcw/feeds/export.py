@@ -100,8 +100,8 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
     if selection.versions:
         rows = ledger.queries.versions()
     else:
-        # A superset: a fetch changes the status of its task. But an unchanged page that was
-        # visited again has a newer status than its items.
+        # This query returns too many tasks: an unchanged page that was visited again has a newer
+        # status than its items. It omits none, because a fetch changes the status of its task.
         rows = ledger.queries.items(
             None if fetched_since is None else TaskFilter(changed_since=fetched_since)
         )
@@ -155,7 +155,7 @@ async def _new_rows(
         now = ledger.now()
         poll_start = max(start, now - _MAX_DELAY, selection.fetched_since or start)
         task_filter = replace(finished, changed_since=poll_start)
-        # The oldest first.
+        # Begin with the oldest task.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
             visit = (finished_record.task.id, finished_record.task.settled)
             if visit in seen_visits:
@@ -171,7 +171,7 @@ async def _new_rows(
         on_poll()
         if drained:
             return
-        # Checked before the last poll, which then finds all items recorded by now.
+        # Check this before the last poll, so that the poll finds all items recorded by now.
         drained = await ledger.queries.next_due() is None
         if not drained:
             await asyncio.sleep(interval)

@@ -167,7 +167,7 @@ def _remote(url: str) -> Iterator[BinaryIO]:
     try:
         yield stream
     except BaseException:
-        # Not `close`, which would publish the incomplete object.
+        # Do not call `close`, which would publish the incomplete object.
         getattr(stream, "discard", stream.close)()
         raise
     stream.close()

@@ -39,7 +39,8 @@ _MAX_CODINGS = 3
 #: Number of coded bytes that a body may have beyond the limit, because gzip
 #: members without content, and bytes after a stream, give no decoded bytes.
 _RAW_SLACK = 1 << 20
-#: Each stream takes as long as some kilobytes of content. Honest bodies have some hundreds.
+#: Each stream takes as much time as some kilobytes of content. Normal bodies have at most some
+#: hundreds of streams.
 _MAX_STREAMS = 10_000
 #: For a file, whose size may have no other limit.
 _MOST_SWELLING = 100
@@ -156,7 +157,7 @@ class _Zlib:
             # The checksum of gzip has eight bytes (RFC 1952, section 2.3.1), that of zlib four.
             return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
         except zlib.error as error:
-            # Not "incorrect header check": a stream of one byte causes that.
+            # Exclude "incorrect header check", because a stream of one byte causes that.
             return str(error).endswith(("data check", "length check"))
 
 
@@ -280,7 +281,7 @@ def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
 
 #: Number of bytes of a body that show its type.
 LOOK = 512
-#: Read, although other types with the same family are not.
+#: Types that are read, although other types of the same family are not.
 _TEXT = ("image/svg+xml",)
 _REFUSED = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -361,7 +362,7 @@ class Share:
     size: int
 
     def shrink(self, size: int) -> None:
-        """Keep at most *size* bytes, and return the rest to the budget."""
+        """Keep at most *size* bytes, and return the other bytes to the budget."""
         if size < self.size:
             self.budget.used -= self.size - size
             self.budget.freed.set()

@@ -70,7 +70,7 @@ _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 _MAX_INTERIM = 1 << 16
 #: Maximum bytes on the wire that are not content. A body in chunks of a few bytes is mostly that.
 _MAX_FRAMING = 1 << 24
-#: After the empty lines that some servers send first.
+#: Interim responses, after the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
@@ -162,7 +162,7 @@ class Listener(ResponseHandler):
     def close(self) -> None:
         """End the connection at once.
 
-        Otherwise a server could keep it open if it does not read the rest of a request or does not
+        Otherwise a server could keep it open if it does not read the end of a request or does not
         end TLS, and the connector's end waits for it.
         """
         self.abort()
@@ -214,7 +214,7 @@ class Listener(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Process the next bytes from the wire; if there are none, parse those left for later."""
         if self.site is None or self._parser is None:
-            super().data_received(data)  # of a tunnel; or too early, kept until `ask`
+            super().data_received(data)  # bytes of a tunnel, or early bytes, which wait for `ask`
             return
         self._wire += len(data)
         begins = self._head is not None
@@ -333,11 +333,11 @@ class Connector(TCPConnector):
             "partial[ResponseHandler]", partial(Listener, loop=self._loop, among=self._acquired)
         )
         self._address_guard = guard
-        # It covers the look-up and all addresses of a name.
+        # This limit covers the look-up and all addresses of a name.
         self._timeout = ClientTimeout(connect=connect)
         self._user_agent = settings.user_agent
-        # A connection is idle while its fetcher works on other hosts. Without a limit, one host may
-        # have all fetchers.
+        # A connection is idle while its fetcher works on other hosts. If hosts have no limit of
+        # requests, all fetchers may have connections to one host.
         self._idle_per_host = max(
             _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
         )
@@ -480,7 +480,7 @@ class Connector(TCPConnector):
             forward=forward_proxy,
         )
         try:
-            # The deadline of the whole is shorter.
+            # The deadline of the whole connection ends earlier than this one.
             await socks_proxy.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             error_text = printable(error)

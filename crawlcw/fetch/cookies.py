@@ -119,7 +119,7 @@ class SiteCookies:
                 if cookie is not None:
                     self._set(cookie, now=now)
         except Exception:
-            # The page itself has come.
+            # Only log this, because the page itself has come.
             logger.debug(
                 "cannot read a cookie", exc_info=True, extra={"event": "cookies_unreadable"}
             )

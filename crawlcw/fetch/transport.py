@@ -165,7 +165,7 @@ class AiohttpDownloader:
         current_hop.set(hop)
         while True:
             try:
-                # Once admitted, always admitted: the guard only gets more names and ports.
+                # An admitted host stays admitted, because the guard only gets more names and ports.
                 if not site.is_admitted:
                     await self._address_guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
@@ -215,7 +215,7 @@ class AiohttpDownloader:
                 await connection.ask(
                     payload,
                     is_head=method == "HEAD",
-                    # With a longer timeout than `read_timeout`, wait as long for a byte.
+                    # If the timeout is longer than `read_timeout`, wait as long for a byte.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and connection.message.code == 407:
@@ -225,9 +225,10 @@ class AiohttpDownloader:
                 break
             except BaseException as error:
                 hop.connector.release(connection)
-                # RFC 9112, section 9.3.1: it may have ended before the server read the request.
+                # The connection may have ended before the server read the request (RFC 9112,
+                # section 9.3.1).
                 hung_up = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # The rest of the last response may have come first on a reused connection.
+                # On a reused connection, the end of the last response may have come first.
                 if not may_repeat or not (
                     hung_up or (isinstance(error, HttpProcessingError) and connection.released)
                 ):

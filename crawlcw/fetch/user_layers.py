@@ -165,7 +165,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
         error_text = printable(describe_error(error))
         raise SpiderError(f"the spider's downloader() raised {error_text}") from error
     if inspect.iscoroutine(result):
-        result.close()  # else Python warns that it was never awaited
+        result.close()  # otherwise Python warns that it was never awaited
         raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
     if not all(callable(getattr(result, name, None)) for name in ("fetch", "close")):
         raise SpiderError(
@@ -280,7 +280,7 @@ class OwnDownloader:
     """The layer of a spider's own downloader; the default downloader continues from here.
 
     Its exceptions are failures of the page, and so is a result that is not a response.
-    `testing.DownloaderContract` checks the rest of its contract.
+    `testing.DownloaderContract` checks the other parts of its contract.
     """
 
     def __init__(self, downloader: Downloader, *, grace: timedelta) -> None:

@@ -105,8 +105,8 @@ class FileTransfers:
                 close = partial_file.discard
             raise
         finally:
-            # Also after a cancellation, so that the next attempt can resume. If the bytes cannot
-            # be stored, it fetches them again.
+            # Do this even after a cancellation, so that the next attempt can resume. If the bytes
+            # cannot be stored, it fetches them again.
             with anyio.CancelScope(shield=True), suppress(OSError):
                 await to_thread.run_sync(close, limiter=self._limiter)
 
@@ -137,7 +137,7 @@ class FileTransfer:
 
     def headers(self, base_headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
         """Return the headers to send: the request's *base_headers*, and those for a range."""
-        # Without content coding: a range of a coded body is not a range of the file.
+        # Accept no content coding, because a range of a coded body is not a range of the file.
         kept_headers = [
             pair for pair in base_headers if pair[0].lower() not in ("accept-encoding", "if-range")
         ]
@@ -158,7 +158,8 @@ class FileTransfer:
         total = response_total if known_total is None else known_total
         continues = (
             int(match[1]) == self._offset <= last_byte
-            # A part without the validator may be from another version: nodes of a server differ.
+            # A part without the validator may be from another version, because nodes of a server
+            # differ.
             and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
             # Only the total shows when the file is complete.
             and total is not None
@@ -240,7 +241,8 @@ class FileTransfer:
             if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
                 return start_response
-        # Not in the thread, whose errors count as errors of the disk: the server made the name.
+        # Make the name outside of the thread, whose errors count as errors of the disk, because the
+        # server may cause errors here.
         name = stored_name(
             "",
             url=self._request.url,

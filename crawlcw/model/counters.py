@@ -46,9 +46,7 @@ class FinishRule:
     """The effect of a finish reason on the exit code and the last line of a crawl."""
 
     opening: str = "Stopped"  #: the beginning of the last line
-    fault: str = (
-        ""  #: makes the exit code 3; the report's detail replaces the text; empty: no fault
-    )
+    fault: str = ""  #: if not empty, the exit code is 3; the report's detail replaces the text
     is_complete: bool = False  #: whether given-up hosts and failed pages also count as faults
 
 
@@ -168,7 +166,7 @@ def _first(links: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 
-#: The upper bounds, in seconds: from a response out of a cache to the longest timeout.
+#: The upper bounds, in seconds: from a cached response to the longest timeout.
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -220,7 +218,7 @@ class Counters:
     given_up: int = 0  #: pages ignored in this run because they failed
     hosts_given_up: Mapping[str, str] = field(default_factory=dict)
     """Why this run gave up each origin; at most a hundred origins."""
-    more_hosts_given_up: int = 0  #: given-up hosts beyond those named
+    more_hosts_given_up: int = 0  #: given-up hosts that are not named
     truncated: int = 0  #: bodies cut at `max_body`, or by their server
     over_full: int = 0  #: pages ignored because their hosts had reached `max_pages_per_host`
     redirects: int = 0  #: finished tasks whose page belongs to another task

@@ -57,8 +57,8 @@ _UPLINK_FAILURES = CONNECTION_FAILURES | {
 LONGEST_OUTAGE = 3600.0
 #: The number of last entries in each map that `remember` bounds.
 _MAX_ENTRIES = 10_000
-#: In haste the rests of a port that refuses take 7.5 s by default, else 150 s. In this time a
-#: server that restarts is back.
+#: With short rests a port that refuses has 7.5 s by default until it is given up, otherwise 150 s.
+#: A server that restarts is back by then.
 _SHORT_REST_DIVISOR = 20
 #: Random extra rest as a part of the rest, so that many crawls do not return at the same time.
 _JITTER = 0.1
@@ -177,7 +177,7 @@ class _Probe:
         an attempt. One is enough if the host has a *delay*, because it has shown a limit before.
         """
         first_throttled = sum(self.pages.values())
-        # After a rest one page less is enough: the probe gets a good response in any case.
+        # After a rest one page fewer is enough, because the probe gets a good response in any case.
         return first_throttled >= (1 if delay else _LIMIT_EVIDENCE - self.rested)
 
 
@@ -328,7 +328,8 @@ class Origin(Breaker):
             faults += probe.rested and reason is Reason.HTTP_STATUS
         failures, max_failures = self.failures + faults, policy.max_failures
         if reason in _DNS_FAILURES and (named or self.resolved):
-            # Counted apart: a resolver's mistakes must not add to other failures of the origin.
+            # Count these separately: a resolver's mistakes must not add to other failures of the
+            # origin.
             self.unresolved += 1
             failing_since = now if self.failing_since is None else self.failing_since
             is_final = failures >= max_failures and now - failing_since >= LONGEST_OUTAGE
@@ -404,7 +405,8 @@ class ProxyBreaker(Breaker):
     def is_lost(self, *, now: float) -> bool:
         """Return whether a crawl must end if all its proxies are in this state.
 
-        If the proxy has worked, our own uplink may be down: like a host, it then gets an hour.
+        If the proxy has worked, our own uplink may be down, so the proxy gets an hour, as a host
+        does.
         """
         if not self.is_dead or self.failing_since is None:
             return False
@@ -458,7 +460,7 @@ class Uplink(Breaker):
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # only for an open breaker: failures while it was dead count
+            self.back_at = now  # not after a dead breaker: its failures count
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECK_VALID_FOR

@@ -131,8 +131,8 @@ class Host:
         if origin.answered(marks, sent=sent.timestamp(), delay=self.delay):
             self._slow(policy, longest=_LONGEST_FOR_PAGES)
         if policy.auto_throttle and latency > max(SLOW_RESPONSE, self.delay):
-            # At most one request for each latency, so one at a time: slowness may be the host's
-            # only problem.
+            # The delay does not exceed the latency: one request at a time is slow enough, because
+            # slowness may be the host's only problem.
             self.delay = min(max(self.delay * 2, _FIRST_DELAY), latency, LONGEST_DELAY)
         elif policy.auto_throttle:
             # The recovery is the same for a host that is slower than its delay: otherwise each

@@ -198,7 +198,7 @@ def _released(identity: Identity) -> Identity:
 def _resting(
     identity: Identity, cause: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
-    # No wait after the first failure, which may be chance.
+    # There is no wait after the first failure, because it may be chance.
     wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),

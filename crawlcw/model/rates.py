@@ -1,4 +1,4 @@
-"""Workers, their vitals over time, and the rates from them. No I/O.
+"""Workers, their state and counts over time (`Vitals`), and the rates from these. No I/O.
 
 A worker writes its `Vitals` with every heartbeat, and a `Point` with them once a minute. Points
 count from the worker's start. So if one is missing or was deleted because of its age, the next

@@ -46,8 +46,8 @@ class Event(StrEnum):
     ADD = "add"
     CLAIM = "claim"
     TAKE_OVER = "take over"  #: claimed after another worker's lease has expired
-    LOSE = "lose"  #: its worker crashed while it worked on it alone: it is due later
-    ABANDON = "abandon"  #: the same, for the last allowed time
+    LOSE = "lose"  #: its worker crashed while it ran this task alone
+    ABANDON = "abandon"  #: such a crash, for the last allowed time
     FINISH = "finish"
     CONFIRM = "confirm"  #: visited again, and unchanged
     FAIL = "fail"  #: another attempt follows
@@ -85,7 +85,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
     (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
     (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
-    # Only after its lease has expired.
+    # A leased task is withdrawn only after its lease has expired.
     (Status.PROCESSING, Event.WITHDRAW): (Status.IGNORED,),
     (Status.TODO, Event.REOPEN): (Status.TODO,),
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
@@ -94,10 +94,10 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.REOPEN): (Status.TODO,),  # as for a withdrawal
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
-    # It was once a page, and may be one again.
+    # The task was once a page, and may be one again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # For example, its callback raised before.
+    # For example, the callback raised an error before.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 #: The status after an event that has only one result.
