@@ -135,7 +135,7 @@ class Bodies:
             try:
                 await to_thread.run_sync(self._files.close)
             except OSError as error:
-                # Not an error: pages that tasks refer to were synced before.
+                # Only warn, because pages that tasks refer to were synced before.
                 logger.warning(
                     "could not close a WARC file: %s",
                     printable(error),

@@ -307,10 +307,10 @@ class _Parts:
         """Return a subresource, and its URL after all redirects; raises `FetchError`."""
         url, max_redirects = browser_request.url, self._settings.max_redirects
         if is_document and self._next is not None:
-            # Fetched already.
+            # This document was already fetched.
             response, self._next = self._next, None
             return response, url
-        # The first one is the page itself.
+        # The first document is the page itself.
         if is_document and self._documents > max_redirects + 1:
             raise FetchError(
                 Reason.REDIRECT_LIMIT, f"its scripts navigate more than {max_redirects} times"

@@ -1,9 +1,9 @@
 """Cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
 
-`Causes` reports the end of each request to the circuit breakers of `model.health`. By their answer
-a host of this process rests, slows down or ends. Only events at the task's own origin, before any
-redirect, say anything about that origin. A failure after a redirect belongs to the page that
-redirects.
+`Causes` reports the end of each request to the circuit breakers of `model.health`. The breakers
+decide whether a host of this process rests, slows down or is given up. Only events at the task's
+own origin, before any redirect, say anything about that origin. A failure after a redirect belongs
+to the page that redirects.
 """
 
 import logging
@@ -152,9 +152,9 @@ class Causes:
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
         """Note a throttled response; raises `Defer` unless the page fails.
 
-        Its status is one of `throttle_statuses` (by default 429), or 503 with Retry-After. If the
-        cause is unknown, `Opening.probe` asks a probe page before anything counts. Then
-        `answered_well` lets the host continue, or `unanswered` lets it rest.
+        The response is 503 with Retry-After, or has one of the `throttle_statuses` (by default
+        429). If the cause is unknown, nothing counts until `Opening.probe` has asked a probe page.
+        The host continues after a good answer (`answered_well`), otherwise it rests (`unanswered`).
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)

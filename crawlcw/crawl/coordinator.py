@@ -514,7 +514,7 @@ class Coordinator:
         if horizon is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
-        # By then the other workers' leases end or are renewed.
+        # Other workers have the due tasks if their leases end or are renewed by then.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return IdleReason(others_have_tasks=True)
         return IdleReason(ends_at=wakes_at)

@@ -209,7 +209,7 @@ class Fetcher:
             raise Defer("its origin's robots.txt was fetched first")
         rules.check(request.url)
         if session is None:
-            # With a session all redirects are followed in place.
+            # An attempt with a session follows all redirects itself.
             attempt.follows = partial(self.moved.follows, attempt)
         ask, is_rendered = self.next_by_purpose[Purpose.PAGE], request.options.browser
         if self.outcomes.settings.browser if is_rendered is None else is_rendered:

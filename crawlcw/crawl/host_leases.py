@@ -301,7 +301,7 @@ class HostLeaser:
                 and not (is_resting or must_stay)
             ):
                 host.enter(Phase.OPENING)
-                # They are not released again before the end of a whole time slice.
+                # The host stays for at least one whole time slice.
                 host.slice_responses, host.slice_start = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:

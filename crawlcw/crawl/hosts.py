@@ -348,7 +348,8 @@ class Frontier:
             state.given_up = None  # the limit has been raised
         host = self.hosts.get(name)
         if host is not None:
-            # It was borrowed until now, or lost and leased again before its last request ended.
+            # The host was borrowed until now, or lost and leased again before its last request
+            # ended.
             self.return_loan(host)
             host.lease, host.state = lease, state
             host.slice_responses, host.slice_start = 0, now

@@ -205,7 +205,7 @@ class Lending:
         """Apply the news of a report."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # A dead owner has counted these pages, but may not have seen the failures.
+            # A dead earlier owner has counted these pages, but may not have seen the failures.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:

@@ -134,7 +134,7 @@ class MovedPages:
 
     async def _claim(self, target: Task) -> Lease | None:
         """Add the task of a fetched page and lease it, if it waits for a response like this one."""
-        # After a cancelled claim there would be a lease that no process knows.
+        # Otherwise a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
             # Other processes may ask for it from now on, so its cookies come first, as with links.
             await self.adder.add(())

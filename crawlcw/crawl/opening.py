@@ -56,7 +56,7 @@ class Opening:
     causes: Causes
     _: KW_ONLY
     max_parallel: InitVar[int]  #: maximum of hosts that are opened at a time: some will hang
-    watchdog: Watchdog  #: a failure in a stall does not count, and the host is opened again
+    watchdog: Watchdog  #: tells which failures a stall caused: these do not count
 
     def __post_init__(self, at_once: int) -> None:
         """Start without hosts."""

@@ -18,9 +18,9 @@ TOO_LARGE = 3
 #: The signal that ends the process when its CPU time is used up.
 TIME_IS_OVER = signal.SIGPROF
 _NICE = 5
-#: See prctl(2).
+#: The option of prctl(2) that sets a signal for the death of the parent.
 _PR_SET_PDEATHSIG = 1
-#: Only on Linux. The first number is the size of the process, in pages.
+#: The first number in this file is the size of the process, in pages. Only Linux has the file.
 _FIGURES = Path("/proc/self/statm")
 
 
@@ -41,7 +41,7 @@ def _parser(kind: str) -> Callable[[bytes], object]:
 
     from parsel import Selector  # an extra, and slow to import
 
-    # As in `crawlcw.api.markup`.
+    # Parse with the same options as `crawlcw.api.markup`.
     return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 

@@ -248,8 +248,8 @@ def _without_others(text: str, *, agent: str) -> str:
             delay = line
         elif _RULE.match(line):
             if is_named and delay:
-                # For protego the delay ends the names. By RFC 9309, section 2.2.4, only the first
-                # rule does. Each name has the delay already.
+                # For protego a delay ends the list of names, but by RFC 9309, section 2.2.4, only
+                # the first rule ends it. So repeat the names, which have the delay already.
                 lines += names
             is_named = False
             lines += _spellings(line)

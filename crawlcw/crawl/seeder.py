@@ -233,7 +233,8 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # Each run must make these: `dont_filter` needs a new task, `changed` repeats its task.
+        # Each run must make these requests: `dont_filter` needs a new task, `changed` repeats a
+        # task.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task
@@ -287,7 +288,7 @@ def fingerprint(spider: Spider) -> str | None:
     except (TypeError, AttributeError, KeyError, OSError):
         return None
     parts.append(_named(vars(spider)))
-    # It may be an iterable of another kind, such as the lines of a file.
+    # `start_urls` may be an iterable of another kind, such as the lines of a file.
     parts.append(_named({"start_urls": list(spider.start_urls)}))
     return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 

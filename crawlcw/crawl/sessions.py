@@ -78,8 +78,8 @@ class _SessionEntry:
     read_at: float = 0.0  #: when others' changes were last read, monotonic
     used_at: float = 0.0  #: when it was last used for a page
     users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be using it
-    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: for logins
-    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: for writes
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: held during a login
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: held during a write
 
     @property
     def has_news(self) -> bool:
@@ -190,7 +190,7 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # It was logged out before this login.
+                # The page showed a logged-out visitor before this login.
                 entry.useful += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:

@@ -132,7 +132,7 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, failed_at: float) -> None:
-        # It answered the last operation, but it may have been away at any time since.
+        # The ledger answered the last operation, but it may have been away at any time since.
         outage_start = min(failed_at, self._last_success_start)
         if outage_start > self._outage_end and not self._waiting_count:
             self._outage_start = outage_start

@@ -205,7 +205,7 @@ class WorkerSession:
         Renews every third of a lease, and takes over the leases of dead processes on this machine.
         *announce* gets the tasks that were released because their work was cancelled.
         """
-        self._renewal_wanted = anyio.Event()  # ignore earlier changes
+        self._renewal_wanted = anyio.Event()  # earlier changes need no renewal
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()

@@ -173,7 +173,8 @@ class Watchdog:
             frame = self._loop_frame()
             user_call = running_in(frame)
             self._log_stall(user_call, lag)
-            # This thread runs, so no C code holds the lock: it measures the time, not the timer.
+            # No C code holds the lock, because this thread runs. It measures the time and postpones
+            # the timer.
             if self._cpu_limit_s:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
             if user_call is not None and self.limit and silent_s >= self.limit:

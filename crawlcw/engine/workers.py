@@ -104,7 +104,7 @@ def resident_memory() -> int:
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        # No Linux: return the maximum that it ever was.
+        # On other systems than Linux, return the maximum that it ever was.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()

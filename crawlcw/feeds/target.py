@@ -131,7 +131,7 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
     if compression is None:
         yield stream
     elif compression == "gzip":
-        # Without time and name, equal items give equal bytes.
+        # Omit the time and the name, so that equal items give equal bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
             yield cast("BinaryIO", packed)
     else:

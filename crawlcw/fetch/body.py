@@ -42,7 +42,8 @@ _RAW_SLACK = 1 << 20
 #: Each stream takes as much time as some kilobytes of content. Normal bodies have at most some
 #: hundreds of streams.
 _MAX_STREAMS = 10_000
-#: For a file, whose size may have no other limit.
+#: The limit of decoded bytes for each byte of a file on the wire, because the file may have no
+#: other limit.
 _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
@@ -242,7 +243,7 @@ class _Stage:
     @property
     def missing(self) -> str:
         """The error of the stream if it ends now; "" at its end."""
-        # No bytes at all are an empty body, as in many responses without content.
+        # A coded body without any bytes is empty, as in many responses without content.
         is_open = self._engine is not None or self._head
         return f"the {self._name} stream is incomplete" if is_open else ""
 

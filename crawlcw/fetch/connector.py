@@ -441,7 +441,7 @@ class Connector(TCPConnector):
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
-        # Within a tunnel: the proxy has accepted CONNECT.
+        # TLS starts within a tunnel, so the proxy has accepted CONNECT.
         current_hop.get().stage = Stage.PASSED
         return await super()._start_tls_connection(*arguments, **options)
 
@@ -475,7 +475,7 @@ class Connector(TCPConnector):
             port=proxy.port,
             username=proxy.user,
             password=proxy.password,
-            # A name is sent as it is. If it had to be resolved here, it is an address already.
+            # Send names unchanged. If this machine resolves names, the target is an address.
             rdns=True,
             forward=forward_proxy,
         )

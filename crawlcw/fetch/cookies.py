@@ -142,7 +142,7 @@ class SiteCookies:
                     )
                 ):
                     matches.append((-len(cookie.path), rank, cookie.name, cookie.value))
-            # Also those of the domains above the host.
+            # Look for cookies of the domains above the host, too.
             domain = domain.partition(".")[2]
         return [(name, value) for *_, name, value in sorted(matches)]
 

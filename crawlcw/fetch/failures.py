@@ -75,7 +75,7 @@ def failure_of(error: Exception) -> FetchError:
     if isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the server closed the connection"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        # Only the fault, without the line of OpenSSL that found it.
+        # Show only the fault, without the line of OpenSSL that found it.
         fault = error.certificate_error
         text = f"the certificate is not trusted: {getattr(fault, 'verify_message', '') or fault}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)

@@ -84,9 +84,9 @@ def layers(
     lower_layers: list[Step | None] = [
         # A stored response needs no proxy.
         default.cache,
-        # With `wire`: sees the request with its secrets, before a proxy.
+        # A layer with `wire` sees the request with its secrets, before a proxy is chosen.
         *wire,
-        # The session's proxy, or one of the pool. It may ask again, if a proxy fails.
+        # Chooses the session's proxy, or one of the pool, and asks again if a proxy fails.
         default.proxies,
         # Adds cookies, the session's or the crawl's, and missing usual headers.
         Transport(default.client),
@@ -95,10 +95,10 @@ def layers(
     # Another downloader than the crawl's own returns a file in memory, and so may a layer below.
     streams = not wire and default.spider_downloader is None and hasattr(default.client, "exchange")
     return [
-        # Once for an attempt: its deadline covers all hops. Each target is admitted before anything
-        # is spent on it: scope, robots.txt, the host's turn.
+        # This layer runs once for an attempt, because its deadline covers all hops. It admits each
+        # target (scope, robots.txt, the host's turn) before any other layer works on it.
         FollowRedirects(settings, admission),
-        # ---- Below: once for each hop.
+        # ---- The layers below run once for each hop.
         # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, and no secrets.
@@ -109,7 +109,8 @@ def layers(
         Record() if keeps_bodies else None,
         # The parts of a rendered page pass all layers below.
         render,
-        # Secrets of settings, start URLs and session, below everything that the spider sees.
+        # Adds the secrets of settings, start URLs and session, below everything that the spider
+        # sees.
         credentials,
         None if streams else SaveFile(settings),
         default.spider_downloader,
@@ -235,5 +236,5 @@ class CheckAnswer:
     def _is_accepted(self, begun: Response) -> bool:
         try:
             return not self._login_when(begun)
-        except FetchError:  # the response that is returned then raises the same
+        except FetchError:  # the complete response raises the same error later
             return False

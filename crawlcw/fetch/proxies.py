@@ -371,7 +371,7 @@ class Proxies:
             if attempt.kept_proxy is None:
                 attempt.kept_proxy = self._pool.choose(request.url, without=tried_proxies)
             return attempt.kept_proxy
-        # No other proxy can replace it.
+        # No other proxy can replace one that the request or its session names.
         wait_s, health = self._pool.wait(proxy), self._pool.health(proxy)
         if proxy not in tried_proxies and wait_s <= 0:
             return proxy

@@ -386,7 +386,7 @@ def _with_cookies(
     If several cookies have one name, the request's own counts, then the jar's, then the headers'.
     """
     own_cookies = dict(request.options.cookies or ())
-    # They are only for the request's own origin, even after a redirect.
+    # Cookies of a request are only for its own origin, even after a redirect.
     if own_cookies and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
         own_cookies = {}
     jar_cookies = [] if jar is None else jar.sent_to(urls.parse(request.url))

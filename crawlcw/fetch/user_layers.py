@@ -219,7 +219,7 @@ class UserLayer:
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
         calls = 0
-        # One call at a time, because a page has one slot of its host.
+        # Make one call at a time, because a page has one slot of its host.
         call_lock = asyncio.Lock()
         lower_error: Exception | None = None
 

@@ -67,7 +67,7 @@ _JITTER = 0.1
 def remember(
     latest: OrderedDict[Any, Any], key: object, value: object, *, limit: int = _MAX_ENTRIES
 ) -> None:
-    """Add a value as the latest one of a map, and drop the oldest over the limit."""
+    """Add a value as the latest one of a map; over the limit, drop the oldest."""
     latest[key] = value
     latest.move_to_end(key)
     if len(latest) > limit:

@@ -37,9 +37,9 @@ class Status(IntEnum):
     IGNORED = 70  #: given up, or unwanted; `reason` says which
 
 
-#: Waiting for work: no worker has a lease, and the task will be due.
+#: Statuses of tasks that wait: no worker has a lease, and the task will be due.
 WAITING = (Status.TODO, Status.FAILED)
-#: Without work in this run: the task is never due.
+#: Statuses of tasks that are never due: no work on them remains in this run.
 DONE = (Status.FINISHED, Status.IGNORED)
 
 

@@ -379,7 +379,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
         status=status,
         due=None if is_last else now + rest,
         update_time=now,
-        # As for a claim: later writes of the last holder must not match.
+        # Raise the fence as for a claim, because later writes of the last holder must not match.
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
@@ -551,7 +551,8 @@ def reparse(
         event=Event.REPARSE,
         status=_ONLY_RESULT[task.status, Event.REPARSE],
         update_time=moment,
-        # As for a claim: blobs of the items have this fence, and no other outcome matches now.
+        # Raise the fence as for a claim: the items' blobs have it, and no other outcome matches
+        # now.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,

@@ -79,7 +79,7 @@ class Tracing:
     ) -> Iterator[Step]:
         task = lease.task
         page = self._pages.get(task.id)
-        # Without the ambient parent: the code that started the crawl did not request this page.
+        # Use no ambient parent, because the code that started the crawl did not request this page.
         parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
             meter_block as meter_step,
