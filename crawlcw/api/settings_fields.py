@@ -51,7 +51,7 @@ class SettingField(Generic[Input, Stored]):
         self.name = name
 
     if TYPE_CHECKING:
-        # For type checkers only: without it Python reads a setting from the instance's
+        # Only type checkers need this. At run time Python reads a setting from the instance's
         # dictionary, which needs no call.
         def __get__(self, instance: object, owner: type) -> Stored: ...
 

@@ -261,7 +261,8 @@ def entries(
 def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
-    # Only these lines, because protego stores the rules of a group once for each of its agents.
+    # Parse only these lines, because protego stores the rules of a group once for each of its
+    # agents.
     sitemap_lines = (line for line in lines if line.lstrip()[:4].lower() == "site")
     return list(dict.fromkeys(Protego.parse("\n".join(sitemap_lines)).sitemaps))
 

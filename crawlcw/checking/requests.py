@@ -1,6 +1,6 @@
 """Check of requests, responses and callbacks: Scrapy's words, and extras that are not installed.
 
-The check goes by names: it takes `response` for a response, and infers no types.
+The check judges by names: it assumes that `response` is a response, and infers no types.
 """
 
 import ast
@@ -182,7 +182,7 @@ def check_callbacks(spider: Class) -> None:
 
 
 def _check_names(call: ast.Call, spider: Class) -> None:
-    """Report a callback that a request names and that the spider has not."""
+    """Report a callback that a request names and that the spider does not have."""
     callbacks = [
         keyword.value for keyword in call.keywords if keyword.arg in ("callback", "errback")
     ]

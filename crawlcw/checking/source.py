@@ -260,6 +260,6 @@ def _is_guard(node: ast.AST) -> bool:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)
         case ast.Try():
-            return True  # as a rule for `ImportError`
+            return True  # usually for an `ImportError`
         case _:
             return False

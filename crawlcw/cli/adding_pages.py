@@ -16,9 +16,9 @@ from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
 
-#: Requests a transaction. Tasks of many hosts are spread over SQLite's indexes, and most index
-#: pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in transactions
-#: of 1,000, and 8 GiB in these.
+#: Number of requests in a transaction. Tasks of many hosts are spread over SQLite's indexes, and
+#: most index pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in
+#: transactions of 1,000, and 8 GiB in these.
 _BATCH_SIZE = 5_000
 #: Seconds between two signals to running crawls; each makes them check all their hosts.
 _SIGNAL_EVERY = 0.5
@@ -81,7 +81,8 @@ class PageAdder:
             self.counts.reopened += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.counts.reopened += await self._ledger.tasks.reopen_changed(changed_tasks)
-        # After the tasks, because a host that woke up before would find nothing.
+        # Wake the hosts after adding the tasks, because a host that woke up before would find
+        # nothing.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._signalled_at >= _SIGNAL_EVERY:
             await self._signal_crawls()

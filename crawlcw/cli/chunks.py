@@ -24,7 +24,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
         except Exception as error:
             entries.put(error)
 
-    # A daemon, because a thread that waits for standard input cannot be interrupted.
+    # The thread is a daemon, because a thread that waits for standard input cannot be interrupted.
     threading.Thread(target=fill, daemon=True).start()
     while True:
         chunk, entry = await to_thread.run_sync(

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds beyond the grace: for cancelled code to end, and for the release of all leases.
 _BEYOND_GRACE = 3.0
-#: Seconds for the last words of the timer's thread, because the ledger or the log may block.
+#: Seconds for the last messages of the timer's thread, because the ledger or the log may block.
 _LAST_WORDS = 6.0
 #: Seconds for crawlcw's own work, such as a commit, when no code of the user runs.
 _OWN_WORK = 60.0

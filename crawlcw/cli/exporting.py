@@ -30,7 +30,7 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
 
 def stdout() -> BinaryIO:
     """Return the stream for items; on a terminal, their control sequences are escaped."""
-    # Bytes: JSON is UTF-8, independent of the terminal's encoding.
+    # Write bytes, because JSON is UTF-8, whatever the terminal's encoding.
     stream = sys.stdout.buffer
     return cast("BinaryIO", _Terminal(stream)) if sys.stdout.isatty() else stream
 
@@ -61,7 +61,7 @@ def _targets(
 ) -> list[Target]:
     targets = [Target.parse(text) for text in texts]
     if targets:
-        # Imported here, because it loads many modules, and few commands write a feed.
+        # Import it only here, because it loads many modules, and few commands write a feed.
         from crawlcw.feeds import export
 
         export.check(targets)

@@ -28,7 +28,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
             return
     except LedgerError:
         return  # the crawl itself waits for the ledger, or reports it
-        # Imported here: only a first run reads the source.
+        # Import it only here, because only a first run reads the source.
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 

@@ -61,7 +61,7 @@ def ledger_command(
         def wrapper(*, ledger_url: str, log_level: str | None, **option_values: Any) -> R:
             logs.set_up(log_level or "warning")
             text = option_values.pop(argument)
-            # Outside the event loop, because a file of the user may run a loop as well.
+            # Load it outside the event loop, because a file of the user may run a loop as well.
             subject = Subject(name=loading.name_of(text), reference=text, ledger_url=ledger_url)
             return loop.run(function(subject, **option_values))
 

@@ -266,7 +266,8 @@ def load_file(path: Path) -> ModuleType:
         python_path = path.with_name(path.name + ".py")
         hint = f": did you mean {python_path}?" if python_path.is_file() else ""
         raise SpiderError(problem + hint)
-    # A unique name: a spider in json.py must not replace the standard library's module.
+    # The name is unique, because a spider in json.py must not replace the standard library's
+    # module.
     name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -303,7 +304,8 @@ def load_module(name: str) -> ModuleType:
 def _allow_imports_from(*folders: Path) -> None:
     """Let a spider import modules beside its file."""
     for folder in map(str, folders):
-        # At the end of the path: a spider in queue.py must not hide the standard library's.
+        # Append to the path, because a spider in queue.py must not hide the standard library's
+        # module.
         if folder not in sys.path:
             sys.path.append(folder)
 

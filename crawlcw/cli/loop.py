@@ -44,7 +44,7 @@ def _raise(error: BaseException) -> NoReturn:
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run *loops* during the block; an error in one ends only that one."""
-    # Not a task group: a closed terminal must not cancel the crawl.
+    # Do not use a task group, because a closed terminal must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield

@@ -210,7 +210,8 @@ def main() -> NoReturn:
     deadline.is_enabled, deadline.report = True, exit_code
     gc.set_threshold(*GARBAGE_AFTER)
     bytes(_FREED_ONCE)
-    # Until the command is loaded, because loading creates objects that stay, and no garbage.
+    # Stop the collector until the command is loaded, because loading creates objects that stay, and
+    # no garbage.
     gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -233,7 +234,7 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # Python flushes the rest of the buffer at exit, and would fail with code 120.
+            # Python flushes the buffer at exit, and would fail with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 

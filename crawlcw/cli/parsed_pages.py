@@ -42,7 +42,7 @@ def show_failure(callback: str, failed: Failed) -> None:
     """Show the error of a callback, with its traceback if it raised."""
     click.echo(f"crawlcw: {callback} failed: {printable(failed.message)}", err=True)
     if isinstance(failed, Raised) and failed.traceback:
-        # Indented: the exception's text could imitate a line of crawlcw.
+        # Indent the traceback, because the exception's text could imitate a line of crawlcw.
         block = indent(printable_block(failed.traceback), "    ", lambda _: True)
         click.echo(block, err=True)
 

@@ -44,7 +44,7 @@ _GROUP_ITEMS = 1_000
 async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> AsyncIterator[Record]:
     """Yield the finished and ignored pages with stored bodies, in constant memory.
 
-    The last changed first; with *ids*, only these.
+    The last changed page comes first. With *ids*, it yields only these.
     """
     task_filter = TaskFilter(statuses=DONE, ids=ids)
     async with aclosing(ledger.queries.walk(task_filter)) as records:

@@ -207,5 +207,5 @@ def _prefix(text: str | None) -> str | None:
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Only quoted: full normalization could drop the last characters of a prefix.
+    # Only quote it, because full normalization could drop the last characters of a prefix.
     return origin + quote(path, safe=_ASCII)

@@ -32,7 +32,7 @@ class Stoppable(Protocol):
     """A crawl or other work by this process, or by the workers it supervises."""
 
     def stop(self) -> None:
-        """Stop claiming, finish running requests within the grace, and release the rest."""
+        """Stop claiming, finish running requests within the grace, and release all other tasks."""
 
     def stop_now(self) -> None:
         """Release everything immediately."""
@@ -135,7 +135,7 @@ class _Stop:
         self, signal_count: int, received_signal: signal.Signals, obeyed_event: threading.Event
     ) -> None:
         obeyed_event.set()
-        # Warnings, so that --quiet shows them: the user waits for a reaction.
+        # These are warnings, so that --quiet shows them, because the user waits for a reaction.
         if signal_count == 1:
             logger.warning(
                 "%s: stopping; current requests have %s to finish, all other tasks are released; "
@@ -169,7 +169,7 @@ def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
     def suspend() -> None:
         send(signal.SIGSTOP)
         loop.remove_signal_handler(signal.SIGTSTP)
-        # By the signal itself, so that the shell sees a stopped job.
+        # Stop by the signal itself, so that the shell sees a stopped job.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, suspend)
         send(signal.SIGCONT)

@@ -65,7 +65,7 @@ def start() -> Process:
         child_stack.enter_context(child_channel)
         stdout_reader, stdout = _pipe(parent_stack, child_stack)
         stderr_reader, stderr = _pipe(parent_stack, child_stack)
-        # The interpreter's options, and the same entry point: `-m`, or a script.
+        # Use the interpreter's options, and the same entry point: `-m`, or a script.
         interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
         number = child_channel.fileno()
         popen = subprocess.Popen(  # noqa: S603  # this process's own command
@@ -92,7 +92,7 @@ def _pipe(parent_stack: ExitStack, child_stack: ExitStack) -> tuple[BinaryIO, Bi
 def received_arguments() -> list[str]:
     """Wait for this worker's arguments and environment; exit if the supervisor has ended."""
     number = int(sys.argv[2])
-    # Without a buffer: orders may follow.
+    # Read without a buffer, because orders may follow.
     with os.fdopen(os.dup(number), "rb", buffering=0) as channel:
         line = channel.readline()
     if not line.endswith(b"\n"):

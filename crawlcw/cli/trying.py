@@ -157,7 +157,7 @@ class Trial:
                     raise FetchError(Reason.LOGGED_OUT, message, status=response.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
-        # Stays open for the user, for example with a rendered page.
+        # The attempt stays open for the user, for example with a rendered page.
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered

@@ -113,7 +113,8 @@ class Overview:
     def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
-        # Without a cost limit: the parts have their own, and the wait for a count is bounded.
+        # This has no cost limit, because the parts have their own and the wait for a count is
+        # bounded.
         self._overview = _Cached(self._read_overview, interval=_OVERVIEW_INTERVAL, cost_factor=0)
         self._counters = _Cached(ledger.workers.counters, interval=_PART_INTERVAL)
         self._failures = _Cached(self._read_failures, interval=_PART_INTERVAL)

@@ -25,7 +25,7 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         overview = await crawls.overview(name)
         return _numbers(await overview.get())
     except LedgerUnavailableError:
-        # It is unavailable for all: an error makes Prometheus set `up` to 0.
+        # The ledger is unavailable for all crawls, and an error makes Prometheus set `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
         # A ledger of another schema, or one dropped just now, must not hide the others.
@@ -42,6 +42,6 @@ def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
     if overview["counted_at"] is not None:
-        # Left out before the first count: 0 would be wrong.
+        # Leave it out before the first count, because 0 would be wrong.
         values[metrics.LEDGER_TASKS.name] = overview["counts"]
     return values

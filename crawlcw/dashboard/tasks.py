@@ -92,7 +92,7 @@ class Action(RequestModel):
 
 
 async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
-    """Return the matching tasks, and the cursor of the rest; null: all were examined.
+    """Return the matching tasks, and the cursor to continue at; null: all were examined.
 
     A complete URL or key is looked up as well: its task comes first, however old.
     """
@@ -132,7 +132,7 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
         count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
-        # Makes the request idempotent: changed tasks have a later time than this.
+        # This makes the request idempotent, because changed tasks have a later time.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match command.action:
         case "retry":

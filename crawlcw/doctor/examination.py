@@ -33,7 +33,7 @@ _REFERRED_WITHIN = timedelta(days=1)
 
 #: Violations that `prepare` repairs.
 _PREPARED = (Kind.STORE_INCOMPLETE, Kind.NOT_WAL)
-#: Violations that prevent reading the rest.
+#: Violations that prevent the examination from reading the ledger.
 _UNREADABLE = (Kind.STORE_INCOMPLETE, Kind.STORE_DIFFERENT)
 
 StoredDocument = Mapping[str, Any]
@@ -121,7 +121,7 @@ async def examine(
 
 
 async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair: bool) -> bool:
-    """Check the store, and with *repair* prepare it; return whether the rest can be read."""
+    """Check the store, and with *repair* prepare it; return whether the ledger can be read."""
     kinds = {problem.kind for problem in health.violations}
     remaining = health.violations
     # The user must first drop a different table or index.
@@ -163,14 +163,14 @@ class _Examination:
         if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, and stages never sleep.
             await self._confirm(self._blobs)
-        # Not if an invalid `due` remains, because tasks could not be sorted by it.
+        # Skip this if an invalid `due` remains, because tasks could not be sorted by it.
         elif malformed is None or malformed.repaired == malformed.count:
             await self._confirm(self._sleepers)
         await self._confirm(self._workers)
 
     async def _confirm(self, check: _Check) -> None:
         """Report the candidates of a check that are still candidates a moment later."""
-        # By the text of their keys, because these may have any type.
+        # Index them by the text of their keys, because a key may have any type.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
             keys_by_text[repr(candidate.key)] = candidate.key

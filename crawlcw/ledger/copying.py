@@ -137,7 +137,7 @@ class Digest:
 
 
 def _named(value: object) -> dict[str, str]:
-    # Each driver has its own names of time zones.
+    # Compare times by their text, because each driver has other objects for time zones.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}
 

@@ -66,7 +66,7 @@ class Hosts(ABC):
     async def wake_all(self) -> int:
         """Make every host without a lease ready now, and reset its failures; return their number.
 
-        It also ends the rest after a failure, but keeps the adaptive delay.
+        It also ends a host's rest after a failure, but keeps the adaptive delay.
         """
         now, total = self._store.now(), 0
         first: str | None = ""

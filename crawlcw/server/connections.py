@@ -122,7 +122,7 @@ class Connections:
         if connection is not None:
             connection.wait()
         try:
-            # One deadline for the whole body: a slow trickle of bytes does not extend it.
+            # The whole body has one deadline, so that a client that sends slowly cannot extend it.
             async with asyncio.timeout(self.deadlines.body):
                 return await request.read()
         except TimeoutError:
@@ -131,7 +131,7 @@ class Connections:
             timeout_text = f"{self.deadlines.body:g} s"
             raise RefusedError(408, f"the body did not arrive within {timeout_text}") from None
         except (ConnectionError, web.RequestPayloadError):
-            # The client left, or does not speak HTTP: not an event for the log.
+            # The client left, or does not speak HTTP. Do not log that.
             raise RefusedError(400, "the body is shorter than its Content-Length") from None
         finally:
             if connection is not None:
@@ -205,8 +205,8 @@ class _Connection(asyncio.Protocol):
             rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until then, because closing with unread data resets the
-            # connection, and the client loses the response.
+            # Read the request until then: if unread data remains, closing resets the connection,
+            # and the client loses the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()

@@ -35,7 +35,7 @@ async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
     try:
         return model.validate_python(value)
     except ValidationError as error:
-        # The first invalid field. Discriminators are not part of the body's path.
+        # Name the first invalid field. Discriminators are not part of the body's path.
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
             source,
@@ -74,8 +74,8 @@ def _reject_constant(text: str) -> NoReturn:
 
 def json_response(content: object, *, status: int = 200) -> web.Response:
     """Return the response with *content* as JSON."""
-    # Escaped, because crawled text may contain control sequences, and users read responses on
-    # a terminal.
+    # Escape the text, because crawled text may contain control sequences, and users read responses
+    # on a terminal.
     body = escape_json(to_json(content)).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
@@ -119,6 +119,6 @@ def _refusal(
     response = json_response({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:
-        # The rest of the body may still arrive: it must not be read as a request.
+        # More of the body may still arrive, and must not be read as a request.
         response.force_close()
     return response

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncIterator[str]:
     """Answer `GET /metrics` by *scrape* within the block, and yield the address.
 
-    A server on loopback checks the Host header, against pages of other sites in a browser.
+    A server on loopback checks the Host header, which stops pages of other sites in a browser.
     Raises `UsageError` if the server cannot listen at the address.
     """
     async with listening(
@@ -67,7 +67,7 @@ def metrics_text(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
 
 @web.middleware
 async def _map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    # Without the JSON of the other servers, which needs pydantic.
+    # Do not import the JSON of the other servers, because it needs pydantic.
     try:
         return await handler(request)
     except RefusedError as refusal:
@@ -91,7 +91,7 @@ class RequestMetrics:
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)
-        # The route, not the path: clients could create any number of label values.
+        # Use the route, not the path, because clients could create any number of label values.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1

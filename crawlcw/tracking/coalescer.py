@@ -52,13 +52,13 @@ class Coalescer(Generic[A, R]):
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
-                    # Read the error: all callers may be gone, and asyncio would report it.
+                    # Read the error, because asyncio would report it if all callers are gone.
                     future.exception()
         else:
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:
-            # A future is still open only if this was cancelled, at the end of the loop.
+            # A future is still open only if this task was cancelled at the end of the loop.
             for _, future in batch:
                 future.cancel()

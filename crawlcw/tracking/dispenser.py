@@ -42,7 +42,7 @@ from crawlcw.tracking.tracker import Tracker
 
 #: Seconds between two reads of the use case's settings.
 _POLICY_INTERVAL_S = 15.0
-#: Tasks that one write claims or changes, and tasks that are read in addition while some leases
+#: Number of tasks that one write claims or changes, and of tasks that a read adds while some leases
 #: have a grace period.
 _BATCH_SIZE = 500
 
@@ -66,7 +66,7 @@ class RebuildReport:
 
     added: int = 0
     reopened: int = 0
-    prioritised: int = 0  #: have a new priority
+    prioritised: int = 0  #: tasks with a new priority
     withdrawn: int = 0
 
 
@@ -90,7 +90,7 @@ class Dispenser:
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._ttl = ttl
-        # Distinguishes the claims of several dispensers.
+        # The nonce distinguishes the claims of several dispensers.
         self._nonce = secrets.token_hex(6)
         self._policy_read_at = time.monotonic()
         self._claim_lock = asyncio.Lock()
@@ -260,8 +260,8 @@ class Dispenser:
         - Withdrawn tasks in the mapping are reopened.
         - Assigned, finished and given-up tasks do not change.
 
-        Safe to repeat, and to run beside other calls: each task follows the last call that
-        changed it. Tasks that others add after its start do not change.
+        It may be repeated, and run beside other calls: each task follows the last call that changed
+        it. Tasks that others add after its start do not change.
         """
         ledger = self._ledger
         started_at = ledger.now() + MILLISECOND
@@ -351,13 +351,13 @@ class Dispenser:
     ) -> list[Lease]:
         """Claim for a holder by priority, of *stages* if given, until *limit* or none is due.
 
-        One call at a time: concurrent calls would read the same tasks, and each task can be
-        claimed only once.
+        It runs one call at a time, because concurrent calls would read the same tasks, and each
+        task can be claimed only once.
         """
         token_prefix = f"{task_holder}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claim_lock:
-            # Missed tasks are not the end: other workers were faster, and there may be more
+            # Continue after missed tasks, because other workers were faster and there may be more
             # tasks.
             while page := await self._due_tasks(min(limit - len(leases), _BATCH_SIZE), stages):
                 claimed = await self._ledger.leases.claim(

@@ -152,7 +152,7 @@ class Execution:
         )
         self._check()
         commit_future = self._session.commit(settlement)
-        # Only now, because an ending that cannot be recorded leaves the execution open.
+        # Set this only now, because an ending that cannot be recorded leaves the execution open.
         self.has_ended = True
         error = await commit_future
         await self._settlements.drop_replaced(settlement, is_recorded=error is None)

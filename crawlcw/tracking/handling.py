@@ -82,7 +82,8 @@ async def _result(
                 limiter=threads,
             )
         case Executor.PROCESS:
-            # If cancelled, it kills the process; a process that dies raises BrokenWorkerProcess.
+            # A cancelled call kills the process. If the process dies, the call raises
+            # BrokenWorkerProcess.
             function = handler.function
             return await to_process.run_sync(
                 without_escape,

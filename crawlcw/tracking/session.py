@@ -120,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # First, because a session that breaks stops all work under the current leases.
+            # Do this first, because a session that breaks stops all work under the current leases.
             self.leases.end(leases)
             self._fail(error)
             raise
@@ -185,7 +185,7 @@ class Session(WorkerSession):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Last, because this may stop the caller itself.
+            # Do this last, because it may stop the caller itself.
             self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
@@ -194,7 +194,7 @@ class Session(WorkerSession):
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
-            # They were written by hand; the current settings stay in force.
+            # A user edited them in the database; keep the current settings.
             logger.warning(
                 "the settings in the ledger are invalid, so the current ones stay in force: %s",
                 printable(error),

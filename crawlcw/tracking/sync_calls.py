@@ -50,7 +50,7 @@ class SyncCalls(ThreadProxy):
         end of the block raises `LedgerError`.
         """
         portal: LoopPortal = self._portal
-        # The thread's end of the block: the exception that ended it, if any.
+        # It completes when the thread ends the block, with the exception that ended it, if any.
         thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
         thread_end.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
 

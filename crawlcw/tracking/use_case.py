@@ -154,7 +154,7 @@ class Policy:
 
     @classmethod
     def of(cls, stored_values: Mapping[str, Any]) -> Self:
-        """Return the policy that a ledger has recorded, with defaults for the rest."""
+        """Return the policy that a ledger has recorded, with defaults for missing settings."""
         return replace(cls(), **check_settings(stored_values))
 
     @cached_property

@@ -43,7 +43,7 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 10.0
 _MIN_RECONNECT_PAUSE_S = 1.0
 _MAX_RECONNECT_PAUSE_S = 60.0
-#: Tasks that are read in addition while leases have a grace period after an outage.
+#: Number of tasks that a read adds while leases have a grace period after an outage.
 _GRACE_SCAN = 1_000
 _MAX_RETREAT_S = 0.02
 
@@ -119,7 +119,7 @@ class Worker:
         return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
-        """Stop soon: finish the running tasks within the grace period, and release the rest."""
+        """Stop soon: finish the running tasks within the grace period, and release all others."""
         self._stopping = True
         # If the ledger is unavailable, a stop does not wait until it is back.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
@@ -159,7 +159,7 @@ class Worker:
         )
 
     async def _run(self) -> FinishReason:
-        reason = FinishReason.STOPPED  # and stays so if it is cancelled
+        reason = FinishReason.STOPPED  # this remains the reason if it is cancelled
         async with anyio.create_task_group() as task_group:
             task_group.start_soon(self._wake_by_additions)
             task_group.start_soon(cancelled_gently, self._wake_by_changes)
@@ -211,7 +211,7 @@ class Worker:
         if claimed.leases:
             self._pause_s = _MIN_PAUSE_S
         elif claimed.missed:
-            # Others claim the same tasks: a random pause avoids the same rhythm.
+            # Other workers claim the same tasks, so a random pause avoids the same rhythm.
             await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
@@ -262,7 +262,7 @@ class Worker:
 
     async def _work_on(self, lease: Lease) -> None:
         if not self._session.leases.is_current(lease):
-            return  # lost while it waited in the queue
+            return  # its lease was lost while it waited in the queue
         handler = self._handlers[self._tracker.use_case.resolve_stage(lease.task.callback)]
         try:
             async with self._tracker.start_leased(lease) as execution:

@@ -119,9 +119,9 @@ def command(
         option_assignments = _assigned(
             concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
         )
-        # Loaded modules stay until the end: without them the garbage collector saves a tenth of
-        # a second at exit. The spider is loaded after this, so that its garbage, such as an open
-        # file, is still collected.
+        # Loaded modules stay until the end, so exclude them from garbage collection, which saves a
+        # tenth of a second at exit. The spider is loaded after this, so that its garbage, such as
+        # an open file, is still collected.
         gc.freeze()
         gc.enable()
         loaded_spider = loading.make(loading.find(spider), arguments)
@@ -163,7 +163,7 @@ def _crawl_by(
     processes: int, first_process: Process | None
 ) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
-    # Imported here: a supervisor does not load the crawler.
+    # Import it only here, because a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 

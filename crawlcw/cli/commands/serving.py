@@ -18,7 +18,8 @@ from crawlcw.ledger_opening import open_ledger, recorded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Short: clients retry by themselves and should not wait for an unavailable ledger.
+#: The time is short, because clients retry by themselves and should not wait for an unavailable
+#: ledger.
 _GIVE_UP = timedelta(seconds=3)
 #: Syntax of a bearer token (RFC 6750, b64token).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")

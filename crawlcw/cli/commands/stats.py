@@ -28,7 +28,7 @@ _MIN_INTERVAL = timedelta(seconds=1)
 _SCAN_LIMIT = 10_000
 _MAX_ROWS = 50
 _LONGEST_VALUE = 80
-#: Fields of a worker's vitals in its JSON object.
+#: Fields of a worker's state (`Vitals`) in its JSON object.
 _VITALS = ("rate", "processing", "memory", "lag")
 
 
@@ -111,7 +111,7 @@ async def _write_groups(ledger: Ledger, dimension: str, *, as_json: bool) -> Non
     if dimension == Dimension.DEPTH:
         groups = sorted(groups, key=_depth)
     if as_json:
-        # One object a line: there may be a million hosts.
+        # Write one object a line, because there may be a million hosts.
         for group in groups:
             counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
             line = json.dumps({dimension: group.value, **counts, "total": group.total})

@@ -155,9 +155,9 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 
 
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
-    """Wait for the end of the workers started by then, at most *limit*; return the rest."""
+    """Wait for the end of the workers started by then, at most *limit*; return who is left."""
     with anyio.move_on_after(limit.total_seconds()):
-        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # others end
+        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # workers end
             await anyio.sleep(_POLL_EVERY)
     return await _at_work(ledger, started_by=stopped_at)
 

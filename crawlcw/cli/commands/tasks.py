@@ -230,7 +230,7 @@ def _attempts(record: Record) -> Iterator[str]:
             f"  attempt {error.attempt}, {time_text}: {error.kind}: {error.message}", limit=700
         )
         if error.traceback:
-            # Indented: the exception's text could imitate a line of crawlcw.
+            # Indent the traceback, because the exception's text could imitate a line of crawlcw.
             yield indent(printable_block(error.traceback), "    ", lambda _: True)
     response = record.response
     if response is not None:

@@ -108,7 +108,8 @@ async def _work(
         return INTERRUPTED if deadline.is_at_once else OK
 
     deadline.finish = abandon
-    # Outside of the tracker's block: signals must not interrupt the release of its tasks.
+    # Handle signals outside of the tracker's block, because they must not interrupt the release of
+    # its tasks.
     with signals.stopping(worker, grace=grace, blockable=worker):
         async with (
             tracker,

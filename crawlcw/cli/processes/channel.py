@@ -67,7 +67,7 @@ class WorkerState:
 
 
 class Lines(asyncio.Protocol):
-    """Passes each received line to *take*, without its line end, and the rest at the end."""
+    """Passes received lines to *take*, without line ends, and an incomplete one at the end."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.closed = asyncio.Event()
@@ -84,7 +84,7 @@ class Lines(asyncio.Protocol):
             self._take(line)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Pass on the rest, and note the end."""
+        """Pass on an incomplete line, and note the end."""
         if self._remainder:
             self._take(self._remainder)
         self.closed.set()

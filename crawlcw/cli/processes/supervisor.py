@@ -78,7 +78,7 @@ async def crawl(
     worker started it.
     """
     async with notifying(spider.name, settings) as notice:
-        # Opened here first: an unusable ledger is reported once, not by each worker.
+        # Open the ledger here first, so that an unusable one is reported once, not by each worker.
         async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
             await warn_of(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
@@ -375,7 +375,7 @@ class Supervisor:
             )
             return INTERNAL
         logger.log(
-            # With one worker its process id is of no interest.
+            # Users need no process id if there is only one worker.
             logging.INFO if len(self._shares) > 1 else logging.DEBUG,
             "worker %d is process %d",
             number,

@@ -81,7 +81,7 @@ class Supervision:
         return code
 
     def send(self, line: bytes) -> None:
-        """Send a line, after the rest of an earlier one; wait until the supervisor reads it."""
+        """Send a line after the end of an earlier one; wait until the supervisor reads it."""
         # If the supervisor has ended, this process will end as well.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
@@ -124,7 +124,7 @@ class Supervision:
 
 
 def _discard_output() -> None:
-    # The pipes have no reader now: processes started by a callback must not fail on them.
+    # The pipes have no reader now, and processes that a callback started must not fail on them.
     null_descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_descriptor, 1)
     os.dup2(null_descriptor, 2)

@@ -44,10 +44,10 @@ class WorkerProcess:
         self.was_terminated = False  #: whether this process has sent it a signal to end
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._receive)
-        # Looked up at each line, because a live display replaces both streams.
+        # Look the stream up at each line, because a live display replaces both streams.
         self._stdout = Lines(lambda line: _print(line, sys.stdout))
         self._stderr = Lines(lambda line: _print(line, sys.stderr))
-        self._orders: socket.socket  #: from the start on
+        self._orders: socket.socket  #: set when it starts
         self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
         self._has_new_state = False  #: whether a state has arrived since the last check
@@ -124,7 +124,8 @@ class WorkerProcess:
         """Return the exit code of its orderly end; None: it has crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
-            # After its last state, only leftover code of its spider kept it running.
+            # After it sent its last state, only code of its spider that has not ended kept it
+            # running.
             return code_of(reason)
         return self.exit_code
 
@@ -156,7 +157,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # In a thread, because the loop does not watch a process that was started before it.
+    # Wait in a thread, because the loop does not watch a process that was started before it.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )

@@ -120,7 +120,7 @@ def set_up(
 
 
 def _appending(file: Path) -> TextIO:
-    # Unbuffered: a line is one write, so the lines of several processes do not mix.
+    # The file has no buffer: a line is one write, so the lines of several processes do not mix.
     try:
         raw_file = file.open("ab", buffering=0)
     except OSError as error:

@@ -27,7 +27,7 @@ _DRAINED = "drained: nothing is left to do"
 _MAX_REASONS = 6
 #: Event loop lag in seconds that is shown in red.
 _LATE = 1.0
-#: Fields of a worker's vitals in its JSON object.
+#: Fields of a worker's state (`Vitals`) in its JSON object.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
 #: Older counts are shown with their age.
 _FRESH = timedelta(seconds=5)

@@ -1,7 +1,7 @@
 """Diagnosis of a failed connection: mistakes in the URL, and missing privileges.
 
-The driver only reports that it has waited in vain. The user who started a crawl must know whether
-to wait, or to correct something.
+The driver only reports that no server answered in time. The user who started a crawl must know
+whether to wait, or to correct something.
 """
 
 import asyncio

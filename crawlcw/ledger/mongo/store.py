@@ -168,7 +168,8 @@ class MongoStore:
 
     def wake_field(self, now: datetime) -> documents.Document:
         """Return the further fields of a write, other than an outcome, that makes tasks due."""
-        # For `changes` they distinguish it from a renewal. Only tracked tasks are watched.
+        # `changes` distinguishes such a write from a renewal by them. It watches only tracked
+        # tasks.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(

@@ -416,7 +416,7 @@ def translated_error(error: psycopg.Error) -> LedgerError:
 def _sentence(error: psycopg.Error) -> str:
     """Return the message of the server or the driver, and advice, in one line."""
     message = error.diag.message_primary or str(error) or type(error).__name__
-    # In the lines below its message, libpq guesses the cause.
+    # Drop the lines that begin with a tab, because in them libpq only guesses the cause.
     lines = [line.strip() for line in message.splitlines() if not line.startswith("\t")]
     message = " ".join(lines).rstrip(".")
     advice = _advice(error)

@@ -48,6 +48,6 @@ class Facets:
 
     async def close(self) -> None:
         """See `Ledger.close`: a cancelled caller waits for it, too."""
-        # Otherwise a connection would stay open, and its thread too if the server does not
+        # Otherwise a connection would stay open. Its thread would also stay if the server does not
         # answer.
         await run_shielded(self.store.close())

@@ -44,8 +44,8 @@ class Tasks(Reopening):
                 rows.append(row_of(documents.document(task)))
             except UNHOLDABLE as error:
                 rejected.append((task, describe_unholdable(error)))
-        # Otherwise they stay in the order of their page, in which tasks that are due now are
-        # claimed.
+        # Otherwise keep the order of their page, because workers claim tasks that are due now in
+        # this order.
         if self._store.tables.dialect.locks_rows:
             rows.sort(key=itemgetter("id"))
         with db.transaction(durable=True):

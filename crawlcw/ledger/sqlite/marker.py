@@ -65,7 +65,7 @@ def prepare(
         # A transaction would wait for other processes that write, and readers need none.
         return recorded_kind
     with db.transaction(durable=True):
-        # For SQLite "Books" and "books" are the same table, and so they are for the marker.
+        # The marker ignores case, because for SQLite "Books" and "books" are the same table.
         db.execute(
             f"CREATE TABLE IF NOT EXISTS {_TABLE} "
             "(spider TEXT PRIMARY KEY NOT NULL COLLATE NOCASE, version INTEGER NOT NULL, "
