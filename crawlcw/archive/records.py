@@ -69,7 +69,7 @@ class Exchange:
     request_headers: tuple[tuple[str, str], ...] = ()  #: without credentials
     request_body: bytes | None = None
     status: int = 200
-    headers: tuple[tuple[str, str], ...] = ()  #: of the response, without cookies
+    headers: tuple[tuple[str, str], ...] = ()  #: headers of the response, without cookies
     body: bytes = field(default=b"", repr=False)  #: without content codings
     truncated: str | None = None  #: as `Response.truncated`
 

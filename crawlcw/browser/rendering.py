@@ -213,7 +213,7 @@ class _Parts:
         self._admission = admission
         self._documents = 0  #: number of document requests, without frames
         self._arriving = asyncio.Lock()  #: held while a document is fetched
-        self._turn = asyncio.Lock()  #: of parts whose hosts have no free slot
+        self._turn = asyncio.Lock()  #: turn of parts whose hosts have no free slot
         self._waiting = 0  #: parts that have not been sent yet
         #: Result of the last document request.
         self._last: Response | FetchError = response

@@ -79,7 +79,7 @@ class Produced:
     """The products of a page."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
-    items_dropped: Counter[str] = field(default_factory=Counter)  #: by reason
+    items_dropped: Counter[str] = field(default_factory=Counter)  #: number of items, by reason
     tasks: list[Task] = field(default_factory=list)
     too_deep: list[Task] = field(default_factory=list)  #: kept for a deeper crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
@@ -225,8 +225,8 @@ class CallbackRun:
         self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
     ) -> None:
         """*name* is the callback's name, which may differ from the function's name."""
-        self.response: Response | None = None  #: of the callback or of its error
-        self.page: Response | None = None  #: of the callback, but not of an error
+        self.response: Response | None = None  #: response of the callback or of its error
+        self.page: Response | None = None  #: response of the callback, but not of an error
         self._runner = runner
         self._method = method
         self._task = task
@@ -234,7 +234,7 @@ class CallbackRun:
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
         self._slice_size = SLICE if self._write is not None else 0  #: things per slice; 0: all
-        self._depth = task.depth + (self._write is None)  #: of its links
+        self._depth = task.depth + (self._write is None)  #: the depth of its links
         self._now = runner.now()
         self._produced = Produced()
         #: Kept between slices: if sorting raises, the open generator shows the place of the error.

@@ -62,7 +62,7 @@ class PageAttempt(Attempt):
 
     lease: Lease
     sent: datetime  #: when it started, by the ledger's clock
-    started_at: float  #: the same by the monotonic clock
+    started_at: float  #: when it started, by the monotonic clock
     latency: float = 0.0  #: seconds until the response, without stalls of the event loop
     denial: Reason | None = None  #: set if the response says that we are banned or logged out
 

@@ -34,7 +34,7 @@ class HostQueue:
     limit: int  #: the user's maximum of concurrent requests; 0: no limit
     slots: int  #: concurrent requests allowed now
     delay: float  #: seconds between the starts of two requests
-    next_start: float  #: no request starts earlier
+    next_start: float  #: the earliest start of the next request
     deadline: float  #: when the right to ask the host ends
     is_open: bool = False  #: false until the host's robots.txt is known
     last_sent_at: float = float("-inf")  #: when its last request started, if that is known
@@ -43,7 +43,7 @@ class HostQueue:
     #: The hops that wait for a slot, in order. A hop tries again when its event is set.
     hops: list[asyncio.Event] = field(default_factory=list)
     hops_rest_until: float = float("-inf")  #: end of the hops' rest after a throttled hop
-    waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: a heap
+    waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
     is_scheduled: bool = False  #: whether it is in a heap of turns
     counted_leases: tuple[int, int] = (0, 0)  #: its share of the sums in `HostQueues`
     max_leases: int = 1  #: the number of leases worth claiming

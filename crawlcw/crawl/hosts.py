@@ -57,7 +57,7 @@ class FrontierHost:
 
     frontier: "Frontier"
     name: str  #: the politeness key
-    queue: HostQueue  #: has the current delay
+    queue: HostQueue  #: its queue, with the current delay
     state: Host  #: its record in the ledger, as this process knows it
     lease: HostLease | None  #: None: another process owns it
     limit: HostLimit

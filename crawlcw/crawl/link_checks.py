@@ -20,7 +20,7 @@ class Refusal:
     """Why a link is not followed."""
 
     reason: str
-    why: str  #: for a person
+    why: str  #: the reason as a text for people
 
 
 class LinkChecks:

@@ -47,8 +47,8 @@ class MovedPages:
         It does in these cases:
         - The target is another spelling of the task's URL, so it cannot be another task.
         - The request is a form or a repeated request (`dont_filter`), so it is not a page.
-        - A pool of proxies is used within a host. One proxy must ask for all hops, because two
-          proxies that are sent to different places lead in a circle.
+        - A pool of proxies is used within a host. One proxy must ask for all hops, because a site
+          that redirects two proxies to different places would lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):

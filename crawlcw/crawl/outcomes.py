@@ -75,7 +75,7 @@ class Done:
     """The end of the work on a task: its writes."""
 
     settlements: tuple[Settlement, ...]
-    produced: Produced = field(default_factory=Produced)  #: by the callback or the errback
+    produced: Produced = field(default_factory=Produced)  #: products of the callback or the errback
 
 
 @dataclass

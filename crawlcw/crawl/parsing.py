@@ -60,7 +60,7 @@ class Parsing:
 
     def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
         """Give each page *seconds* of CPU."""
-        self.memory = MemoryBudget(int(settings.memory_budget * _TREES_SHARE))  #: of all trees
+        self.memory = MemoryBudget(int(settings.memory_budget * _TREES_SHARE))  #: memory of trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots

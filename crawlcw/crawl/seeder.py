@@ -113,7 +113,7 @@ class Seeder:
     _request_count: int = 0  #: number of requests of `start` so far
     _has_ended: bool = False  #: whether `start` has ended
     _is_repeated: bool = False  #: whether each crawl must run `start`
-    _fingerprint: str | None = None  #: of the spider's seeds; None: each crawl adds them again
+    _fingerprint: str | None = None  #: digest of the seeds; None: each crawl adds them
     _noted_names: set[str] = field(init=False, default_factory=set)
     _noted_addresses: set[str] = field(init=False, default_factory=set)
 

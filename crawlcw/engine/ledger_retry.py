@@ -44,7 +44,7 @@ class LedgerRetry:
         self._give_up = give_up
         self._last_success_start = time.monotonic()  #: when the last successful operation started
         self._waiting_count = 0
-        self._outage_start = self._outage_end = float("-inf")  #: of the last outage
+        self._outage_start = self._outage_end = float("-inf")  #: the last outage
 
     def shorten(self, give_up: timedelta) -> None:
         """Give up earlier, because the crawl must stop."""

@@ -26,7 +26,7 @@ class Stats(Counters):
     links_dropped: Counter[str] = field(default_factory=Counter)
     link_examples: dict[str, list[str]] = field(default_factory=dict)
     dropped: DroppedLinks = field(init=False)  #: the last two as one object, which counts both
-    outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded
+    outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded outcomes
     unwritten_pages: int = 0  #: finished pages in results that wait for the ledger
     unwritten_items: int = 0  #: items in the same results
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
@@ -35,7 +35,7 @@ class Stats(Counters):
     claims: int = 0
     claims_missed: int = 0
     loop_lag: Histogram = field(default_factory=Histogram)  #: measured ten times a second
-    ledger_operations: Counter[str] = field(default_factory=Counter)  #: sent, by name
+    ledger_operations: Counter[str] = field(default_factory=Counter)  #: sent operations, by name
 
     def __post_init__(self) -> None:
         self.dropped = DroppedLinks(self.links_dropped, self.link_examples)

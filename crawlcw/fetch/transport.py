@@ -74,7 +74,7 @@ class _Exchange(Hop):
     request: Request
     connector: Connector
     site: Site
-    path: str  #: of the request line
+    path: str  #: the path in the request line
 
 
 class AiohttpDownloader:

@@ -50,7 +50,7 @@ class SpiderFaultError(FetchError):
 
     def __init__(self, name: str, raised: Raised) -> None:
         super().__init__(raised.reason, f"{name} raised {raised.message}")
-        self.name = name  #: of the method
+        self.name = name  #: the name of the method
         self.raised = raised
 
 

@@ -204,13 +204,13 @@ class Counters:
     failures: Mapping[str, int] = field(default_factory=dict)  #: failed attempts, by reason
     host_failures: Mapping[str, int] = field(default_factory=dict)
     """Failures of hosts, which count no attempt of a page, by reason."""
-    links_dropped: Mapping[str, int] = field(default_factory=dict)  #: not followed, by reason
+    links_dropped: Mapping[str, int] = field(default_factory=dict)  #: links not followed, by reason
     fetched: int = 0  #: responses with any status
-    bytes: int = 0  #: of decoded bodies
+    bytes: int = 0  #: bytes of decoded bodies
     leases_lost: int = 0  #: results dropped because another worker has the lease now
     link_examples: Examples = field(default_factory=dict)  #: a few of the links not followed
     items_by_callback: Mapping[str, int] = field(default_factory=dict)  #: recorded items
-    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: not recorded, by reason
+    items_dropped: Mapping[str, int] = field(default_factory=dict)  #: items not recorded, by reason
     stalls: int = 0  #: stalls of event loops of a second or more
     longest_stall: float = 0.0  #: seconds
     forgiven: int = 0  #: failed attempts that do not count, because of a stall
@@ -251,7 +251,7 @@ class Report(Counters):
     finish_reason: FinishReason
     elapsed: float  #: seconds
     released: int  #: tasks released at the end
-    counts: Counts | None  #: of the whole ledger; None if counting took too long, or failed
+    counts: Counts | None  #: numbers of the whole ledger; None if counting took too long, or failed
     detail: str = ""  #: why the spider or its callback ended the crawl
     failed_before: int = 0  #: pages in the ledger that failed, in this run or before
 

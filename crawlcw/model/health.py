@@ -165,7 +165,7 @@ class _Probe:
     """An origin that seemed healthy has throttled pages: a probe must find the cause."""
 
     started_at: float
-    rested: bool  #: the host rests before the probe
+    rested: bool  #: whether the host rests before the probe
     pages: dict[bytes, bool] = field(default_factory=dict)  #: whether throttled for the first time
     retry_after: float = 0.0  #: the longest Retry-After of these pages, in seconds
 
@@ -358,7 +358,7 @@ class ProxyBreaker(Breaker):
     """The breaker of one proxy; a dead proxy also rests, and is tried again after the rest."""
 
     cause: str = ""  #: the last failure
-    has_worked: bool = False  #: at least once in this process
+    has_worked: bool = False  #: whether it has worked in this process
     is_dead: bool = False  #: whether requests stop waiting for it
 
     @property
@@ -439,7 +439,7 @@ class Uplink(Breaker):
     cause is the origin or the page; otherwise no failure counts until a host answers.
     """
 
-    is_blocked: bool = False  #: no task may begin, while probes run
+    is_blocked: bool = False  #: whether no task may begin, because probes run
     good_pages: OrderedDict[str, str] = field(default_factory=OrderedDict)
     """A URL of each host that has sent a response, in the order of the last response."""
     answered_at: float = float("-inf")  #: when a host last answered
@@ -460,7 +460,7 @@ class Uplink(Breaker):
         self.answered_at = now
         was_blocked, self.is_blocked = self.is_blocked, False
         if was_blocked and self.failures:
-            self.back_at = now  # not after a dead breaker: its failures count
+            self.back_at = now  # not if the breaker was dead, because failures then counted
         if was_blocked or self.failures:
             self.close()
             self.checked_until = now + _CHECK_VALID_FOR

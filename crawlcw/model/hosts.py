@@ -49,7 +49,7 @@ class RobotsRecord:
     """A fetched robots.txt, stored for all processes."""
 
     origin: str  #: its origin: `https://example.com`
-    body: str = ""  #: at most 512 KiB; empty if the server has no robots.txt
+    body: str = ""  #: its text, at most 512 KiB; empty if the server has no robots.txt
     sitemaps: tuple[str, ...] = ()  #: the sitemaps that it names
     expires: datetime
 
@@ -65,14 +65,14 @@ class Host:
     epoch: int = 0  #: the number of leases so far: the fence of the owner's writes
     not_before: datetime | None = None  #: no request may start earlier: politeness, or a rest
     delay: float = 0.0  #: the adaptive delay in seconds
-    failures: int = 0  #: of the host, in a row
-    page_failures: int = 0  #: of pages, in a row
+    failures: int = 0  #: failures of the host in a row
+    page_failures: int = 0  #: failures of pages in a row
     given_up: Reason | None = None
     """Why the crawl ignored all its waiting tasks; None: it did not. Each origin has its own."""
     origins: dict[str, Origin] = field(default_factory=dict)
     """The requested origins by their scheme; reading a missing one adds it."""
     robots: RobotsRecord | None = None
-    finished: int = 0  #: pages, by all processes
+    finished: int = 0  #: pages that all processes have finished
 
     def __post_init__(self) -> None:
         """Make each origin at its first access."""

@@ -38,10 +38,10 @@ class Fault:
 class LoanReport:
     """A borrower's report to the owner, about the time since the beginning of the loan."""
 
-    loan: str  #: its id
+    loan: str  #: the id of the loan
     _: KW_ONLY
     returned: bool = False  #: all its requests have ended, and no new one will begin
-    finished: int = 0  #: pages
+    finished: int = 0  #: number of finished pages
     delay: float = 0.0  #: the adaptive delay in seconds that follows from its responses
-    crawl_delay: float = 0.0  #: of a robots.txt that it has read, in seconds
+    crawl_delay: float = 0.0  #: seconds, from a robots.txt that it has read
     faults: tuple[Fault, ...] = ()

@@ -32,8 +32,8 @@ class Vitals:
     finished: int = 0  #: tasks since its start, without redirects
     failed: int = 0  #: attempts since its start that another attempt must follow
     ignored: int = 0  #: tasks since its start, for any reason
-    items: int = 0  #: recorded since its start
-    bytes: int = 0  #: of decoded bodies since its start
+    items: int = 0  #: items recorded since its start
+    bytes: int = 0  #: bytes of decoded bodies since its start
     rate: float = 0.0  #: finished tasks per second, over the last minute
     processing: int = 0  #: tasks that it has leased
     memory: int = 0  #: resident bytes of its process; 0: unknown
@@ -55,7 +55,7 @@ class Worker:
     counters: Counters = field(default_factory=Counters)
     vitals: Vitals | None = None  #: its last written state; None: it has written none
     loan: Loan | None = None  #: the last loan that it was offered
-    report: LoanReport | None = None  #: about a loan that it has used
+    report: LoanReport | None = None  #: its report about a loan that it has used
 
     @property
     def has_returned(self) -> bool:
@@ -113,7 +113,7 @@ class Slot:
     finished: float = 0.0  #: a span that extends beyond the slot counts in part
     failed: float = 0.0
     ignored: float = 0.0
-    workers: int = 0  #: those that ran in it
+    workers: int = 0  #: number of workers that ran in the slot
     processing: int = 0  #: tasks that they had leased, by the last span of each
     memory: int = 0  #: the sum of their bytes
     lag: float = 0.0  #: the maximum of all

@@ -111,7 +111,7 @@ class StoredPage:
     """The place of a page's body: a record in the folder of its spider's WARC files."""
 
     file: str  #: a name without a path, because the folder may be moved
-    offset: int  #: bytes before the record
+    offset: int  #: number of bytes before the record
     length: int  #: compressed bytes of the record
 
     @property
@@ -156,7 +156,7 @@ class Task:
     visit: Visit | None = None  #: the last visit of a page that was once finished
     revisit: datetime | None = None  #: when it is due again; the first run after that visits it
     stored: StoredPage | None = None  #: the place of its last fetched body
-    carried: Payload | None = None  #: of a tracked task; `page` does not read it
+    carried: Payload | None = None  #: data of a tracked task; `page` does not read it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +213,7 @@ class ResponseInfo:
     status: int
     final_url: str
     content_type: str | None = None
-    bytes: int = 0  #: of the decoded body
+    bytes: int = 0  #: the size of the decoded body
     elapsed: float = 0.0  #: seconds, including redirects within the attempt
     etag: str | None = None
     last_modified: str | None = None
@@ -228,7 +228,7 @@ class Record:
     errors: tuple[AttemptError, ...] = ()
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
-    trace: tuple[AttemptRecord, ...] = ()  #: of a tracked task: the last ones
+    trace: tuple[AttemptRecord, ...] = ()  #: the last claims of a tracked task
 
     @property
     def leads_to(self) -> bytes | None:

@@ -55,10 +55,10 @@ class Event(StrEnum):
     RELEASE = "release"
     GIVE_UP_HOST = "give up host"  #: its host was given up
     RETRY = "retry-failed"
-    ADVANCE = "advance"  #: on to the next stage
+    ADVANCE = "advance"  #: the next stage begins
     WITHDRAW = "withdraw"  #: no worker may work on it any more
-    REOPEN = "reopen"  #: to do again, possibly in another stage
-    REVISIT = "revisit"  #: to visit again; its results stay until then
+    REOPEN = "reopen"  #: it must be done again, possibly in another stage
+    REVISIT = "revisit"  #: its page is visited again; its results stay until then
     REPARSE = "reparse"  #: its stored body was parsed again
     ADMIT = "admit"  #: its link was too deep before, and is within the limit now
 
@@ -127,7 +127,7 @@ class Succeeded:
 
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
-    visit: Visit | None = None  #: of a crawl's page
+    visit: Visit | None = None  #: the visit of a crawl's page
     revisit: datetime | None = None  #: when to visit it again, if ever
     kept_versions: int = 0  #: number of visits whose items stay, including this one
     stored: StoredPage | None = None  #: the place of its body, if it is stored
@@ -151,13 +151,13 @@ class Failed:
     reason: Reason
     message: str = ""
     traceback: str | None = None
-    status: int | None = None  #: of the HTTP response, if it is the failure
+    status: int | None = None  #: HTTP status, if the response is the failure
     retry_after: float | None = None  #: seconds
     response: ResponseInfo | None = None
     progress: Progress | None = None
     last: bool = False  #: whether to make no other attempt, even if the policy allows one
     tried: bool = True  #: whether a request was sent: otherwise no attempt counts
-    revisit: datetime | None = None  #: of a page that was once finished: its next visit
+    revisit: datetime | None = None  #: the next visit of a page that was once finished
     stored: StoredPage | None = None  #: the place of the body of a failed page
 
 
@@ -167,7 +167,7 @@ class Advanced:
 
     stage: str
     progress: Progress
-    context: Mapping[str, Any] | BlobRef | None = None  #: of the next stage; replaces the old one
+    context: Mapping[str, Any] | BlobRef | None = None  #: context of the next stage
     delay: timedelta = timedelta(0)  #: until the next stage is due
 
 
@@ -195,7 +195,7 @@ class Change:
     response: ResponseInfo | None = None  #: None: unchanged
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
-    revisit: datetime | None = None  #: of a done task; otherwise unchanged
+    revisit: datetime | None = None  #: the next visit of a done task; otherwise unchanged
     kept_versions: int = 0  #: the maximum number of visits whose items stay
     stored: StoredPage | None = None  #: None: unchanged
     fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
@@ -230,7 +230,7 @@ class BulkChange:
     raises_fence: bool = False  #: pages and claims that were read before become invalid
     wakes_hosts: bool = False  #: make the hosts of a spider's pages ready for the tasks
     ends_leases: bool = False  #: only expired leases; `quarantine_fence` becomes at least 0
-    for_leased: "BulkChange | None" = None  #: the same for leased tasks; None: they do not change
+    for_leased: "BulkChange | None" = None  #: change of leased tasks; None: they stay
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:

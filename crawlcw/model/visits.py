@@ -28,12 +28,12 @@ _GROWTH = 1.5
 class Visit:
     """The state of a page at its last good response."""
 
-    time: datetime  #: of the response, a 304 included
-    changed: datetime  #: of the last response that differed from the one before
+    time: datetime  #: when the response came; it may be a 304
+    changed: datetime  #: when a response last differed from the one before
     interval: float | None = None  #: seconds until the next visit; None: no visit is planned
     etag: str | None = None  #: as the server wrote it
     last_modified: str | None = None  #: as the server wrote it
-    digest: str | None = None  #: of the body; None: it is incomplete, or belongs to another page
+    digest: str | None = None  #: None: the body is incomplete, or belongs to another page
 
 
 def recurrence(value: timedelta | float | str) -> Recurrence:

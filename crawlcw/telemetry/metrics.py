@@ -182,7 +182,7 @@ class Measures:
 class Snapshot:
     """All exposed values at one moment."""
 
-    totals: Measures  #: of all processes together, without gauges
+    totals: Measures  #: sums over all processes, without gauges
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
