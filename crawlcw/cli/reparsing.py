@@ -36,7 +36,7 @@ from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
-#: Pages, and items, in one write.
+#: Number of pages, and of items, in one write.
 _GROUP = 100
 _GROUP_ITEMS = 1_000
 

@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
 
-#: Faulty pages that are shown one by one; further ones are counted.
+#: Number of faulty pages that are shown one by one; further ones are counted.
 _SHOWN = 10
 
 

@@ -25,7 +25,7 @@ T = TypeVar("T")
 _NAMES_INTERVAL = 10.0
 #: Shortest intervals between two reads of each part of an overview, in seconds.
 _OVERVIEW_INTERVAL, _PART_INTERVAL = 1.0, 3.0
-#: Wait between two reads, in durations of a read.
+#: Wait between two reads, as a multiple of a read's duration.
 _COST_FACTOR = 20
 #: Seconds that an update waits for a due count of all tasks.
 _COUNT_TIMEOUT = 0.2
@@ -36,7 +36,7 @@ _SUMMARY = (
 )
 _MAX_FAILURES = 12
 _MAX_HOSTS = 12
-#: Tasks to examine for the last failures, because a million refused links may come first.
+#: Number of tasks to examine for the last failures, because a million refused links may come first.
 _SCAN_LIMIT = 2_000
 
 

@@ -10,7 +10,7 @@ from crawlcw.model.task import Status, Task
 from crawlcw.server.requests import Cursor, RequestModel, integer_of_digits
 from crawlcw.tracking import views
 
-#: Tasks in a page, and the number of items after which a page ends early.
+#: Number of tasks in a page, and of items after which a page ends early.
 _MAX_TASKS = 100
 _MAX_ITEMS = 100
 

@@ -20,7 +20,7 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
 
-#: Wait until the next count, in durations of the last one: 5 % of the time.
+#: Wait until the next count, as a multiple of the last one's duration: counts take 5 % of the time.
 _COUNT_COST = 20
 #: Period of the average, and interval of its reads.
 _AVERAGE_PERIOD = timedelta(hours=1)

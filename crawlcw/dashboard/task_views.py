@@ -13,7 +13,7 @@ from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
 from crawlcw.tracking.views import holder_of
 
-#: Limits: characters of one item or result, and number of items.
+#: Maximum number of characters of one item or result, and of items.
 _MAX_CHARACTERS = 20_000
 _MAX_ITEMS = 50
 #: Limit of the chain of links, and of the chain of redirects.

@@ -25,10 +25,10 @@ from crawlcw.server.requests import (
 )
 from crawlcw.tracking import keys, views
 
-#: Limits: tasks in a page of a search, and tasks chosen one by one.
+#: Maximum number of tasks in a page of a search, and of tasks chosen one by one.
 _MAX_PAGE = 200
 _MAX_CHOSEN = 1_000
-#: Tasks examined by one search: takes less than 0.5 s on a ledger of any size.
+#: Number of tasks that one search examines: this takes less than 0.5 s on a ledger of any size.
 _SCAN_LIMIT = 10_000
 
 

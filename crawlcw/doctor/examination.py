@@ -24,9 +24,9 @@ from crawlcw.model.task import BlobRef
 
 #: Wait until the second check, because a crawl wakes hosts a moment after it adds their tasks.
 RECHECK_DELAY = timedelta(seconds=1)
-#: Candidates in memory for one second check.
+#: Number of candidates in memory for one second check.
 _CANDIDATES = 10_000
-#: Hosts in one query for tasks whose host was not woken.
+#: Number of hosts in one query for tasks whose host was not woken.
 _HOSTS = 100
 #: Minimum age of a blob that is deleted, because a writer stores a large value before its task.
 _REFERRED_WITHIN = timedelta(days=1)

@@ -45,7 +45,7 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: Tasks in one command or transaction, during which other writers wait.
+#: Number of tasks in one command or transaction; other writers wait for it.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 

@@ -40,7 +40,7 @@ from crawlcw.model import urls
 from crawlcw.model.task import WAITING
 from crawlcw.model.transitions import BulkChange
 
-#: Tasks that one read examines.
+#: Number of tasks that one read examines.
 SCAN_LIMIT = 50_000
 _RESUMES = 5
 _LAST = 0x10FFFF

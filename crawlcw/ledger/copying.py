@@ -31,13 +31,13 @@ class Part(StrEnum):
 #: Note of a ledger that has only a part of the copy.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
-#: Documents in one read, because a host has a robots.txt, and a session may have thousands of
-#: cookies.
+#: Number of documents in one read. It is small, because a host has a robots.txt, and a session may
+#: have thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are stored as null, and not left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)
-#: Documents between two calls of `on_progress`.
+#: Number of documents between two calls of `on_progress`.
 _PROGRESS_EVERY = 100_000
 _DIGEST = 16
 _DIGESTS = 1 << (8 * _DIGEST)

@@ -23,7 +23,7 @@ TASK_STATE = (
 )
 #: The same for a host.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
-#: Ids in one read.
+#: Number of ids in one read.
 _BATCH_SIZE = 100
 
 

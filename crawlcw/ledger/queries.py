@@ -36,11 +36,11 @@ from crawlcw.ledger.values import (
 )
 from crawlcw.model.task import Record, Status
 
-#: Tasks that a count examines if no index has all the tested fields.
+#: Number of tasks that a count examines if no index has all the tested fields.
 COUNT_LIMIT = 500_000
-#: Tasks of one page of a walk.
+#: Number of tasks in one page of a walk.
 _PAGE = 200
-#: Tasks in one read by ids, and in one read with items.
+#: Number of tasks in one read by ids, and in one read with items.
 _BATCH_SIZE = 5_000
 _WITH_ITEMS = 100
 #: The indexes of single fields, the most selective first.

@@ -52,9 +52,9 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: More than there ever are: the workers at work, and the last ones that left.
+#: A limit that the workers at work and the last ones that left never reach.
 _WORKER_LIMIT = 100_000
-#: Points in one read.
+#: Number of points in one read.
 _POINT_BATCH_SIZE = 5_000
 
 

@@ -29,7 +29,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _OTHER_FILES = 128
 #: With fewer the server refuses to start.
 _MIN_CONNECTIONS = 16
-#: Connections that may receive a 503 at the same time; further ones get no response.
+#: Number of connections that may receive a 503 at the same time; further ones get no response.
 _MAX_REFUSALS = 32
 #: Seconds for the last response on a connection to arrive.
 _LAST_RESPONSE_S = 1.0

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
 
 _LONGEST_KEY = 500
-#: Rows in which columns have the same width: a list of a million tasks is not kept in memory.
+#: Number of rows whose columns have the same width. It is limited, because the command does not
+#: keep a list of a million tasks in memory.
 _ALIGNED_ROWS = 100
 #: Position of the key, behind time and status.
 _KEY_COLUMN = 34

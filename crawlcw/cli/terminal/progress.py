@@ -28,7 +28,8 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
+#: Pause until the next count, as a multiple of the last one's duration: counts take 5 % of the
+#: time.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8

@@ -26,7 +26,7 @@ from crawlcw.ledger.mongo.store import (
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
-#: Keys of an index that one command groups.
+#: Number of keys of an index that one command groups.
 _KEYS = 10_000
 _NOTHING = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}

@@ -9,7 +9,7 @@ from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, Path, Where, Within
 
-#: Hosts in one command, because the server takes 4 us for the ids of each.
+#: Number of hosts in one command: the server takes 4 us for the ids of each.
 _BATCH_SIZE = 500
 
 

@@ -88,7 +88,7 @@ _QUICK = WriteConcern(w=1)
 SCHEMA = "crawlcw.schema"
 #: The server's BadValue, which nothing else in a search for a task can raise.
 _NO_SUCH_INDEX = 2
-#: Documents in a reply of the server.
+#: Number of documents in a reply of the server.
 _IN_REPLY = 2_000
 #: Number of tasks given up, hosts woken, or workers deleted by one command.
 BATCH = 5_000

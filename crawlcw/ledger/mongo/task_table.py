@@ -60,7 +60,7 @@ _OF_TASKS = {
 }
 #: The fields of the index of statuses.
 _IN_INDEX = {"status", "update_time"}
-#: Tasks of one status in one command, which takes a second on a slow server.
+#: Number of tasks of one status in one command, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
 #: Tasks in one read for counting items, and for reading items; and bytes of items that end a
 #: batch, offloaded items included.

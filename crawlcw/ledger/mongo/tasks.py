@@ -13,9 +13,9 @@ from crawlcw.ledger.mongo.updates import of_host
 from crawlcw.ledger.protocol import Added
 from crawlcw.model.task import Record, Task
 
-#: Tasks in one bulk, which a slow server must complete within the time of any operation.
+#: Number of tasks in one bulk, which a slow server must complete within the time of any operation.
 _ADD_BATCH_SIZE = 1_000
-#: Pipelines in one union, because small clusters at Atlas accept only 50 stages.
+#: Number of pipelines in one union: small clusters at Atlas accept only 50 stages.
 _PIPELINES_PER_UNION = 40
 #: Fields that grow with a task's results; `page` leaves them out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)

@@ -37,7 +37,7 @@ from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
 _PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
-#: Characters, or bytes, above which a row is written alone.
+#: Size in characters, or bytes, above which a row is written alone.
 _LARGE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 

@@ -15,7 +15,7 @@ from crawlcw.ledger.sql.table import Index, Table
 from crawlcw.ledger.values import Count, Counts, Cursor, ItemRow
 from crawlcw.model.task import Status
 
-#: Rows, and characters of JSON, of one read in a walk.
+#: Number of rows, and of characters of JSON, in one read of a walk.
 ITEM_ROWS = 500
 ITEM_CHARACTERS = 1 << 20
 
