@@ -145,8 +145,8 @@ class Hosts(ABC):
     async def counts(self) -> dict[str, Counts]:
         """Return the number of tasks of each host and status.
 
-        Indexes count them, but MongoDB reads the leased tasks. On MongoDB the counts are not of
-        one moment: they differ by at most the tasks that changed meanwhile.
+        Indexes count them, but MongoDB reads the leased tasks. MongoDB reads the counts one after
+        another: they are wrong by at most the tasks that change meanwhile.
         """
         return await self._store.reading(lambda unit: unit.groups.of_hosts())
 

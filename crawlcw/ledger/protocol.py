@@ -147,8 +147,8 @@ class Outcomes(Protocol):
 
         Each replacement is one atomic and durable step. It is written only if the task still has
         the status and the fence of its read; otherwise its lease is returned as lost. A
-        settlement that the store cannot hold is returned as rejected, and not written.
-        Idempotent.
+        settlement that the store cannot hold is returned as rejected, and not written. The call is
+        idempotent.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:

@@ -198,7 +198,8 @@ class Queries:
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item, page by page in the order of task ids, in flat memory.
 
-        With *selection*, only items of its tasks, the last changed first; its ids are ignored.
+        With *selection*, it yields only items of its tasks, the last changed first; it ignores its
+        ids.
         """
         if selection is None:
             async for row in self._rows(lambda unit, last_id: unit.results.items(last_id)):

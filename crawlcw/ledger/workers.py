@@ -147,9 +147,9 @@ class Workers:
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
-        For a worker that is known to be dead. Its tasks can be claimed immediately; they are due
-        since their creation, and so come before later tasks. Its hosts become ready, and so do
-        those hosts of its tasks that have no owner. Its counters stay, see `counters`.
+        Call it for a worker that is known to be dead. Its tasks can be claimed immediately; they
+        are due since their creation, and so come before later tasks. Its hosts become ready, and so
+        do those hosts of its tasks that have no owner. Its counters stay, see `counters`.
         """
         now = self._store.now()
         # Mark the worker last, so that the next call does everything again after a crash in
