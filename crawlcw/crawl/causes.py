@@ -141,7 +141,7 @@ class Causes:
             self._uplink.learned(task.host, probe_page)
 
     def page_failed(self, name: str) -> None:
-        """Note that a page failed by itself: a weak sign about its host."""
+        """Note that a page failed by itself, which says little about its host."""
         if host := self.frontier.hosts.get(name):
             host.slice_responses += 1
             host.state.page_failed(self._policy)

@@ -171,7 +171,7 @@ class Committer:
         with NO_STEP if instruments is None else instruments.commit(leases):
             task_leases.mark_settling(leases)
             if self.bodies is not None and not await self._are_synced(self.bodies, settlements):
-                # No outcome is recorded, so the tasks return to their state before.
+                # No outcome is recorded, so the tasks return to their previous state.
                 for lease in leases:
                     self.state.undo(lease)
                 task_leases.orphans += leases

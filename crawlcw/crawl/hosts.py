@@ -134,7 +134,7 @@ class FrontierHost:
         else:
             self.queue.is_open = False
             if self.borrowed_loan:
-                # No hop starts either, and no task that a fetcher has already taken.
+                # Neither a hop starts, nor a task that a fetcher has already taken.
                 self.queue.deadline = float("-inf")
             if self.loans or self.borrowed_loan:
                 frontier.loans_changed.set()

@@ -142,7 +142,7 @@ class Opening:
         A request that *is_paced* keeps the host's delay, and so does the next one.
         """
         queues, event = self.frontier.queues, asyncio.Event()
-        # A hop with a slot goes first: the others may wait for that very slot.
+        # A hop with a slot goes first, because the others may wait for its slot.
         queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
         queues.changed.add(queue.host)
         try:

@@ -212,7 +212,7 @@ def parse(body: bytes, *, agent: str) -> Rules:
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     protego_rules = Protego.parse(_without_others(text, agent=agent))
     delay = protego_rules.crawl_delay(agent) or 0.0
-    # `nan` compares false with everything.
+    # A delay of `nan` becomes 0, because it compares false with everything.
     delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
     sitemaps = tuple(protego_rules.sitemaps)
     if not _DISALLOW.search(text):
@@ -227,7 +227,8 @@ def _no_slot() -> None:
 def _without_others(text: str, *, agent: str) -> str:
     """Return a robots.txt whose groups name only agents that match *agent*.
 
-    protego keeps a group's rules for each agent: 1,000 of both took 50 s and 500 MiB.
+    protego keeps a group's rules for each agent. So a file with 1,000 agents and 1,000 rules took
+    50 s and 500 MiB.
     """
     lines: list[str] = []
     names: list[str] = []

@@ -4,10 +4,10 @@
   time, because 52 bytes of brotli can stand for gigabytes. A stream that ends too early is
   noticed here, because with a correct Content-Length nothing else notices it. A page with such
   a stream is marked, and a file fails.
-- **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so
-  small shares do not keep a large one waiting. A holder of a share never waits for another
-  share, or for a request that waits for one, because holders could wait for each other. Their
-  further shares are over the limit.
+- **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so small
+  shares do not keep a large one waiting. A holder of a share never waits for another share, or for
+  a request that waits for one, because holders could wait for each other. So their further shares
+  may exceed the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF, and bodies that are only called
   `application/octet-stream`, are read: spiders want them, and nothing distinguishes them.

@@ -49,8 +49,8 @@ class FollowRedirects:
     """The layer of one attempt: its deadline, and its redirects until a response.
 
     - The request's timeout covers all hops.
-    - Each target is admitted first, by scope, robots.txt and the host's turn; a target of a
-      robots.txt only by the turn.
+    - Each target is admitted first, by scope, robots.txt and the host's turn. The target of a
+      robots.txt needs only the turn.
     - These redirects are returned as they are: one for which `Attempt.follows` returns false, one
       that is a page itself (see `is_page`), and the response to a probe.
     - `Response.url` is the target of the last redirect, `Response.request` is the attempt's,

@@ -96,7 +96,7 @@ class AiohttpDownloader:
         self._settings = settings
         self._files = FileTransfers(settings)
         self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # Such bodies of all fetchers together take at most a sixteenth of the whole budget.
+        # Bodies without a share, of all fetchers together, take at most a sixteenth of the budget.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._address_guard = AddressGuard(

@@ -306,7 +306,7 @@ class Origin(Breaker):
         named: bool = False,
         other_responds: bool = False,
     ) -> int:
-        """Open; return the number of faults: 0 if a request sent at the same time has counted.
+        """Open; return the number of faults: 0 if another request of that time has already counted.
 
         *chance* is that of `Policy.rest`. *named* says that the host's name had an address,
         *other_responds* that its other origin answers.

@@ -219,8 +219,9 @@ class Host:
 class SlowStart:
     """The number of requests at the same time to a new host: from one up, like TCP's slow start.
 
-    Each fast response adds one; at a slow host ten pages do. Until some pages are finished, the
-    number stays low in any case, because a host over its limit throttles all current requests.
+    Each fast response adds one request; a slow host needs ten pages for that. Until some pages are
+    finished, the number stays low in any case, because a host over its limit throttles all current
+    requests.
     """
 
     fastest: float = float("inf")  #: the seconds of its fastest response

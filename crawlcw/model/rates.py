@@ -17,7 +17,8 @@ from crawlcw.model.loans import Loan, LoanReport
 EVERY = timedelta(minutes=1)
 #: The time between two points that are older than a day.
 COARSE = timedelta(minutes=10)
-#: Lifetimes in days: of a point at a multiple of `COARSE` or at a worker's end, and of others.
+#: Lifetimes in days: that of a point at a multiple of `COARSE` or at a worker's end, and that of
+#: other points.
 KEPT_DAYS, FINE_DAYS = 7, 1
 #: If a worker has no point for longer, it was not running, or its ledger was unavailable.
 _LONGEST_STEP = COARSE + 5 * EVERY

@@ -227,9 +227,9 @@ class BulkChange:
     from_reason: Reason | None = None  #: only tasks with this reason; None: with any
     resets: tuple[str, ...] = ()  #: counters that begin at 0 again
     forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
-    raises_fence: bool = False  #: pages and claims that were read before become invalid
+    raises_fence: bool = False  #: makes earlier reads and claims invalid
     wakes_hosts: bool = False  #: make the hosts of a spider's pages ready for the tasks
-    ends_leases: bool = False  #: only expired leases; `quarantine_fence` becomes at least 0
+    ends_leases: bool = False  #: applies to expired leases; `quarantine_fence` becomes at least 0
     for_leased: "BulkChange | None" = None  #: change of leased tasks; None: they stay
 
     @property
