@@ -53,7 +53,8 @@ from crawlcw.model.values import cleaned_item, is_item
 
 #: A refresh after a longer time is no link: it shows the end of a session, for example.
 LONGEST_REFRESH = timedelta(seconds=100)
-#: Maximum number of different reasons. A reason may contain crawled text, so they have no limit.
+#: Maximum number of different reasons. A reason may contain crawled text, so there could be any
+#: number.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _EMPTY_HOOK = "item() yielded nothing"
@@ -473,7 +474,7 @@ class CallbackRun:
 
 def _may_wait(result: object) -> bool:
     """Return whether a callback's result must be awaited, as a whole or in its parts."""
-    if isinstance(result, GeneratorType):  # the usual case: checks of ABCs are slow
+    if isinstance(result, GeneratorType):  # check the usual type first, because ABC checks are slow
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 

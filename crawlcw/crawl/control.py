@@ -153,7 +153,7 @@ class Steering:
         try:
             control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
-            # Another program has written these orders. The earlier orders stay in force.
+            # No command of crawlcw writes such orders. The earlier orders stay in force.
             self._warn(error)
             return
         old_control, self._control = self._control, control
