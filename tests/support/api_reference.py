@@ -192,7 +192,7 @@ _INTERNAL = {
 _HEAD = """\
 # API reference
 
-Every public name: what it takes, what it promises and what it raises.
+Every public name with its arguments, results and errors.
 
 Each subject has a page. All other names of the package are internal and may change.
 """
