@@ -209,7 +209,9 @@ class FileTransfer:
         self._check_size(size)
         if self._rest is not None and size > self._rest[0] + 1:
             self._part.validator = None  # so that no later attempt resumes these bytes
-            message = f"the server sent bytes after the requested range, which ends at {self._rest[0]:,}"
+            message = (
+                f"the server sent bytes after the requested range, which ends at {self._rest[0]:,}"
+            )
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if len(self._buffer) >= self._transfers.buffer:
             await self._write()
