@@ -218,7 +218,7 @@ class WarcFiles:
         Raises the `OSError` of an earlier failed `sync`.
         """
         with self._turn:
-            self._check()
+            self._raise_if_lost()
             file = self._with_room(sum(map(len, records)))
             pages = [file.take(record) for record in records if record]
             self._appended += 1
@@ -236,7 +236,7 @@ class WarcFiles:
             # Another thread's sync may have written them already.
             if appended > self._synced:
                 self._write()
-            self._check()
+            self._raise_if_lost()
 
     def close(self) -> None:
         """Write the remaining records, and finish the file; do not call `append` afterwards."""
@@ -253,7 +253,7 @@ class WarcFiles:
         """Repair the files of crashed processes; return their number."""
         return sum(map(_mended, sorted(self._folder.glob(f"*{SUFFIX}{OPEN}"))))
 
-    def _check(self) -> None:
+    def _raise_if_lost(self) -> None:
         if self._lost is not None:
             raise OSError(self._lost.errno, self._lost.strerror)
 
@@ -269,7 +269,7 @@ class WarcFiles:
 
     def _write(self) -> None:
         with self._turn:
-            self._check()
+            self._raise_if_lost()
             appended = self._appended
             batches = [(file, file.waiting()) for file in self._files]
             self.waiting = 0

@@ -101,7 +101,7 @@ _MODULES = {
 }
 _LONGEST_LINE = 1000
 #: Errors of a full output. On stdout they have no file name.
-_OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 #: Environment variable by which a shell asks for completions (click's convention).
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
@@ -316,7 +316,7 @@ def _of_the_system(error: Exception) -> str | None:
         Path.cwd()
     except FileNotFoundError:
         return "the working directory is gone: change to another one, and try again"
-    if error.filename is None and error.errno in _OF_OUTPUT:
+    if error.filename is None and error.errno in _OUTPUT_ERRNOS:
         return f"the output cannot be written: {error.strerror}"
     if error.filename is not None and isinstance(error, PermissionError):
         return f"this user has no access to {error.filename}: {error.strerror}"

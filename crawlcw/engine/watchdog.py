@@ -25,7 +25,7 @@ from anyio.lowlevel import checkpoint
 from crawlcw.api.user_code import Called, running_in
 from crawlcw.engine.stats import Stats
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.clock import STALL, TICK, Silence, Stalls
+from crawlcw.model.clock import STALL, TICK, Silence, StallLog
 from crawlcw.model.durations import format_duration
 from crawlcw.model.sanitize import printable
 
@@ -63,7 +63,7 @@ class Watchdog:
         While the loop stalls, the thread calls *renew* in its own loop, every *renew_every*.
         *deadlines* are the time limits of requests in seconds, by the reason of the failure.
         """
-        self.stalls = Stalls(now=float("inf"))
+        self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
         self.renew_every = renew_every.total_seconds()
@@ -110,7 +110,7 @@ class Watchdog:
     async def __aenter__(self) -> Self:
         """Start to watch."""
         self._loop_thread = threading.get_ident()
-        self.stalls = Stalls(now=self._clock())
+        self.stalls = StallLog(now=self._clock())
         # A process has only one such timer, and the program around the crawl may use it.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)

@@ -142,7 +142,7 @@ class Admin:
                 where_of(part_selection, self._store.kind),
                 edit_of(part, now, extra_fields),
             )
-            async for ids in walk(self._store.reading, where, size=BATCH, ids=selection.ids):
+            async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
                 total += await self._store.writing(_change_all, ids, where, edit)
         if change.wakes_hosts and not self._store.kind.tracked:
             await self._hosts.wake_all()
@@ -173,7 +173,7 @@ class Admin:
         await self._store.writing(_delete, [], {})
         where = where_of(with_end(selection, self._store.now()), self._store.kind)
         total = 0
-        async for ids in walk(self._store.reading, where, size=BATCH, ids=selection.ids):
+        async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
         # Do this last, because running crawls skip links to tasks that they added before until it
         # changes.
@@ -207,7 +207,7 @@ class Admin:
         if max_depth is not None:
             where["depth"] = AtMost(max_depth)
         total = 0
-        async for ids in walk(self._store.reading, where, size=BATCH):
+        async for ids in walk(self._store.reading, where, batch_size=BATCH):
             # Store the hosts before the write, so that the next call wakes them after a lost reply.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))

@@ -134,21 +134,21 @@ async def walk(
     reading: Callable[..., Awaitable[Listed]],
     where: Where,
     *,
-    size: int,
+    batch_size: int,
     ids: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
-    """Yield the ids of chosen tasks, *size* at a time, the last changed first; or *ids*.
+    """Yield the ids of chosen tasks, *batch_size* at a time, the last changed first; or *ids*.
 
     *reading* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
     were read, and *ids* are not read: a write must repeat the tests.
     """
     if ids is not None:
-        for batch in batches(dict.fromkeys(ids), size):
+        for batch in batches(dict.fromkeys(ids), batch_size):
             yield batch
         return
     next_cursor: Cursor | None = None
     while True:
-        cursors, next_cursor = await reading(listed, where, size, SCAN_LIMIT, next_cursor)
+        cursors, next_cursor = await reading(listed, where, batch_size, SCAN_LIMIT, next_cursor)
         if cursors:
             yield [cursor.id for cursor in cursors]
         if next_cursor is None:

@@ -207,7 +207,7 @@ class Queries:
             return
         where = where_of(selection, self._store.kind)
         async with aclosing(
-            walk(partial(resumed, self._store), where, size=_WITH_ITEMS)
+            walk(partial(resumed, self._store), where, batch_size=_WITH_ITEMS)
         ) as batches:
             async for ids in batches:
                 while ids:

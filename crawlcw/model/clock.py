@@ -70,7 +70,7 @@ class LedgerClock:
         self._offset = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
 
-class Stalls:
+class StallLog:
     """The stalls of one event loop."""
 
     def __init__(self, *, now: float) -> None:

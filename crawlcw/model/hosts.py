@@ -177,7 +177,7 @@ class Host:
         other_responds = not is_throttled and any(
             other.good_at and not other.failures for other in other_origins
         )
-        faults = origin.fault(
+        fault_count = origin.fault(
             error,
             sent=sent.timestamp(),
             now=now.timestamp(),
@@ -188,7 +188,7 @@ class Host:
             other_responds=other_responds,
         )
         if not other_responds:
-            self.failures += faults
+            self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
             # A longer rest of the host stays. A given-up origin adds no rest: its tasks send no
@@ -202,7 +202,7 @@ class Host:
                 # Unlike 429, 503 may not depend on our requests: if a server is down for some
                 # seconds now and then, a longer delay does not help.
                 longest = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
-            for _ in range(faults):
+            for _ in range(fault_count):
                 self._slow(policy, longest=longest)
 
     def _slow(self, policy: Policy, *, longest: float) -> None:

@@ -112,21 +112,22 @@ class Rests:
         self.network_down_since: datetime | None = None  #: other modules set and reset it
         #: Returns the seconds until a proxy is usable, and why; None if one is usable now.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
-        self._resting: dict[str, tuple[datetime, str]] = {}
+        self._rest_by_host: dict[str, tuple[datetime, str]] = {}
 
     def note(self, host: str, *, rest_end: datetime, cause: str) -> None:
         """Record that *host* rests until *rest_end*, a time of the ledger, with a short *cause*."""
-        current_rest = self._resting.get(host)
+        current_rest = self._rest_by_host.get(host)
         if current_rest is None or current_rest[0] < rest_end:
-            self._resting[host] = (rest_end, cause)
-        if len(self._resting) > MAX_RESTS:
-            latest = sorted(self._resting.items(), key=lambda pair: pair[1][0])
-            self._resting = dict(latest[-(MAX_RESTS // 2) :])
+            self._rest_by_host[host] = (rest_end, cause)
+        if len(self._rest_by_host) > MAX_RESTS:
+            latest = sorted(self._rest_by_host.items(), key=lambda pair: pair[1][0])
+            self._rest_by_host = dict(latest[-(MAX_RESTS // 2) :])
 
     def number(self, now: datetime) -> int:
         """Return how many hosts rest at *now*."""
-        self._resting = {host: rest for host, rest in self._resting.items() if rest[0] > now}
-        return len(self._resting)
+        resting = {host: rest for host, rest in self._rest_by_host.items() if rest[0] > now}
+        self._rest_by_host = resting
+        return len(self._rest_by_host)
 
     def idle_reason(self, now: datetime) -> IdleReason:
         """Return the rests known at *now*, for a crawl without running requests."""
@@ -136,7 +137,7 @@ class Rests:
             return IdleReason(ends_at=now + timedelta(seconds=wait), proxies=cause)
         if not (number := self.number(now)):
             return IdleReason(down_since=down_since)
-        rest_end, cause = min(self._resting.values())
+        rest_end, cause = min(self._rest_by_host.values())
         return IdleReason(down_since=down_since, hosts=number, ends_at=rest_end, cause=cause)
 
 

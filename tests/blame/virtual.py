@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from crawlcw.engine.watchdog import Watchdog
-from crawlcw.model.clock import Stalls
+from crawlcw.model.clock import StallLog
 
 T = TypeVar("T")
 _BEGINNING = 1_000.0
@@ -114,7 +114,7 @@ class _InTheLoop:
 
 async def _unwatched(watchdog: Watchdog, *_: object) -> Watchdog:
     # It uses the machine's clock, which may have just started. Nothing is ever late.
-    watchdog.stalls = Stalls(now=float("inf"))
+    watchdog.stalls = StallLog(now=float("inf"))
     return watchdog
 
 

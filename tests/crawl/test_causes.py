@@ -25,7 +25,7 @@ from crawlcw.assembly import assemble
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.fetch.proxies import ProxyPool
 from crawlcw.ledger.sqlite import SqliteLedger
-from crawlcw.model.clock import Stalls
+from crawlcw.model.clock import StallLog
 from crawlcw.model.counters import Report
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.task import Status
@@ -128,7 +128,7 @@ def crawled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crawled:
 
             async def watched(watchdog: Watchdog) -> Watchdog:
                 # Without its thread, which is in real time.
-                watchdog._clock, watchdog.stalls = clock.monotonic, Stalls(now=clock.now)
+                watchdog._clock, watchdog.stalls = clock.monotonic, StallLog(now=clock.now)
                 watchdog._tick()
                 return watchdog
 

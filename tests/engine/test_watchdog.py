@@ -17,7 +17,7 @@ from crawlcw.engine import watchdog
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, Reason
-from crawlcw.model.clock import TICK, Stalls
+from crawlcw.model.clock import TICK, StallLog
 
 pytestmark = pytest.mark.quick
 
@@ -249,7 +249,7 @@ def test_the_timeout_of_a_request_itself_counts(own: float | None, explained: bo
     stats = Stats()
     deadlines = {Reason.TIMEOUT_TOTAL: 10.0}
     dog = Watchdog(stats, limit=timedelta(0), deadlines=deadlines, clock=lambda: 12.0)
-    dog.stalls = Stalls(now=9 - TICK)  # 3 of the 12 s
+    dog.stalls = StallLog(now=9 - TICK)  # 3 of the 12 s
     error = FetchError(Reason.TIMEOUT_TOTAL)
     error.deadline = own
 

@@ -3,16 +3,16 @@
 import pytest
 
 from crawlcw.errors import Reason
-from crawlcw.model.clock import TICK, Silence, Stalls
+from crawlcw.model.clock import TICK, Silence, StallLog
 
 pytestmark = pytest.mark.quick
 
 LIMITS = {Reason.TIMEOUT_CONNECT: 10.0, Reason.TIMEOUT_TOTAL: 30.0}
 
 
-def with_stalls(*stalls: tuple[float, float]) -> Stalls:
+def with_stalls(*stalls: tuple[float, float]) -> StallLog:
     """Return a loop that ran from time 0 on, except in these intervals."""
-    found, now = Stalls(now=0.0), 0.0
+    found, now = StallLog(now=0.0), 0.0
     for start, end in stalls:
         while now < start - 1.5 * TICK:
             now += TICK
@@ -22,12 +22,12 @@ def with_stalls(*stalls: tuple[float, float]) -> Stalls:
     return found
 
 
-def explained(stalls: Stalls, reason: Reason, began: float, now: float) -> bool:
+def explained(stalls: StallLog, reason: Reason, began: float, now: float) -> bool:
     return stalls.explains(reason, began, now=now, limits=LIMITS)
 
 
 def test_a_loop_that_ticks_does_not_lag():
-    stalls = Stalls(now=0.0)
+    stalls = StallLog(now=0.0)
 
     assert [round(stalls.ticked(0.1 * n), 3) for n in (1, 2, 3)] == [0, 0, 0]
     assert stalls.seconds_since(0.0, now=0.3) == 0
@@ -42,7 +42,7 @@ def test_a_stall_is_counted_as_far_as_it_lies_behind_the_beginning():
 
 
 def test_a_stall_that_lasts_is_counted_as_well():
-    stalls = Stalls(now=0.0)
+    stalls = StallLog(now=0.0)
 
     assert stalls.lag(5 + TICK) == pytest.approx(5)
     assert stalls.seconds_since(0, now=5 + TICK) == pytest.approx(5)
