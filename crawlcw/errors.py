@@ -42,9 +42,9 @@ from typing import Any
 class Reason(StrEnum):
     """Why a task failed, was ignored, or finished without a page; the ledger stores it."""
 
-    # Worth another attempt, see `retry`.
+    # Failures that are worth another attempt, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
-    DNS_NXDOMAIN = "dns-nxdomain"  #: tried only once more
+    DNS_NXDOMAIN = "dns-nxdomain"  #: retried only once
     CONNECT = "connect"
     TIMEOUT_CONNECT = "timeout-connect"
     TIMEOUT_READ = "timeout-read"
@@ -80,7 +80,7 @@ class Reason(StrEnum):
     LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
     INTERNAL = "internal"
 
-    # Unwanted: nothing failed, and `retry-failed` does not bring them back.
+    # Reasons of unwanted tasks: nothing failed, and `retry-failed` does not reopen these tasks.
     REFUSED_SCHEME = "refused-scheme"
     REFUSED_SCOPE = "refused-scope"
     REFUSED_ROBOTS = "refused-robots"
@@ -159,7 +159,7 @@ class FetchError(CrawlcwError):
         status: int | None = None,
         retry_after: float | None = None,
     ) -> None:
-        # User code may make such an error, and the ledger must be able to store it.
+        # User code may raise this error too, and the ledger must be able to store its message.
         if not isinstance(reason, Reason):
             raise SpiderError(f"FetchError({reason!r}) takes a member of crawlcw.Reason")
         if not isinstance(status, int | None):
@@ -174,7 +174,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the failed fetch that caused this error, if any; else its own reason."""
+        """The reason of the failed fetch that caused this error; else the error's own reason."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
@@ -201,7 +201,7 @@ class ProxyFailedError(FetchError):
 class ProxiesAwayError(ProxyFailedError):
     """No proxy is usable for *wait* seconds; not a failure of the page or its host.
 
-    *is_dead*: the session's proxy, the only allowed one, must be replaced.
+    *is_dead*: the session's only allowed proxy is dead and must be replaced.
     """
 
     def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
@@ -241,7 +241,7 @@ class LedgerConfigurationError(LedgerError):
 
 
 class LedgerKindError(LedgerConfigurationError):
-    """The name belongs to a spider, not to a use case, or the reverse."""
+    """The name belongs to a spider and not to a use case, or vice versa."""
 
 
 class LedgerFormatError(LedgerConfigurationError):
@@ -249,11 +249,11 @@ class LedgerFormatError(LedgerConfigurationError):
 
 
 class LeaseLostError(LedgerError):
-    """The lease has ended, or another claim has it now; nothing was written."""
+    """The lease has ended, or another worker has claimed the task; nothing was written."""
 
 
 class Defer(CrawlcwError):  # not an error of the page
-    """An attempt at a page does not count, neither for the page nor for its host.
+    """Raised if an attempt must not count, neither for the page nor for its host.
 
     The page is released. It is due again at *due*, an aware datetime or a duration; None: as
     soon as its host allows. A user's layer may raise it, with the *cause* in words; the page then
@@ -269,7 +269,7 @@ class Defer(CrawlcwError):  # not an error of the page
 class StopCrawl(CrawlcwError):  # an order, not an error
     """Raised by a spider's callback, errback, `start` or `opened`: end the crawl gracefully.
 
-    The crawl records the items and requests that the page has yielded before. Running requests
+    The crawl records the items and requests that the page has already yielded. Running requests
     finish, and all other tasks are released. The report contains the error's text.
     """
 
@@ -342,5 +342,5 @@ def single_errors() -> Iterator[None]:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        # With its own cause, instead of the group.
+        # Keep the error's own cause: the group must not replace it.
         raise error from error.__cause__

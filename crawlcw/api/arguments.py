@@ -1,4 +1,4 @@
-"""Checks of a request's arguments: those that the ledger stores, and unknown ones."""
+"""Check the arguments of a request that the ledger stores, and refuse unknown arguments."""
 
 import difflib
 import re
@@ -25,7 +25,7 @@ _COOKIE = re.compile(r"[\x20-\x3a\x3c-\x7e]*\Z")
 
 
 def options(values: Iterable[Any]) -> RequestOptions:
-    """Return the options of a request from arguments in the order of `OPTIONS`.
+    """Return a request's options; *values* are its arguments in the order of `OPTIONS`.
 
     Raises `SpiderError`.
     """
@@ -77,7 +77,7 @@ def check_context(context: object) -> None:
 
 
 def unknown_argument(name: str, known_names: Iterable[str]) -> SpiderError:
-    """Return the error for an argument that a request does not have."""
+    """Return the error for an argument that `Request` does not accept."""
     if name in REQUEST_ARGUMENTS:
         replacement = REQUEST_ARGUMENTS[name]
         return SpiderError(f"Request({name}=...) means nothing here: write {replacement}")

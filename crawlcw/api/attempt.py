@@ -1,4 +1,4 @@
-"""One attempt at a request, and the layers that the request passes on its way to the server.
+"""Define an attempt at a request, and the layers between the request and the server.
 
 An attempt holds the data that its layers share: the purpose, the session, the proxy, the
 deadline, the memory, and the resources to close at its end.
@@ -41,9 +41,9 @@ class Purpose(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Deadline:
-    """The end of an attempt; only the time of the servers counts.
+    """The deadline of an attempt, which counts only the time spent waiting for servers.
 
-    As a context manager it is paused until the end of the block; blocks may overlap.
+    As a context manager it pauses the deadline within the block; blocks may overlap.
     """
 
     timeout: asyncio.Timeout | None = None  #: cancels the attempt; None: nothing cancels it
@@ -52,7 +52,7 @@ class Deadline:
     _end: float | None = field(default=None, init=False)
 
     def pause(self) -> None:
-        """Pause until `resume` was called as often as `pause`."""
+        """Pause the deadline until `resume` has been called as often as `pause`."""
         self._pauses += 1
         if self._pauses == 1 and self.timeout is not None and not self.timeout.expired():
             self._end = self.timeout.when()
@@ -61,14 +61,14 @@ class Deadline:
                 self.timeout.reschedule(None)
 
     def resume(self) -> None:
-        """End one pause; after the last one the time counts again."""
+        """End one pause; the time counts again when all pauses have ended."""
         self._pauses -= 1
         if not self._pauses and self._end is not None and self.timeout is not None:
             self.timeout.reschedule(self._end + asyncio.get_running_loop().time() - self._paused)
             self._end = None
 
     def restart(self, seconds: float) -> None:
-        """Let the attempt end in *seconds* from now, if it has an end and is not paused."""
+        """Move the deadline to *seconds* from now, if there is a deadline and it is not paused."""
         if self.timeout is not None and self.timeout.when() is not None:
             self.timeout.reschedule(asyncio.get_running_loop().time() + seconds)
 
@@ -90,10 +90,10 @@ class Jar(Protocol):
 
 
 class Share(Protocol):
-    """The memory that a body uses, see `body.Share`."""
+    """The memory reserved for one body, see `body.Share`."""
 
     def shrink(self, size: int) -> None:
-        """Keep at most *size* bytes."""
+        """Reduce the share to *size* bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +102,11 @@ class Session:
 
     identity: Identity
     jar: Jar | None  #: None: cookies are ignored
-    proxy: Proxy | None = None  #: the only proxy for its requests; None: it has no such proxy
+    proxy: Proxy | None = None  #: its own proxy, for all its requests; None: it has no own proxy
 
     @property
     def may_be_banned(self) -> bool:
-        """Whether a ban retires the session: it belongs to a pool, or has its own proxy."""
+        """Whether a ban retires the session, because it is from a pool or has its own proxy."""
         return self.proxy is not None or self.identity.is_pooled
 
     def page_session(self) -> PageSession:
@@ -129,43 +129,43 @@ class Attempt:
     A layer may read `request`, `purpose`, `session` and `proxy`. Everything else is internal.
     """
 
-    request: Request  #: the original one, before redirects and layers changed it
+    request: Request  #: the original request, unchanged by redirects and layers
     purpose: Purpose = Purpose.PAGE
     session: Session | None = None
-    proxy: Proxy | None = None  #: of the last exchange; None: it used no proxy
+    proxy: Proxy | None = None  #: the proxy of the last exchange; None: no proxy
     kept_proxy: Proxy | None = None  #: the proxy chosen for all exchanges
     deadline: Deadline = field(default_factory=Deadline)
-    redirects: list[Response] = field(default_factory=list)  #: followed ones, in order
-    url: str = ""  #: of the current hop, without changes by hooks and layers
+    redirects: list[Response] = field(default_factory=list)  #: followed redirects, in order
+    url: str = ""  #: the current hop's URL, without changes by hooks and layers
     #: Whether to follow a redirect within the attempt; None: follow all.
     follows: Callable[[str], bool] | None = None
     is_conditional: bool = False  #: whether a 304 means that the page is unchanged
     #: Decides whether to save a file, from a response with the first bytes of its body.
     accepts_file: Callable[[Response], bool] | None = None
-    exchanges: list[Any] | None = None  #: for the WARC files; None: do not record them
+    exchanges: list[Any] | None = None  #: exchanges for the WARC files; None: do not record
     cleanup: AsyncExitStack | None = None  #: made by the first layer that has something to close
-    #: Whether its first body may wait for memory. False if a page that holds memory waits for this
-    #: attempt, because both could then wait for ever.
+    #: Whether the first body of this attempt may wait for memory. False if a page that holds memory
+    #: waits for this attempt, because then both could wait for ever.
     may_wait: bool = True
-    #: The memory of bodies until the end; None: bodies are freed after their exchange.
+    #: Memory of bodies to free when the attempt ends; None: free each body after its exchange.
     memory: list[Share] | None = None
     slot: Callable[[], None] | None = None  #: frees its slot; None: it holds no slot
     slot_host: str = ""  #: the host of that slot
 
     @property
     def waits_for_memory(self) -> bool:
-        """Whether its next body may wait for memory: False if the attempt already holds some."""
+        """Whether the next body may wait for memory: False if the attempt already holds memory."""
         return self.may_wait and not self.memory
 
     def keep(self, share: Share) -> None:
-        """Hold memory until the end of the attempt; after its end, free the memory at once."""
+        """Hold *share* until the attempt ends; free it now if `memory` is None."""
         if self.memory is None:
             share.shrink(0)
         else:
             self.memory.append(share)
 
     def free(self) -> None:
-        """Free its slot, if it holds one, so that the next request to that host may begin."""
+        """Free the attempt's slot, if any, so that the next request to the host may begin."""
         if (slot := self.slot) is not None:
             self.slot = None
             slot()
@@ -189,7 +189,7 @@ class Attempt:
 
 
 class Downloader(Protocol):
-    """The way to the servers."""
+    """Fetches pages from servers."""
 
     async def fetch(self, request: Request, *, url: str) -> Response:
         """Return the response to *request* sent to *url*, its body decoded and bounded.
@@ -211,14 +211,14 @@ class Downloader(Protocol):
 
 
 class Next(Protocol):
-    """The layers below, and the server behind them."""
+    """Passes a request to the inner layers, and then to the server."""
 
     def __call__(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
         """Return the response to *request*; raises `FetchError`."""
 
 
 class Layer(Protocol):
-    """One step on the way of a request to the server, and of its response back.
+    """Code that each request passes on its way to the server, and each response on its way back.
 
     A user's layer is an object with `async def __call__`, or an `async` function.
 
@@ -297,7 +297,7 @@ def _loaded_layer(name: str) -> Layer:
             for attribute_name in attribute.split("."):
                 target = getattr(target, attribute_name)
         else:
-            # Import it only here, because that takes 8 ms and few crawls name an entry point.
+            # Import it in this function: the import takes 8 ms, and few crawls name an entry point.
             from importlib.metadata import entry_points
 
             entry_point_by_name = {

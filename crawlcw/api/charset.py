@@ -1,8 +1,8 @@
-"""Encoding of a page, chosen as by browsers, and its bytes as text.
+"""Choose a page's encoding as browsers do, and decode its bytes.
 
 The order is that of the WHATWG encoding and HTML standards: byte order mark,
 Content-Type, the first <meta> that names an encoding, then UTF-8 if the bytes are valid
-UTF-8, else windows-1252. Only HTML has a <meta> that counts, and only HTML and XML have an
+UTF-8, else windows-1252. Only in HTML a <meta> counts, and only HTML and XML have an
 XML declaration. JSON is UTF-8 whenever its bytes are (RFC 8259, section 8.1).
 
 An encoding has the standard's name, in lower case, and is decoded by the standard's tables.
@@ -21,9 +21,9 @@ import webencodings
 
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 
-#: Bytes that a browser waits for before it parses, and searches for a <meta>.
+#: Number of bytes that a browser searches for a <meta> before it begins to parse.
 _PREFIX = 1024
-#: If a browser finds a <meta> later, it parses the page again. Bytes that are searched for it.
+#: Number of bytes to search for a later <meta>, at which a browser parses the page again.
 _LATEST = 1 << 20
 
 _BOMS = (
@@ -32,7 +32,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16be"),
 )
 #: In all other encodings the byte of `<` always means `<`. Any other byte below 128 is its ASCII
-#: character, or the end of a longer one.
+#: character, or the last byte of a multi-byte character.
 WITHOUT_PLAIN_TAGS = frozenset({"utf-16le", "utf-16be", "iso-2022-jp", "replacement"})
 #: In all other encodings each byte is a character.
 _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
@@ -41,8 +41,8 @@ _MULTI_BYTE = WITHOUT_PLAIN_TAGS | {
 #: A longer text without the end of a tag or line is cut at any byte, because it could fill the
 #: memory.
 _LONGEST_RUN = 1 << 20
-#: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for the
-#: other two.
+#: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for
+#: `replacement` and `x-user-defined`.
 _NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
 #: These labels mean other encodings in a <meta> or an XML declaration: as the label was readable
 #: as ASCII, the page cannot be UTF-16.
@@ -57,13 +57,13 @@ _PARAMETER = re.compile(
 #: One value of a Content-Type that was sent more than once: its type, and its parameters.
 _VALUE = re.compile(r"\s*+([^;,]*+)((?:[^,\"]++|\"(?:[^\"\\]|\\.)*+\"?+)*+)")
 _TYPE = re.compile(r"(?!\*/\*)[\w!#$%&'*+.^`|~-]++/[\w!#$%&'*+.^`|~-]++", re.ASCII)
-#: A body of one of these types, or of none, may be a page.
+#: A body of one of these types, or without a type, may be a page.
 _HTML = frozenset({"text/html", "application/octet-stream", "unknown/unknown"})
 _META = rb"<meta(?=[\s/])(?P<meta>" + ATTRIBUTES + rb")"
 _OTHER_TAGS = rb"</?+[a-z]" + ATTRIBUTES + rb"|<[!/?][^>]*+"
 #: "Prescan a byte stream to determine its encoding": it reads tags also in the text of scripts.
 _PRESCAN = re.compile(b"|".join((COMMENT, _META, _OTHER_TAGS)), re.IGNORECASE)
-#: The same for a parser, which skips elements with text.
+#: Finds a <meta> as a parser does: unlike `_PRESCAN` it skips the text of scripts.
 _SCAN = re.compile(b"|".join((COMMENT, _META, TEXT_ELEMENT, _OTHER_TAGS)), re.IGNORECASE)
 _ATTRIBUTE = re.compile(
     rb"([^\s/>][^\s/>=]*+)\s*+(?:=\s*+(?:\"([^\"]*+)\"?+|'([^']*+)'?+|([^\s>]*+)))?+"
@@ -91,12 +91,12 @@ def choose(content_type: str | None, body: bytes, *, is_xml: bool = False) -> st
     try:
         body.decode("utf-8")
     except UnicodeDecodeError as error:
-        # A body that was cut inside a character is still UTF-8, if it had others.
+        # A body that was cut inside a character is UTF-8 if it has other non-ASCII characters.
         is_cut = error.start >= len(body) - 3 and "unexpected end" in error.reason
         is_utf8 = is_cut and not body[: error.start].isascii()
     if is_utf8 and kind == "json":
         return "utf-8"
-    # Valid UTF-8 is UTF-8, whatever a later <meta> declares; ISO-2022-JP is the exception.
+    # Bytes that are valid UTF-8 are UTF-8, whatever a <meta> declares, except ISO-2022-JP.
     if kind in ("html", "xml") and (not is_utf8 or _ESCAPE in body):
         declared = _of_metas(_SCAN, body[:_LATEST])
     return declared or ("utf-8" if is_utf8 else "windows-1252")
@@ -160,7 +160,7 @@ def decoded(pieces: Iterable[bytes], encoding: str) -> Iterator[str]:
 
 @cache
 def _table(encoding: str) -> str | None:
-    """Return the characters of the 256 bytes: Python decodes by a table several times as fast."""
+    """Return the characters of the 256 bytes: Python decodes several times as fast by a table."""
     if encoding in _MULTI_BYTE:
         return None
     return endec.decode(bytes(range(256)), encoding, "replace", bom="ignore")
@@ -169,8 +169,8 @@ def _table(encoding: str) -> str | None:
 def content_type(header: str) -> str:
     """Return the type that browsers choose from a Content-Type with several values.
 
-    The last valid one counts (Fetch, "extract a MIME type"). If it has no charset, it gets that of
-    an earlier value of the same type.
+    The last valid value counts (Fetch, "extract a MIME type"). If it has no charset, it gets the
+    charset of an earlier value of the same type.
     """
     choice = essence = charset = ""
     for match in _VALUE.finditer(header):
@@ -186,7 +186,7 @@ def content_type(header: str) -> str:
 
 
 def _charset(parameters: str) -> str:
-    """Return the first charset of the parameters of a type."""
+    """Return the first charset among the parameters of a Content-Type."""
     for name, quoted, token in _PARAMETER.findall(parameters):
         if name.lower() == "charset":
             return str(quoted or token).strip()
@@ -195,7 +195,7 @@ def _charset(parameters: str) -> str:
 
 @lru_cache(64)  # the pages of a site have the same header
 def _of_header(header: str | None) -> tuple[str, str | None]:
-    """Return the kind of a body ("html", "xml", "json" or "") and the encoding of its header."""
+    """Return a body's kind ("html", "xml", "json" or "") and the charset of its Content-Type."""
     header = content_type(header) if header and "," in header else header or ""
     kind, mark, parameters = header.partition(";")
     kind = kind.strip().lower()

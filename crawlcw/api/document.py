@@ -28,7 +28,7 @@ _COMMA_OR_TEXT = re.compile(_TEXT + r"|,(?=\s*+[}\]])", re.DOTALL)
 
 
 class Metas(dict[str, str]):
-    """The content of a page's <meta>s by name; the error for a missing one names it."""
+    """The content of a page's <meta>s by name; the `KeyError` of a missing name gives a hint."""
 
     def __missing__(self, name: str) -> str:
         raise KeyError(
@@ -40,7 +40,7 @@ class Metas(dict[str, str]):
 class Trees:
     """The trees of one page that a crawl has made or refused before the callback."""
 
-    tree: LexborHTMLParser | None = None  #: None: made at the first access
+    tree: LexborHTMLParser | None = None  #: None: `Document.tree` makes it at the first access
     refusal: ParseRefusedError | None = None  #: why the page has no tree
     selector: "Selector | None" = None
     selector_refusal: ParseRefusedError | None = None
@@ -68,7 +68,7 @@ class Document:
         """The encoding of the body, as a browser would choose it, by the name of Python's codec.
 
         `text` and links use the tables of browsers, which have more characters than the codec.
-        Set it if the page declares a wrong one: text, trees and links are then made again.
+        Set it if the page declares a wrong encoding: text, trees and links are then made again.
         Setting it raises `ValueError` for an encoding that browsers do not know.
         """
         return charset.python_name(self._charset)
@@ -135,7 +135,7 @@ class Document:
 
         Raises `ParseRefusedError` for a page that would hang the parser. A crawl tests
         this before the callback: it parses large and suspicious pages in another process.
-        Outside of a crawl, suspicious pages are refused without a test.
+        Outside of a crawl, it refuses suspicious pages without a test.
         """
         trees = self.trees
         if trees is None:
@@ -161,7 +161,7 @@ class Document:
 
     @cached_property
     def selector(self) -> "Selector":
-        """The page as a parsel selector, as Scrapy has it: `.xpath()`, `.css("a::text")`, `.re()`.
+        """The page as a parsel selector, like Scrapy's: `.xpath()`, `.css("a::text")`, `.re()`.
 
         It parses XML if the server says that the page is XML. Raises `ParseRefusedError` as
         `tree` does, and for XML that declares entities. Raises `SpiderError` without parsel.
@@ -189,7 +189,7 @@ class Document:
     def meta(self) -> Metas:
         """The content of each <meta> by its name or property (`og:title`), in lower case.
 
-        If several have the same name, the first counts.
+        If several <meta> have the same name, the first counts.
         """
         metas = Metas()
         for node in self.css("meta[content]"):
@@ -209,7 +209,7 @@ class Document:
         objects = [
             entity
             for node in self.css('script[type*="application/ld+json" i]')
-            # Its parameters, as `profile=`, do not matter (JSON-LD 1.1, section 7).
+            # Parameters of the type, such as `profile=`, do not matter (JSON-LD 1.1, section 7).
             if (node.attrs["type"] or "").partition(";")[0].strip().lower() == _JSONLD
             for entity in _objects(_json_of(node.text()))
         ]
@@ -224,7 +224,7 @@ class Document:
 
 
 def check(refusal: ParseRefusedError | None) -> None:
-    """Raise a refusal, if there is one."""
+    """Raise *refusal* unless it is None."""
     if refusal is not None:
         # Raise a copy: the traceback of a stored error would keep the response, and all its
         # bytes, in memory until the next garbage collection.

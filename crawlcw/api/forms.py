@@ -1,4 +1,4 @@
-"""A form of a page, and the request that a browser would send for it.
+"""Fill in a form of a page, and make the request that a browser would send for it.
 
 Fields, including hidden ones, have the values from the page. The HTML standard defines
 which fields are sent ("constructing the entry list") and how ("form submission
@@ -51,7 +51,7 @@ _DATES = {
     "datetime-local": re.compile(rf"{_DAY}[T ]{_TIME}", re.ASCII),
 }
 _TITLES = {"big5": "Big5", "shift_jis": "Shift_JIS"}
-#: Kinds of input that do not send their text direction.
+#: Kinds of input whose text direction is not sent.
 _WITHOUT_DIRECTION = {*_DATES, "checkbox", "color", "file", "image", "number", "radio", "range"}
 #: Encodings of a form that this module does not support.
 _UNSUPPORTED_ENCODINGS = frozenset({"multipart/form-data", "text/plain"})
@@ -87,7 +87,7 @@ class Form:
     def submit(
         self, fields: Mapping[str, FieldValue] | None = None, /, **named: FieldValue
     ) -> Request:
-        """Return the request of the form, filled in with *fields* and those *named*.
+        """Return the request of the form, filled in with *fields* and the keyword arguments.
 
         None leaves a field out. The clicked button sends its own name and value, unless
         the arguments have another value for that name. Text is sent in the encoding of
@@ -155,7 +155,7 @@ class _Control:
     ) -> None:
         self.node, self.attributes = node, attributes
         self.is_disabled = is_off or "disabled" in attributes
-        self.direction = direction  #: of its text; "auto": the first letter decides
+        self.direction = direction  #: of its text; "auto": the first letter of the text decides it
         self.tag = node.tag
         self.name = attributes.get("name") or ""
         self.kind = (attributes.get("type") or "").lower()

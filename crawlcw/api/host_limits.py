@@ -1,4 +1,4 @@
-"""The hosts that a spider names: for its limits, and as the hosts that links may lead to.
+"""Check the hosts that a spider names in `limits` and `allowed_hosts`.
 
 A name that no host of a task can have raises an error. Otherwise a limit would never apply, or
 every link would be dropped silently. This module finds the limit of a host; the host queues
@@ -17,7 +17,7 @@ from crawlcw.model.sanitize import redacted
 
 #: The host of a task never has these ports, see `urls.Location`.
 _DEFAULT_PORTS = (":80", ":443")
-#: Parts of a URL around its host, and the empty port.
+#: Parts of a URL before and after its host, and an empty port.
 _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 
@@ -58,17 +58,17 @@ class HostLimit:
 class Limits:
     """A spider's limits, ready for the search by host.
 
-    The keys are `shop.example.com:8080`, `shop.example.com` (on every port),
+    The possible keys are `shop.example.com:8080`, `shop.example.com` (on every port),
     `*.example.com` (its subdomains without itself, on every port), and `*`. If
     several keys match, the first in this order counts, and the longest of `*.` keys.
     """
 
     def __init__(self, limits: Mapping[str, Limit]) -> None:
-        """Raise `SettingsError` unless *limits* maps such keys to `Limit`s."""
+        """Raise `SettingsError` unless *limits* maps keys of this form to `Limit`s."""
         if not isinstance(limits, Mapping):
             raise SettingsError(f"limits is {limits!r}: write a dict of hosts and Limit(...)")
-        self._hosts: dict[str, Limit] = {}  # by `task.host`, with a port or without
-        self._by_suffix: dict[str, Limit] = {}  # by the name after `*.`
+        self._hosts: dict[str, Limit] = {}  # limits by `task.host`, with or without a port
+        self._by_suffix: dict[str, Limit] = {}  # limits by the name after `*.`
         self._other_hosts: Limit | None = None
         for key, limit in limits.items():
             if not isinstance(limit, Limit):
@@ -125,7 +125,7 @@ def _host(key: str) -> str:
 
 
 def _named(name: str) -> str | None:
-    """Return the host of this name in the form of `task.host`; None if it is not a host."""
+    """Return the host *name* in the form of `task.host`; None if it is not a host."""
     if not name or _NOT_IN_HOSTS.search(name):
         return None
     try:
@@ -155,7 +155,7 @@ def _allowed_host(value: object, kind: str) -> str:
     host = _named(name)
     if host is None:
         raise SpiderError(
-            # It may be a URL with a password.
+            # The text may be a URL with a password.
             f"{kind}.allowed_hosts: {redacted(repr(value))} is not a host: write example.com "
             'for the host and its subdomains, example.com:8080 for only that port, or "*" for all'
         )

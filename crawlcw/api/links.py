@@ -1,4 +1,4 @@
-"""Filters of a page's links: by URL, extension and position, and against crawler traps.
+"""Filter a page's links by URL, extension and position, and detect crawler traps.
 
 A trap is, for example, a relative link that makes its path longer on each page, or a search with
 forty filters: every page of such a site links to new pages, for ever. The filters see only the
@@ -18,7 +18,7 @@ from crawlcw.errors import Reason
 Patterns = str | re.Pattern[str] | Iterable[str | re.Pattern[str]]
 Extensions = str | Iterable[str]
 
-#: Extensions of files that are not pages: the list of Scrapy, and some newer ones.
+#: Extensions of files that are not pages: Scrapy's list, and some newer extensions.
 SKIPPED_EXTENSIONS = frozenset(
     """
     7z 7zip apk bz2 dmg gz iso jar rar tar tar.gz tgz xz zip zst
@@ -33,11 +33,11 @@ SKIPPED_EXTENSIONS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFilter:
-    """Decides which addresses are followed: those that meet all given conditions."""
+    """Accepts the addresses that meet all given conditions; a crawl follows only these."""
 
-    allow: tuple[re.Pattern[str], ...] = ()  #: one of these must be found in the address
-    deny: tuple[re.Pattern[str], ...] = ()  #: none of these may be found in it
-    extensions: frozenset[str] | None = None  #: its path must have one of these; `""`: no extension
+    allow: tuple[re.Pattern[str], ...] = ()  #: the address must match one of these
+    deny: tuple[re.Pattern[str], ...] = ()  #: the address must match none of these
+    extensions: frozenset[str] | None = None  #: allowed extensions; `""`: no extension
     deny_extensions: frozenset[str] = frozenset()
 
     @staticmethod
@@ -74,7 +74,7 @@ class LinkFilter:
         return not extensions & self.deny_extensions
 
 
-#: The filter of most spiders.
+#: The filter that accepts every link.
 EVERYTHING = LinkFilter()
 
 
@@ -90,7 +90,7 @@ def extensions_of(url: str) -> frozenset[str]:
 def nodes_within(
     nodes: Iterable[LexborNode], regions: Iterable[LexborNode]
 ) -> Iterator[LexborNode]:
-    """Yield the nodes that are one of *regions*, or inside of one."""
+    """Yield the nodes that are in *regions*, or inside of a node in *regions*."""
     # Compare nodes by their address in memory, because this takes linear time on deep pages, too.
     is_inside_by_id = {region.mem_id: True for region in regions}
     for node in nodes:
@@ -123,9 +123,9 @@ class TrapPolicy:
     """The limits that detect crawler traps; None: no limit."""
 
     max_length: int | None = 2000  #: characters
-    max_path_segments: int | None = 20  #: one for each slash, so empty ones count
-    max_segment_repeats: int | None = 3  #: of one segment in a path; empty ones do not count
-    max_query_parameters: int | None = 20  #: between `&` or `;`
+    max_path_segments: int | None = 20  #: each slash counts as a segment, also of empty segments
+    max_segment_repeats: int | None = 3  #: repeats of a segment that is not empty
+    max_query_parameters: int | None = 20  #: parameters are separated by `&` or `;`
 
     def refusal_reason(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
@@ -138,7 +138,7 @@ class TrapPolicy:
             parameters = query.count("&") + query.count(";") + 1
             if parameters > self.max_query_parameters:
                 return Reason.TRAP_QUERY_PARAMETERS
-        segments = address.count("/") - 2  # those of `https://`
+        segments = address.count("/") - 2  # without the two slashes of `https://`
         if self.max_path_segments is not None and segments > self.max_path_segments:
             return Reason.TRAP_PATH_SEGMENTS
         max_repeats = self.max_segment_repeats

@@ -1,4 +1,4 @@
-"""Checks of a page's markup before parsing, in linear time, and its trees by lexbor and parsel.
+"""Check a page's markup in linear time before parsing, and make its lexbor and parsel trees.
 
 A few shapes keep lexbor busy for minutes (lexbor issue 340; deep nesting; a tag with thousands of
 attributes). A dense page makes a tree of seventy times its size. A thread that parses cannot be
@@ -10,8 +10,8 @@ The text of a page does not always show how much memory its tree needs, and the 
 limit. So the operating system limits the memory: RLIMIT_DATA of setrlimit(2).
 
 libxml2, for XPath, `::text` and regular expressions, is slower than lexbor on unusual pages, drops
-deeply nested elements silently, and resolves entities. A page is refused if any of that would
-matter. parsel is an optional dependency, imported when a callback needs such a tree.
+deeply nested elements silently, and resolves entities. A page is refused if one of these faults
+would change its tree. parsel is an optional dependency, imported when a callback needs such a tree.
 """
 
 import codecs
@@ -71,7 +71,7 @@ _MAX_STEPS = 250_000_000
 #: Limit of tags times different unclosed formatting tags: the parser opens these again for each
 #: tag, and each end tag of theirs may search the whole page. It allows 20 in 15,800 tags.
 _MAX_REOPENED = 316_000
-#: Options, <html> and <body>: each costs more than the one before, at any position.
+#: Maximum number of options, <html> and <body>, wherever they are: each further tag costs more.
 _MAX_REPEATED = 2_000
 #: A body of this many bytes cannot exceed MAX_ATTRIBUTE_WORK: an attribute takes two bytes.
 _FEW_ATTRIBUTES = 20_000
@@ -80,8 +80,8 @@ _TREE_PER_TAG = 256
 #: Bytes that a byte of text or attributes adds, on most pages.
 _TREE_PER_BYTE = 2
 
-#: Tags that harmless pages always close, so unclosed ones count as nesting. Only these nest deeply
-#: on harmless pages. `p` and `li` need no end tag, and `br` has none.
+#: Tags that harmless pages always close, so each unclosed tag counts as a nesting level. On
+#: harmless pages only these tags nest deeply. `p` and `li` need no end tag, and `br` has none.
 _WRAPPER = re.compile(
     rb"<(/?)(?:div|span|section|article|ul|ol|dl|table|blockquote|center|main|nav|header|footer|"
     rb"aside|form|fieldset|figure|details|svg|g|math|template|shadow-root|object|select|button|label|ins|del|"
@@ -96,13 +96,13 @@ _FORMATTING = re.compile(
 #: `<` and is three times as fast.
 _REPEATED = re.compile(rb"<(?:[oO][pP][tT][iI][oO][nN]|[hH][tT][mM][lL]|[bB][oO][dD][yY])")
 #: Attributes by a stricter grammar than the standard's, so that they end at the same position as
-#: in a parser. The first part reads usual ones, such as ` class="name"`, with fewer steps.
+#: in a parser. The first part reads usual attributes, such as ` class="name"`, with fewer steps.
 _ATTRIBUTES = (
     rb"(?: [a-z-]++=\"[^\"<>]*+\")*+"
     rb"(?:[ \t\r\n\f]++(?:[^ \t\r\n\f<>\"'=/]++(?:[ \t\r\n\f]*+=[ \t\r\n\f]*+"
     rb"(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^ \t\r\n\f<>\"'=]++(?=[ \t\r\n\f>])))?+)?+)*+"
 )
-#: A tag that may equal another: if a quote may hide the end of a tag, it counts as different.
+#: A tag to compare with other tags; a tag whose end a quote may hide equals no other.
 _ALIKE = re.compile(rb"<[a-zA-Z]++" + _ATTRIBUTES)
 #: An element that contains only text: its end tag always closes it.
 _CLOSED = (
@@ -110,9 +110,9 @@ _CLOSED = (
 )
 _CLOSED_AT_ONCE = re.compile(_CLOSED)
 #: Costly tags: options, <html>, <body>, and formatting that the parser opens again in each block.
-#: To do so, it keeps only one <a>, and three of other equal tags. So tags without attributes are
-#: few and do not match. Neither do elements that contain only text and closed elements, because
-#: they are closed. The first lookaheads skip most tags at their first letters.
+#: The parser keeps at most one open <a>, and three equal tags of any other kind. So tags without
+#: attributes are few and do not match. Neither do elements that contain only text and closed
+#: elements, because they are closed. The first lookaheads skip most tags at their first letters.
 _COSTLY = re.compile(
     rb"<(?=[bcefhinostuBCEFHINOSTU])(?!span|t[dr])(?:"
     rb"(?P<tag>[bBiIsSuU]|[bB][iI][gG]|[cC][oO][dD][eE]|[eE][mM]|[fF][oO][nN][tT]|[nN][oO][bB][rR]"
@@ -127,9 +127,9 @@ _BETWEEN_ATTRIBUTES = b" \t\n\f\r/\"'"
 _MARKUP_TYPES = ("text/html", "application/xhtml+xml", "text/xml", "application/xml")
 _START = 1024
 _PAGE = resource.getpagesize()
-#: On Linux: its sixth number is the memory that RLIMIT_DATA limits, in pages.
+#: Linux only: the sixth number of this file is the memory that RLIMIT_DATA limits, in pages.
 _MEMORY_FILE = "/proc/self/statm"
-#: Seconds between reads of that file: opening, reading and closing each release the interpreter.
+#: Seconds between reads of the file: opening, reading and closing each release the interpreter.
 _MEMORY_READ_EVERY = 0.5
 _SHADOW = b"shadowrootmode"
 _TEMPLATE_OR_TEXT = re.compile(
@@ -275,7 +275,7 @@ def with_form_owners(body: bytes, *, are_named: bool = True) -> bytes:
 
 
 def tree_size(body: bytes) -> int:
-    """Return the estimated bytes of the tree of a body; a suspicious one may take more."""
+    """Return the estimated bytes of the tree of a body; a suspicious body's tree may be larger."""
     return _TREE_PER_TAG * body.count(b"<") + _TREE_PER_BYTE * len(body)
 
 
@@ -302,7 +302,7 @@ def _is_ordinary(body: bytes, tags: int) -> bool:
     """Return whether parsing a body of many tags certainly takes less than half a second.
 
     Each round removes closed elements that contain only text. The next round removes the elements
-    that contained only those.
+    that contained only removed elements.
     """
     is_costly = _is_costly(body, tags)
     open_tags = tags if tags * tags <= _MAX_STEPS else tags - body.count(b"</")
@@ -339,7 +339,7 @@ def screen(body: bytes, kind: Kind = "html") -> None:
         raise ParseRefusedError("its XML declares entities", reason=Reason.XML_UNSAFE)
     shape = suspicion(body)
     if shape is not None and kind == "html":
-        # Do this only for suspicious bodies, because it takes several times as long.
+        # Remove raw text only from suspicious bodies, because this takes several times as long.
         shape = suspicion(without_raw_text(body))
     if shape is None and tree_size(body) > MAX_TREE:
         shape = f"a tree of more than {MAX_TREE >> 20} MiB"
@@ -362,7 +362,7 @@ def suspicion(body: bytes) -> str | None:
 
 def _most_left_open(body: bytes) -> int:
     """Return the maximum number of open start tags at the end of a chunk."""
-    # Count end tags one byte further, because one may lie across the end of the chunk.
+    # Search one byte further for end tags: a `</` may lie across the end of the chunk.
     open_counts = accumulate(
         body.count(b"<", offset, offset + _CHUNK)
         - 2 * body.count(b"</", offset, offset + _CHUNK + 1)

@@ -1,6 +1,6 @@
-"""Directives in the head of a page: a refresh to another page, and the rules for robots.
+"""Read the directives in a page's head: a refresh to another page, and rules for robots.
 
-A page gives both by a header (Refresh, X-Robots-Tag) or by a <meta> in its head. No content of
+A page declares both by a header (Refresh, X-Robots-Tag) or by a <meta> in its head. No content of
 a page makes this module fail: it ignores invalid directives.
 """
 
@@ -17,16 +17,16 @@ from crawlcw.api import charset, markup
 from crawlcw.api.raw_text import ATTRIBUTES, COMMENT, TEXT_ELEMENT
 from crawlcw.errors import ParseRefusedError
 
-#: Bytes of a page that are searched: no head is longer than this.
+#: Number of bytes to search: no head is longer.
 LONGEST_HEAD = 1 << 20
-#: A page up to its `</head`; one in a script, in a comment or in a <meta> does not count.
+#: A page up to its `</head`; a `</head` in a script, a comment or a <meta> does not count.
 _UP_TO_HEAD_END = re.compile(
     rb"(?:[^<]++|" + COMMENT + rb"|" + TEXT_ELEMENT + rb"|<meta(?=[\s/])" + ATTRIBUTES + rb""
     rb"|<(?!/head))*+",
     re.IGNORECASE,
 )
 _NOSCRIPT = re.compile(rb"<noscript(?:[^<]++|<(?!/noscript))*+")
-#: Digits of a delay that are read: more seconds than any reader waits.
+#: Maximum number of digits of a delay; longer delays are of no use.
 _DIGITS = 9
 #: The HTML standard's "shared declarative refresh steps". It never backtracks: no text is slow.
 _REFRESH = re.compile(
@@ -107,7 +107,7 @@ class Head:
         self._source = body[: end.end() if end else 0]
         self._encoding = encoding
         lower = self._source.lower()
-        #: Whether there may be a <base> that counts: one in a <noscript> does not.
+        #: Whether the head may have a <base>; a <base> in a <noscript> does not count.
         self.has_base = b"<base" in lower and b"<base" in _NOSCRIPT.sub(b"", lower)
         # Search before parsing, because most heads have no refresh and no robots rules.
         self._lower = lower if is_html else b""
@@ -152,7 +152,7 @@ def _stripped(node: LexborNode, attribute: str) -> str:
 
 
 def is_without_scripts(node: LexborNode) -> bool:
-    """Return whether only browsers without scripts read a node: it often leads to an apology."""
+    """Return whether a node is in a <noscript>, which often leads to an apology."""
     ancestor = node.parent
     while ancestor is not None and ancestor.tag != "noscript":
         ancestor = ancestor.parent

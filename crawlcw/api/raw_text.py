@@ -1,9 +1,9 @@
-"""Raw text of a page: scripts, styles and comments, which every HTML parser reads as text.
+"""Remove a page's raw text: scripts, styles and comments, which HTML parsers read as text.
 
-A hostile page imitates them: it opens a script in an attribute, or in SVG, in which a script may
-contain tags. So the scan reads the page tag by tag from its start. Its grammar is stricter than
-those of lexbor and libxml2 (the HTML 5 tokenizer, and the one before 2.14). It stops at the first
-text on which these parsers could disagree.
+A hostile page may imitate raw text: it opens a script in an attribute, or in SVG, in which a script
+may contain tags. So the scan reads the page tag by tag from its start. Its grammar is stricter than
+the grammars of lexbor (HTML 5) and of libxml2, before 2.14 and since. It stops at the first text on
+which these parsers could disagree.
 
 Every repetition is possessive, so that no part is read twice and the time is linear.
 `COMMENT` and `TEXT_ELEMENT` follow browsers instead, for uses in which a mistake does no harm.
@@ -13,8 +13,8 @@ import re
 
 #: The attributes of a tag by the HTML standard: a quoted value may contain a `>`.
 ATTRIBUTES = rb"(?:[^>=]++|=[ \t\r\n\f]*+(?:\"[^\"]*+\"?+|'[^']*+'?+)?+)*+"
-#: A comment, and an element whose content is text, without its end tag. If one is not closed, it
-#: extends to the end of the page. With possessive repetitions the time is linear.
+#: A comment, and an element whose content is text, without its end tag. Without its end it extends
+#: to the end of the page. With possessive repetitions the time is linear.
 COMMENT = rb"<!--(?:(?=-?>)|(?:[^-]++|-(?!->))*+)"
 TEXT_ELEMENT = b"|".join(
     rb"<%b(?=[\s/>])" % name + ATTRIBUTES + rb">?+(?:[^<]++|<(?!/%b[\s/>]))*+" % name
@@ -46,8 +46,7 @@ _SPECIAL = rb"(?:select|svg|math|frameset|plaintext|col|" + b"|".join(_HOLDING_T
 #: A comment up to the first `-->`, without the other ends that only some parsers accept.
 _COMMENT = rb"<!--(?!-?>)(?:[^-%b]++|-(?!->|-!>))*+-->"
 _COMMENT_WITHOUT_TAGS = _COMMENT % b"<"
-#: These are only shapes, because an HTML tag between them would end the SVG, and `desc` may contain
-#: HTML.
+#: Only tags of shapes: an HTML tag would end the SVG, and `desc` may contain HTML.
 _SHAPE = (
     rb"(?:g|path|circle|rect|line|polyline|polygon|ellipse|use|defs|symbol|clippath|mask|stop|"
     rb"lineargradient|radialgradient|pattern|text|tspan|filter|fe[a-z]{1,20}+|animate)"
@@ -97,7 +96,7 @@ def without_raw_text(body: bytes) -> bytes:
     It may miss some of this text, but it removes nothing else. Takes linear time.
     """
     if b"\0" in body:
-        return body  # parsel drops NULs, so one may be inside of a tag's name
+        return body  # parsel drops NULs, so a NUL may be inside of a tag's name
     chunks = []
     position = start = 0
     following, raw_text = (re.compile(pattern, re.IGNORECASE) for pattern in (_FOLLOWED, _RAW_TEXT))

@@ -1,4 +1,4 @@
-"""A request of a spider, and the task that the crawl makes from it."""
+"""Define a spider's request, and make its task for the ledger."""
 
 import inspect
 import os
@@ -22,7 +22,7 @@ from crawlcw.model.visits import NEVER
 Callback = Callable[..., object] | str
 _PRIORITIES = range(-100, 101)
 _NOTHING = (None,) * len(arguments.OPTIONS)
-#: Later than the start of any run.
+#: A time that is later than the start of any run.
 EACH_RUN = datetime.max.replace(tzinfo=UTC)
 
 
@@ -152,7 +152,7 @@ class Request:
         self.options = NO_OPTIONS if option_values == _NOTHING else arguments.options(option_values)
 
     def _set_content(self, json: object, data: Mapping[str, Any] | None, *, posts: bool) -> None:
-        """Encode *json* or *data* as the body; *posts*: make the method POST."""
+        """Encode *json* or *data* as the body; if *posts*, set the method to POST."""
         if self.body is not None or (json is not None and data is not None):
             raise SpiderError("Request takes one of body, json and data")
         if data is not None:
@@ -188,7 +188,7 @@ class Request:
         callback: Callback | None = None,
         **options: Any,
     ) -> Self:
-        """Return a request for a link that cannot be fetched: its `identity` raises *refusal*."""
+        """Return a request for a link that cannot be fetched; its `identity` raises *refusal*."""
         request = cls(link, callback, **options)
         request._refusal = Refusal(refusal.reason, refusal.message)
         return request
@@ -197,7 +197,7 @@ class Request:
     def of(cls, task: Task) -> Self:
         """Return the request of *task*."""
         assert not isinstance(task.context, BlobRef), "a crawl has no blobs"
-        # Do not check the values again: they were checked when the task was made.
+        # Do not check the values, because they were checked when the task was made.
         request = object.__new__(cls)
         request._refusal = None
         request._location = None
@@ -222,7 +222,7 @@ class Request:
         headers: Sequence[tuple[str, str]] = (),
         body: bytes | None = None,
     ) -> Self:
-        """Return a request for *url* in place of this one, with the same callback and options."""
+        """Return a request for *url* that replaces this request, with its callback and options."""
         request = type(self)(
             url,
             self.callback,
@@ -239,7 +239,7 @@ class Request:
         return request
 
     def with_location(self, location: Location) -> Self:
-        """Return a request like this one for another link of the same page."""
+        """Return a copy of this request for another link of its page."""
         twin = object.__new__(type(self))
         twin._refusal = self._refusal
         twin._location = location
@@ -272,7 +272,7 @@ class Request:
         return location.url
 
     def set_header(self, name: str, value: str) -> None:
-        """Set a header, and remove all others with this name."""
+        """Set a header; remove all headers with the same name first."""
         # A spider may have assigned a mapping.
         headers = arguments.headers(self.headers)
         other_headers = (pair for pair in headers if pair[0].lower() != name.lower())

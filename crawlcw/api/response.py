@@ -33,13 +33,13 @@ from crawlcw.model.values import FrozenDict
 NOFOLLOW = "nofollow"
 #: The content type of a page without Content-Type.
 _HTML = "text/html"
-#: The reason for dropped links over the limit; all other reasons are in `Reason`.
+#: The reason for links dropped at the limit; all other reasons are in `Reason`.
 TOO_MANY_LINKS = "max-links-per-page"
 
 if TYPE_CHECKING:
     from parsel import Selector
 
-    #: A link: its address, the node that has it, or nothing.
+    #: A link: its address, the node with its address, or None.
     Link = str | LexborNode | Selector | None
 
 
@@ -52,12 +52,12 @@ class PageSession:
 
     name: str = ""
     data: Mapping[str, Any] = field(default_factory=FrozenDict)
-    retired: str | None = None  #: why the callback has retired it; None: it is not retired
+    retired: str | None = None  #: why the callback retired the session; None: not retired
 
     def retire(self, reason: str = "the callback retired it") -> None:
         """Retire the session: the crawl logs it in again, or replaces it if there is no login.
 
-        Nothing of this page is recorded; the crawl fetches it again with the new session.
+        The crawl records nothing of this page, and fetches the page again with the new session.
         """
         self.retired = reason
 
@@ -69,8 +69,8 @@ class PageSession:
 class SavedFile:
     """The result of a request with `save_to`; plain values, so it can be part of an item."""
 
-    path: str  #: `save_to` and the file's name; files with equal content have the same path
-    sha256: str  #: of its bytes, in hexadecimal
+    path: str  #: `save_to` and the file's name, which files of equal content share
+    sha256: str  #: SHA-256 of the file, in hexadecimal
     size: int  #: bytes
 
 
@@ -78,7 +78,7 @@ class SavedFile:
 class Following:
     """How a crawl follows the links of one page."""
 
-    robot: str = ""  #: the name of the crawler in pages with rules for it alone
+    robot: str = ""  #: the crawler's name in a page's rules for single robots
     obey_robots: bool = True  #: do not follow the links of a page that says `nofollow`
     is_over: bool = False  #: follow no more links: `follow_all` only counts them
 
@@ -123,7 +123,7 @@ class Response(Document):
         self.elapsed = elapsed
         self.truncated = truncated
         self.file = file
-        #: The session of the request; if there is none, a session without a name.
+        #: The session of the request; it has no name if the request has no session.
         self.session = PageSession()
         #: The proxy that the response came through; its `str()` has no password. None: no proxy.
         self.proxy: Proxy | None = None
@@ -134,7 +134,7 @@ class Response(Document):
         #: The page in the browser, a `playwright.async_api.Page`, if it was rendered; it is
         #: open until the callback ends.
         self.page: Any = None
-        #: A callback, and a request that `follow` without options copies for it.
+        #: The last callback of `follow` without options, and the request to copy for it.
         self._template: tuple[Callback | None, Request] | None = None
 
     @property
@@ -200,7 +200,8 @@ class Response(Document):
         try:
             nodes = self.css("base[href]")
         except ParseRefusedError as refusal:
-            # Cached too, because each link of the page needs it and checking a large page is slow.
+            # Cache the refusal too: each link of the page needs it, and checking a large page is
+            # slow.
             return refusal.with_traceback(None)  # a traceback would keep this response in memory
         for node in nodes:
             if is_without_scripts(node):
@@ -222,7 +223,7 @@ class Response(Document):
             raise TypeError(
                 f"urljoin() takes an address, not a {kind}; follow() takes nodes and None"
             )
-        # Ask only if needed, because finding the encoding may require decoding the page.
+        # ASCII needs no encoding, and finding the encoding may require decoding the page.
         encoding = "utf-8" if href.isascii() else self._charset
         return urls.resolve(self.base_url, href, encoding=encoding)
 
@@ -252,8 +253,8 @@ class Response(Document):
         """Return a request for a link: its address, or the node that has it in `href` or `src`.
 
         *options* are those of `Request`. No content of a page makes this raise:
-        a link that cannot be fetched (`mailto:`, a broken address, a node without
-        an address, None) becomes a request that the crawl drops and counts.
+        a link that cannot be fetched (`mailto:`, a broken address, a node without an address, None)
+        gives a request that the crawl drops and counts.
         """
         address = _address(target)
         location = self._location_of(address, target)
@@ -262,7 +263,7 @@ class Response(Document):
         if options:
             return Request(location.url, callback, **options)
         if self._template is None or self._template[0] != callback:
-            # Only copies are returned, because a spider may change the request that it gets.
+            # Return only copies, because a spider may change a returned request.
             self._template = (callback, Request(location.url, callback))
         return self._template[1].with_location(location)
 
@@ -281,15 +282,15 @@ class Response(Document):
         """Return a request for each link: the nodes of a CSS selector, or given nodes or addresses.
 
         Each address is requested once. Links that cannot be fetched (`mailto:`, a broken
-        address) are only counted in `dropped`. The same happens to all links of a
-        page that asks robots to follow none, if the setting `obey_robots` is on.
-        An `<a>` without `href` is not a link.
+        address) are only counted in `dropped`. If the setting `obey_robots` is on, all links of a
+        page that forbids robots to follow its links are counted too. An `<a>` without `href` is not
+        a link.
 
         - *allow*, *deny*: regular expressions; `search` must find one of *allow*, and none
           of *deny*, in the absolute address.
-        - *extensions*: the file extensions that its path may have (`""`: no extension).
-        - *deny_extensions*: those that it must not have; True means media, archives and
-          other files that are not pages.
+        - *extensions*: the file extensions that the address may have (`""`: no extension).
+        - *deny_extensions*: the file extensions that the address must not have; True means media,
+          archives and other files that are not pages.
         - *restrict*: a CSS selector; only links inside of its matches count.
         """
         link_filter = EVERYTHING
@@ -323,17 +324,17 @@ class Response(Document):
             return
         seen_urls: set[str] = set()
         # Many addresses of a page are equal, or differ only in their fragments: resolve them
-        # once. Refused addresses are not in this set, because each of them must be counted.
+        # once. Refused addresses are not in this set, because each refusal must be counted.
         resolved: set[str] = set()
-        # The options are the same for all links, so they are checked once, with the first.
+        # All links have the same options, so check the options only for the first link.
         template: Request | None = None
         for node in nodes:
-            if type(node) is LexborNode:  # `_address` inlined, because a page has hundreds
+            if type(node) is LexborNode:  # `_address` inlined: a page has hundreds of links
                 attributes = node.attrs
                 address = attributes.get("href")
                 if address is None:
                     address = attributes.get("src")
-                    # An anchor within the page, not a link (HTML, 4.5.1).
+                    # An <a> without an address is not a link (HTML, 4.5.1).
                     if address is None and node.tag == "a":
                         continue
             else:
@@ -345,7 +346,7 @@ class Response(Document):
                 continue
             if self.following.is_over:
                 self.dropped.note(TOO_MANY_LINKS, address or "")
-                # Only count the remaining ones, because checking hundreds of thousands would block
+                # Only count the remaining links, because checking hundreds of thousands would block
                 # the loop.
                 self.dropped.counts[TOO_MANY_LINKS] += sum(1 for _ in nodes)
                 return
@@ -357,7 +358,7 @@ class Response(Document):
             url = location.url
             if url not in seen_urls and (link_filter is EVERYTHING or link_filter.passes(url)):
                 seen_urls.add(url)
-                # Only copies are yielded, because a spider may change the request that it gets.
+                # Yield only copies, because a spider may change a yielded request.
                 template = template or Request(url, callback, **options)
                 yield template.with_location(location)
 
@@ -380,9 +381,9 @@ class Response(Document):
         """Return the first form that matches a CSS selector, ready to fill in and submit.
 
         Its `submit` returns a request with this *callback* and these *options* of `Request`.
-        *click* is a CSS selector of the button to click: None clicks the first one, and False
-        none. Raises `ValueError` if the page has no such form, and `ParseRefusedError` as
-        `tree` does.
+        *click* is a CSS selector of the button to click: None clicks the first button, and False no
+        button. Raises `ValueError` if the page has no such form, and `ParseRefusedError` as `tree`
+        does.
         """
         try:
             node = self._tree_with_owners.css_first(css)
@@ -407,13 +408,13 @@ class Response(Document):
 
 
 class _Locations(dict[str, Location | Refusal]):
-    """The locations of the addresses on one page; each is resolved once."""
+    """The locations of the addresses on one page; each address is resolved once."""
 
     resolve: Callable[[str], Location | Refusal]
 
     def __missing__(self, address: str) -> Location | Refusal:
         target, mark, _ = address.partition("#")
-        # A space before the fragment is part of the address: only spaces around it are stripped.
+        # A space before the fragment is part of the address: only outer spaces are stripped.
         is_whole = not mark or not target or target[-1] <= " "
         location = self[address] = self.resolve(address) if is_whole else self[target]
         return location
@@ -424,7 +425,7 @@ def _address(target: "Link") -> str | None:
     if isinstance(target, LexborNode):
         # `attrs` reads only the wanted attributes; `attributes` reads all.
         of_node = target.attrs
-        href = of_node.get("href")  # an empty one is a link to the page itself
+        href = of_node.get("href")  # an empty address is a link to the page itself
         return of_node.get("src") if href is None else href
     if target is None or isinstance(target, str):
         return target

@@ -1,4 +1,4 @@
-"""Rules: the links that a spider follows on its pages, without code.
+"""Rules, by which a spider follows links without code.
 
     class Shop(Spider):
         name = "shop"
@@ -29,12 +29,12 @@ class Rule:
     """A group of links that the crawl follows, and the callback of their pages.
 
     - *css*, *allow*, *deny*, *extensions*, *deny_extensions*, *restrict*: see
-      `Response.follow_all`. By default, it excludes links to files that are not pages.
+      `Response.follow_all`. By default a rule excludes links to files that are not pages.
     - *callback*: the name of a method. The default is `parse`, which the spider does not
       have to define.
-    - *follow*: whether the rules also apply to these pages; by default only if there is no
+    - *follow*: whether the rules also apply to the linked pages; by default only without a
       *callback*.
-    - *options*: those of `Request`.
+    - *options*: arguments of `Request`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Rule:
             )
             Request("http://rule.invalid/", self.callback, **options)
         except (SpiderError, ValueError, TypeError) as error:
-            # A request's error names arguments that the user wrote in the rule.
+            # The error of `Request` names arguments that the user wrote in the rule.
             message = str(error).removeprefix("Request")
             raise SpiderError(
                 f"Rule{message}" if message != str(error) else f"Rule: {error}"
@@ -95,10 +95,10 @@ class Rule:
 
 
 def requests(rules: Iterable[Rule], response: Response) -> Iterator[Request]:
-    """Yield the requests of *rules* on a page, if they apply; the first matching rule wins.
+    """Yield the requests of *rules* on a page, if they apply; the first rule that matches wins.
 
-    They apply to the pages of a rule with `follow`. For all other requests, start URLs
-    included, they apply if the callback is `parse`.
+    Rules apply to pages that a rule with `follow` requested. On all other pages, those of start
+    URLs included, they apply if the callback is `parse`.
     """
     request = response.request
     if not (request.callback == PARSE if request.options.rules is None else request.options.rules):

@@ -1,4 +1,4 @@
-"""Scrapy's words and their counterparts: settings, arguments of requests and rules, `meta` keys.
+"""List Scrapy's settings, arguments and `meta` keys with their counterparts in crawlcw.
 
 The errors of `Settings`, `Request` and `Rule`, and `crawlcw check`, suggest the words of
 this module.
@@ -61,7 +61,7 @@ SETTINGS = {
     "USER_AGENT": "user_agent=",
 }
 
-#: Settings of `SETTINGS` that are unnecessary with one value, because crawlcw does the same.
+#: Settings of `SETTINGS` that a spider can leave out at one value: crawlcw then does the same.
 DEFAULTS = {
     "HTTPCACHE_ENABLED": False,
     "HTTPERROR_ALLOW_ALL": False,
@@ -142,7 +142,7 @@ META_KEYS = {
 
 def selector_hint(error: BaseException) -> str:
     """Return a hint if a callback used lexbor's nodes like parsel's selectors, else `""`."""
-    if type(error).__name__ == "SelectolaxError":  # of a node: `Response.css` names the selector
+    if type(error).__name__ == "SelectolaxError":  # from a node
         return (
             " (the nodes of response.css() do not support ::text and ::attr(): write .text() or "
             ".attributes['...'], or use response.selector.css(). `crawlcw check` lists Scrapy's "

@@ -1,4 +1,4 @@
-"""A session that a spider logs in, and the conditions for a logged-out or banned one."""
+"""Define the session that a spider logs in, and when a session counts as logged out or banned."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -16,8 +16,8 @@ class LoginSession:
     - `name`: the name of the session
     - `data`: a mapping for the spider's use; plain values, stored with the session
     - `headers`: sent with every request to `origins`
-    - `origins`: the origins that get the headers, as `https://host`; by default those
-      that the login has sent requests to
+    - `origins`: the origins that get the headers, as `https://host`; by default the origins that
+      the login has sent requests to
 
     The crawl stores the cookies of the responses and sends them back.
     """
@@ -71,9 +71,9 @@ class LoginSession:
 def condition(spider: object, name: str) -> Callable[[Response], bool]:
     """Return the condition in the spider's attribute *name*; raises `SpiderError`.
 
-    The attribute is a status, several statuses, or a function of the response: a method,
-    or a function that was assigned. With None no response meets the condition. The
-    condition raises `FetchError` (`parse-error`) if the spider's function raises.
+    The attribute is a status, several statuses, or a function of the response: a method or an
+    assigned function. If it is None, no response meets the condition. The condition raises
+    `FetchError` (`parse-error`) if the spider's function raises.
     """
     declared = inspect.getattr_static(spider, name)
     if isinstance(declared, staticmethod):
@@ -83,7 +83,7 @@ def condition(spider: object, name: str) -> Callable[[Response], bool]:
     if isinstance(declared, int):
         return lambda response: response.status == declared
     if callable(declared):
-        # Python makes a method of a function that was assigned in the class: do not pass `self`.
+        # Python binds a function that the class assigns as a method: call it without `self`.
         parameter_count = len(inspect.signature(declared).parameters)
         function = (
             getattr(spider, name)

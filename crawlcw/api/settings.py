@@ -40,10 +40,10 @@ from crawlcw.model.retry import RETRY_STATUSES, RetryPolicy
 from crawlcw.model.visits import RevisitPolicy
 
 _PREFIX = "CRAWLCW_"
-#: Variables with the prefix that are not settings; those of tests begin with `_OF_TESTS`.
+#: Variables with the prefix that are not settings; test variables begin with `_OF_TESTS`.
 _OTHER_VARIABLES = ("CRAWLCW_LEDGER", "CRAWLCW_PASSING_LEDGER", "CRAWLCW_TOKEN")
 _OF_TESTS = "CRAWLCW_TEST_"
-#: A quarter of the memory budget is for bodies, and must hold at least one.
+#: A quarter of the memory budget is for bodies; it must hold at least one body.
 BUDGET_IN_BODIES = 4
 _AN_INSTANT = timedelta(milliseconds=1)
 
@@ -338,7 +338,7 @@ class Settings:
 
     @property
     def deadlines(self) -> dict[Reason, float]:
-        """The deadlines of an attempt in seconds, by the reason that a missed one gives."""
+        """The deadlines of an attempt in seconds, by the reason of a failure at the deadline."""
         return {
             Reason.TIMEOUT_CONNECT: self.connect_timeout.total_seconds(),
             Reason.TIMEOUT_READ: self.read_timeout.total_seconds(),
@@ -462,10 +462,10 @@ def _variables() -> dict[str, str]:
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return a sentence for each `CRAWLCW_*` variable that crawlcw does not know.
 
-    They are not an error, because a machine may have such variables for other purposes.
+    An unknown variable is not an error, because other programs may use it.
     """
     known_names = {*_variables(), *_OTHER_VARIABLES}
-    # Compare without the common prefix, which would make any two of them similar.
+    # Compare without the common prefix, which would make any two names similar.
     bare_names = [variable.removeprefix(_PREFIX) for variable in known_names]
     sentences = []
     for name in sorted(environment):

@@ -1,6 +1,6 @@
 """The kinds of settings: descriptors that check assigned values and read them from text.
 
-If the default of a dataclass field is one of these, the field accepts every form of its kind
+If a descriptor is the default of a dataclass field, the field accepts every form of its kind
 (`"30s"`, `30`, a timedelta), and its value always has one type. No error, log or `repr` shows
 a value that may hold a secret: headers, a login, proxies, a webhook.
 """
@@ -51,8 +51,8 @@ class SettingField(Generic[Input, Stored]):
         self.name = name
 
     if TYPE_CHECKING:
-        # Only type checkers need this. At run time Python reads a setting from the instance's
-        # dictionary, which needs no call.
+        # Only type checkers need this method. At run time Python reads a setting from the
+        # instance's dictionary, which needs no call.
         def __get__(self, instance: object, owner: type) -> Stored: ...
 
     def __set__(self, instance: object, value: "Input | SettingField[Input, Stored]") -> None:
@@ -65,7 +65,7 @@ class SettingField(Generic[Input, Stored]):
             raise SettingsError(f"setting {self.name}: {error}") from None
 
     def read(self, value: Input) -> Stored:
-        """Return *value* as the type of this kind; raises `SettingsError` with a sentence."""
+        """Return *value* in the field's type; raises `SettingsError` with a sentence."""
         raise NotImplementedError
 
     def shown(self) -> str:
@@ -253,7 +253,7 @@ class SecretPairs(tuple[tuple[str, str], ...]):
 
 
 class SecretLogin(tuple[str, str]):
-    """A user and a password; their `repr` hides both."""
+    """A user and a password; the `repr` hides both."""
 
     def __repr__(self) -> str:
         return "<a user and a password>"

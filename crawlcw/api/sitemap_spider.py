@@ -9,8 +9,8 @@
 
 Each sitemap is a task like a page. The next run reads the sitemaps again, and fetches a page
 again if its `lastmod` is later than its last visit. A sitemap may be XML, plain text or a
-feed, with or without gzip, as sitemaps.org allows. Its entries are read piece by piece, so that
-50,000 of them are never in memory together.
+feed, with or without gzip, as sitemaps.org allows. Its entries are read piece by piece, so that its
+50,000 entries are never in memory together.
 """
 
 import re
@@ -51,7 +51,7 @@ _RECORDS = {
     **syndication.RECORDS,
 }
 _LINE = re.compile(r"\r\n?|\n")
-#: Longer than any URL that can be fetched: the reader drops the end of such a line.
+#: Maximum length of a line, above that of any URL: the reader drops the rest of the line.
 _LONGEST_LINE = 1 << 14
 _LONGEST_ROBOTS_TXT = 512 << 10
 
@@ -61,8 +61,8 @@ class SitemapEntry:
     """One entry of a sitemap."""
 
     url: str  #: as written: it may be relative or invalid
-    is_sitemap: bool = False  #: the entry is another sitemap, not a page
-    lastmod: datetime | None = None  #: aware; if the sitemap gives only a day, the end of it
+    is_sitemap: bool = False  #: whether the entry is a sitemap, not a page
+    lastmod: datetime | None = None  #: aware; the end of the day if the sitemap gives only a day
     changefreq: str = ""
     priority: float | None = None
     alternates: Mapping[str, str] = field(default_factory=dict)  #: language -> URL
@@ -71,18 +71,19 @@ class SitemapEntry:
 class SitemapSpider(Spider):
     """A spider that begins with sitemaps, and with any start URLs.
 
-    A sitemap is XML, plain text, RSS or Atom; gzip is unpacked. The crawl drops and counts
-    these entries: those after the first 50,000 of a file, those inside of more than three
-    nested indexes, and URLs out of scope.
+    A sitemap is XML, plain text, RSS or Atom; gzip is unpacked. The crawl drops and counts all
+    entries after the first 50,000 of a file, entries inside of more than three nested indexes, and
+    URLs out of scope.
     """
 
-    #: Sitemaps, indexes of sitemaps, or robots.txt files that name sitemaps. Without any, the
-    #: spider reads the robots.txt of the start URLs' hosts; if it names none, `/sitemap.xml`.
+    #: Sitemaps, indexes of sitemaps, or robots.txt files that name sitemaps. If the list is empty,
+    #: the spider reads the robots.txt of the start URLs' hosts. It requests `/sitemap.xml` if
+    #: robots.txt names no sitemap.
     sitemap_urls: Iterable[str] = ()
     #: Pairs of a regular expression and a callback. The first expression found in the URL chooses
     #: the callback of the page; a page that matches none is not fetched.
     sitemap_rules: Sequence[tuple[str, str | Callable[..., Any]]] = (("", "parse"),)
-    #: Regular expressions: a sitemap of an index is read if one of them is found in its URL.
+    #: Regular expressions: the spider reads a sitemap of an index if an expression matches its URL.
     sitemap_follow: Sequence[str] = ("",)
     #: Whether to fetch also the pages in other languages that an entry names (hreflang).
     sitemap_alternate_links: bool = False
@@ -100,7 +101,7 @@ class SitemapSpider(Spider):
             yield self.sitemap_request(origin + _ROBOTS_TXT)
 
     def sitemap_filter(self, entries: Iterator[SitemapEntry]) -> Iterable[SitemapEntry]:
-        """Return the wanted *entries* of a sitemap; it may also change them.
+        """Return the wanted *entries* of a sitemap; spiders override it to drop or change some.
 
         Write it as a generator, so that the entries are never in memory together.
         """
@@ -187,7 +188,7 @@ class SitemapSpider(Spider):
 def _resolved(response: Response, url: str) -> str | None:
     """Return the absolute URL of an entry; if it cannot be fetched, count it and return None."""
     if url.startswith(("http://", "https://")):
-        return url  # the crawl checks it when it makes the task, and drops an invalid one there
+        return url  # the crawl checks the URL when it makes the task, and drops it if it is invalid
     try:
         return urls.resolve(response.url, url)
     except FetchError as refusal:
@@ -235,7 +236,8 @@ def entries(
 ) -> Iterator[SitemapEntry]:
     """Yield the entries of a sitemap, in its order; *is_cut*: the end of the body is missing.
 
-    Raises `XmlError` if it cannot be read to its end, after it has yielded the entries before.
+    If the sitemap cannot be read to its end, yields the entries before the error, then raises
+    `XmlError`.
     """
     pieces = text_pieces(body, content_type=content_type)
     start = ""
@@ -253,7 +255,7 @@ def entries(
         if record is not None and not entry_count:
             raise XmlError(Reason.PARSE_ERROR, "none of its entries has an address")
     else:
-        end = [] if is_cut else ["\n"]  # else the first part of a cut URL would be an entry
+        end = [] if is_cut else ["\n"]  # otherwise the first part of a cut URL would be an entry
         for line in _lines(chain(all_pieces, end)):
             yield SitemapEntry(url=line)
 
@@ -261,8 +263,7 @@ def entries(
 def sitemaps_of_robots_txt(text: str) -> list[str]:
     """Return the sitemaps that a robots.txt names, without duplicates."""
     lines = text[:_LONGEST_ROBOTS_TXT].splitlines()
-    # Parse only these lines, because protego stores the rules of a group once for each of its
-    # agents.
+    # Parse only the sitemap lines: protego stores a group's rules once for each of its agents.
     sitemap_lines = (line for line in lines if line.lstrip()[:4].lower() == "site")
     return list(dict.fromkeys(Protego.parse("\n".join(sitemap_lines)).sitemaps))
 

@@ -1,4 +1,4 @@
-"""The spider, a class that users write: it names the first pages and parses every page.
+"""Define the spider, a class that users write to name the first pages and parse every page.
 
     class Books(Spider):
         name = "books"
@@ -77,7 +77,7 @@ class Spider:
     """
 
     name: ClassVar[str] = ""
-    #: Empty if other programs add all pages (`crawlcw add`).
+    #: The URLs of the first pages; empty if other programs add all pages (`crawlcw add`).
     start_urls: Iterable[str] = ()
     #: Hosts that links may lead to, with their subdomains: `example.com`, or
     #: `example.com:8080` for that port alone; `"*"` for all hosts.
@@ -85,14 +85,15 @@ class Spider:
     allowed_hosts: ClassVar[Iterable[str] | None] = None
     settings: ClassVar[Settings] = Settings()
     #: Limits of single hosts, which replace the settings. A key is `shop.example.com`, with
-    #: or without a port, `*.example.com` for its subdomains, or `*`; the most specific one counts.
+    #: or without a port, `*.example.com` for its subdomains, or `*`; the most specific key counts.
     limits: Mapping[str, Limit] = {}
     #: The links that the spider follows without code, see `Rule`.
     rules: Sequence[Rule] = ()
     #: The layers that each page's request passes, the outermost first, see `Layer`.
     layers: Sequence[Layer] = ()
-    #: Run `start` at each start of a crawl. Otherwise the crawl does not run it again once all its
-    #: requests are in the ledger, until the spider's arguments, attributes or code change.
+    #: Run `start` at each start of a crawl. If it is false, a crawl runs `start` again only until
+    #: all its requests are in the ledger, or after the spider's arguments, attributes or code have
+    #: changed.
     start_again: ClassVar[bool] = False
 
     #: Whether an item with a value of an unknown type fails its "page", or only that "item" is
@@ -130,7 +131,8 @@ class Spider:
 
     def __init__(self, **arguments: Any) -> None:
         for key, value in arguments.items():
-            # An argument must not replace an attribute of the base class, except these two.
+            # An argument must not replace an attribute of the base class, except those that are
+            # settable.
             if not key.isidentifier() or (hasattr(Spider, key) and key not in _SETTABLE_ATTRIBUTES):
                 raise SpiderError(
                     f"-a {key}=... cannot be set: the name is in use or not a Python name"
@@ -138,7 +140,7 @@ class Spider:
             setattr(self, key, value)
 
     async def start(self) -> AsyncIterator[Request]:
-        """Yield the first requests of the crawl: by default one for each start URL."""
+        """Yield the first requests of the crawl, by default a request for each start URL."""
         for url in self.start_urls:
             yield Request(url)
 
@@ -172,7 +174,7 @@ class Spider:
         """
 
     def downloader(self, default: Downloader) -> Downloader:
-        """Return the downloader of pages: *default*, one that wraps it, or another.
+        """Return the downloader of pages: *default*, a wrapper of it, or a different downloader.
 
         Called once in each process, in its event loop and before `opened`. The crawl
         closes the returned downloader, and then *default*.
@@ -192,7 +194,7 @@ class Spider:
         """
 
     def after_response(self, response: Response) -> Any:
-        """Change *response*, or return another, before the crawl reads it; sync or async.
+        """Change *response*, or return another response, before the crawl reads it; sync or async.
 
         Called for each response, including redirects and error pages. It may raise
         the same errors as `before_request`.
@@ -214,10 +216,10 @@ class Spider:
         """
 
     async def opened(self) -> None:
-        """Prepare: called once in each process before the first page; may be a plain function."""
+        """Prepare: called once in each process before its first page; may be a plain function."""
 
     async def closed(self, report: Report) -> None:
-        """Clean up: called once in each process after the last page; may be a plain function.
+        """Clean up: called once in each process after its last page; may be a plain function.
 
         It is cancelled when `grace` has passed since the end of the crawl or since the order to
         stop, but it has at least 2 s.
@@ -228,9 +230,9 @@ def url_list(callback: F) -> F:
     """Mark a callback of a spider as one that reads a list of URLs, such as a sitemap.
 
     The callback is a generator or an async generator. While it runs, the crawl writes its
-    requests to the ledger some hundred at a time. So any number of them fits into memory,
-    and `max_links_per_page` does not limit them. Their depth is that of the list itself.
-    If the callback raises, its requests so far remain; a rerun adds none of them twice.
+    requests to the ledger some hundred at a time. So a list of any length fits into memory, and
+    `max_links_per_page` does not limit it. Its requests have the depth of the list. If the callback
+    raises, the requests that it has yielded remain; a rerun adds no request twice.
     """
     callback.is_url_list = True  # type: ignore[attr-defined]  # a function takes any attribute
     return callback
@@ -281,7 +283,7 @@ def check(spider: Spider) -> None:
         )
     if isinstance(spider.start_urls, str):
         raise SpiderError(f"{kind}.start_urls is a single text: write a list")
-    # The crawl reads it more than once, and an iterator would be empty the second time.
+    # The crawl reads the attribute more than once; an iterator would be empty the second time.
     if not isinstance(spider.start_urls, Iterable) or isinstance(spider.start_urls, Iterator):
         raise SpiderError(f"{kind}.start_urls is {spider.start_urls!r}: write a list")
     if spider.allowed_hosts is not None:
@@ -319,7 +321,7 @@ def check_urls(spider: Spider, name: str) -> None:
 
 
 def _check_no_start(spider: Spider) -> None:
-    """Refuse a spider without first requests, unless it says that others add its pages."""
+    """Refuse a spider without first requests, unless it says that other programs add its pages."""
     kind = type(spider).__name__
     if spider.start_urls is Spider.start_urls:
         raise SpiderError(
@@ -334,7 +336,7 @@ def _check_no_start(spider: Spider) -> None:
 
 
 def _check_item_hook(spider: Spider) -> None:
-    """Refuse a callback that has the name `item` by chance."""
+    """Refuse a callback named `item`, which would replace the hook of that name."""
     try:
         inspect.signature(spider.item).bind({}, None)
     except (TypeError, ValueError):

@@ -24,9 +24,9 @@ RECORDS = {
     "rdf": frozenset({"item"}),
     "feed": frozenset({"entry"}),
 }
-#: The colon between hours and minutes of a UTC offset; RFC 822 has none.
+#: The colon between hours and minutes of a UTC offset; dates of RFC 822 have no colon there.
 _COLON = re.compile(r"(?<=[+-]\d\d):(?=\d\d\b)")
-#: A time of a 12-hour clock, which `email.utils` would read as one of 24 hours.
+#: A time of a 12-hour clock, which `email.utils` would read as a 24-hour time.
 _TWELVE_HOUR_TIME = re.compile(r"\d\s*[AP]M\b", re.IGNORECASE)
 _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re.IGNORECASE)
 
@@ -35,11 +35,11 @@ _DAY = re.compile(r"(?:[A-Z]+,?\s+)?\d{1,2}[ -][A-Z]{3,9}[ -](?:\d{4}|\d\d)", re
 class FeedEntry:
     """One entry of a feed."""
 
-    link: str  #: its address, joined to `xml:base` if there is one; it may be relative or empty
-    id: str = ""  #: its unique id; if the feed gives none, its link
+    link: str  #: its address, joined to any `xml:base`; it may be relative or empty
+    id: str = ""  #: its unique id; its link if the feed has no id
     title: str = ""
-    published: datetime | None = None  #: aware; if the feed gives none, `updated`
-    updated: datetime | None = None  #: aware; if the feed gives none, `published`
+    published: datetime | None = None  #: aware; `updated` if the feed has no such date
+    updated: datetime | None = None  #: aware; `published` if the feed has no such date
     summary: str = ""  #: its text, which may be HTML
 
 
@@ -99,7 +99,7 @@ def _link(record: Record) -> str:
         if is_link and href and field.attributes.get("rel", "alternate") == "alternate":
             return _based(record, href, base=field.attributes.get(BASE, ""))
     for field in record.fields:
-        # The guid of RSS is an address unless it says otherwise. But often it is not an address.
+        # By its default the guid of RSS is an address, but often it is not.
         is_address = field.attributes.get("isPermaLink", "true").lower() == "true"
         if field.name == "guid" and is_address and "://" in field.text:
             return field.text.strip()
@@ -118,15 +118,15 @@ def date_in(text: str) -> datetime | None:
     """Return the moment that *text* names, aware, in UTC, or None.
 
     *text* is a W3C date (`2026-01-31`, `2026-01-31T12:00:00Z`) as in sitemaps and Atom, or a
-    date of RFC 822, as in RSS. Without a known time zone it is UTC. If the text gives only a
-    day, a month or a year, the result is its start.
+    date of RFC 822, as in RSS. A time without a known time zone is in UTC. If the text gives only a
+    day, a month or a year, the result is the start of that period.
     """
     span = _span(text.strip()[:64])
     return None if span is None else span[0]
 
 
 def latest_in(text: str) -> datetime | None:
-    """Return the same as `date_in`, but the end of a day, a month or a year."""
+    """Return the moment as `date_in` does, but the end of a period instead of its start."""
     span = _span(text.strip()[:64])
     return None if span is None else span[1]
 

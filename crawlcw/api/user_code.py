@@ -1,8 +1,8 @@
-"""Calls of the user's code: they isolate its errors, and record which function runs.
+"""Call the user's code: isolate its errors, and record which function runs.
 
 `SystemExit`, `KeyboardInterrupt`, `GeneratorExit` and `CancelledError` from a callback are
-errors like any other. Only a cancellation from outside passes through, because it ends work
-of the crawl. If user code cancels its own task, only that call fails.
+errors like any other. Only a cancellation by the crawl passes through, because it ends work of the
+crawl. If user code cancels its own task, only that call fails.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ def calls_user_code(function: F) -> F:
 
 
 def running_in(frame: FrameType | None) -> Called | None:
-    """Return the running call of user code; *frame* is the innermost one of its thread."""
+    """Return the running call of user code; *frame* is the innermost frame of its thread."""
     while frame is not None:
         if frame.f_code in _CALLERS:
             called = frame.f_locals.get("called")
@@ -77,12 +77,12 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 class Cancellation:
     """Distinguishes a cancellation from outside from one that user code raises or requests.
 
-    Make it before the user's code runs. Timeouts and scopes of that code undo their own
-    cancellation before the code ends, so they do not count.
+    Make it before the user's code runs. Timeouts and scopes of the user's code undo their own
+    cancellation before the code ends, so these do not count.
 
     - In a task group, a cancellation from outside comes from a scope around the task, or
-      from *deadline*. Any other `task.cancel()` came from the user's code: it is undone.
-    - For a task outside of groups, every `task.cancel()` counts as one from outside.
+      from *deadline*. Any other `task.cancel()` came from the user's code, and is undone.
+    - For a task outside of groups, every `task.cancel()` counts as a cancellation from outside.
     """
 
     def __init__(self, *, deadline: asyncio.Timeout | None = None) -> None:
@@ -110,10 +110,10 @@ class Cancellation:
         if self._task is not None and self._task.cancelling() > self._earlier_requests:
             await asyncio.sleep(0)
             if not self._is_outside():
-                self._undo()  # it was delivered, but the code caught it and went on
+                self._undo()  # delivered, but the user's code caught it and continued
 
     async def raise_pending_after(self, error: BaseException) -> None:
-        """Do the same as `raise_pending` after the code has raised *error*, which did not pass."""
+        """Call `raise_pending` after the code has raised *error*, which did not pass."""
         try:
             await self.raise_pending()
         except asyncio.CancelledError as cancelled:
@@ -235,7 +235,7 @@ class Raised(Failed):
     ) -> "Raised":
         """Return the failure for *error*, raised by *function*.
 
-        *own_prefixes* are those of `format_traceback`.
+        *own_prefixes* is passed to `format_traceback`.
         """
         return cls(
             reason=Reason.PARSE_ERROR,

@@ -1,11 +1,11 @@
-"""XML that is a list of records, read one record at a time: sitemaps, RSS and Atom.
+"""Read XML that is a list of records, such as a sitemap or a feed, one record at a time.
 
 The reader uses expat, and harmful XML cannot do damage: the reader fetches nothing, refuses a
 DTD that declares an entity, and limits nesting, tags, fields and records. It accepts common
 mistakes of generators: a bare `&`, entities of HTML, control characters, undeclared prefixes.
 
-The body is unpacked if it is gzip, decoded, and limited in size, all piece by piece. So the
-whole text of a sitemap of 50 MiB is never in memory, and neither are the bytes of an unpacked one.
+The body is unpacked if it is gzip, decoded, and limited in size, all piece by piece. So a sitemap
+of 50 MiB is never in memory as a whole, neither as text nor unpacked.
 """
 
 import re
@@ -20,30 +20,30 @@ from xml.parsers import expat
 from crawlcw.api import charset
 from crawlcw.errors import Reason, XmlError
 
-#: The limit of sitemaps.org for one file, in bytes, unpacked.
+#: The limit of sitemaps.org for one unpacked file, in bytes.
 LARGEST = 50 << 20
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 16
 #: Bytes at the start of a text that may name its encoding.
 _HEAD = 1024
-#: Members of a gzip file: each takes as long as some kilobytes of content.
+#: Maximum number of members in a gzip file: each takes as long as some kilobytes of content.
 _MAX_MEMBERS = 10_000
 #: The attribute with the base of the links in an element (XML Base).
 BASE = "xml:base"
 _DEEPEST = 100
-#: Characters of a tag or a comment, which is one token. Older versions of expat read such a token
-#: from its start again with each piece (CVE-2023-52425).
+#: Maximum length of a tag or a comment, which is one token. Older versions of expat read such a
+#: token from its start again with each piece (CVE-2023-52425).
 _LONGEST_TOKEN = 1 << 20
 #: Limits of a record: characters of its texts and attributes, and the number of its fields. A
 #: value over the limit is left out completely, never cut.
 _LONGEST_RECORD = 1 << 18
 _MAX_FIELDS = 1000
-#: Characters of a base, because each link is joined to it.
+#: Maximum length of a base in characters: each link is joined to its base.
 _LONGEST_BASE = 4096
-#: Attributes that a DTD may declare: at each tag expat reads the list of those of its element.
+#: Maximum number of attributes in a DTD: at each tag expat reads all that its element declares.
 _MAX_DECLARED = 100
 _OF_XML = frozenset({"amp", "lt", "gt", "quot", "apos"})
-#: A `&`, with the whole entity if it begins one.
+#: A `&`, with the whole entity if it begins an entity.
 _AMPERSAND = re.compile(r"&(?:#\d{1,7};|#[xX][0-9a-fA-F]{1,6};|([A-Za-z][A-Za-z0-9]{1,30});)?")
 _BEFORE_XML = re.compile(r"\A(?:\s*<!--(?:[^-]|-(?!->))*+-->)++\s*(?=<\?xml\s)")
 _CDATA, _CDATA_END = "<![CDATA[", "]]>"
@@ -57,8 +57,8 @@ def text_pieces(body: bytes, *, content_type: str | None = None) -> Iterator[str
     """Yield *body* as text, with U+FFFD for bytes that are invalid in its encoding.
 
     The first bytes decide whether it is gzip. A byte order mark, *content_type* or the
-    first lines name the encoding, as for a page. Raises `XmlError` if the gzip is corrupt
-    or incomplete. Raises it also after the first 50 MiB if there is more.
+    first lines name the encoding, as for a page. Raises `XmlError` if the gzip is corrupt or
+    incomplete, and after the first 50 MiB if the text is longer.
     """
     pieces = _bounded(_unpacked(body) if body.startswith(_GZIP) else _cut(body))
     first_piece = next(pieces, b"")
@@ -108,7 +108,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class Field:
-    """A child of a record; its text includes that of its own children."""
+    """A child of a record; its text includes the text of its own children."""
 
     name: str  #: without the record's own prefix; with any other prefix: `dc:date`
     attributes: Mapping[str, str]
@@ -123,11 +123,11 @@ class Record:
     root: str  #: the name of the root element, in lower case, without a prefix
     attributes: Mapping[str, str]
     content: str = ""  #: its text, if it has no fields
-    base: str = ""  #: the base of its links by `xml:base`; it may itself be relative
+    base: str = ""  #: the base of its links by `xml:base`; may be relative
     fields: list[Field] = field(default_factory=list)
 
     def text(self, *names: str) -> str:
-        """Return the text of the first non-empty field, in the order of *names*, else ""."""
+        """Return the text of the first field that is not empty, in the order of *names*, or ""."""
         for name in names:
             for element in self.fields:
                 if element.name == name and (text := element.text.strip()):
@@ -151,9 +151,9 @@ def records(
     """Yield the records of a document that comes in *pieces*.
 
     *names_by_root* maps the name of each known root element to the names of its records, at any
-    depth. *label* names the expected document in messages. Raises `XmlError` after it has yielded
-    the records before: with the reason `xml-unsafe` for harmful XML, and `parse-error` for a body
-    that is not XML or has another root.
+    depth. *label* names the expected document in messages. Yields the records before an error, then
+    raises `XmlError`. Its reason is `xml-unsafe` for harmful XML, and `parse-error` if the body is
+    not XML or has another root.
     """
     reader = _Reader(names_by_root, label)
     for piece in _mended(pieces):
@@ -216,19 +216,19 @@ def _entity(match: re.Match[str]) -> str:
 
 
 class _Reader:
-    """The state between two pieces: the position in the document, and the open record."""
+    """Keeps the state between two pieces: the position in the document, and the open record."""
 
     def __init__(self, names_by_root: Mapping[str, frozenset[str]], label: str) -> None:
         self._names_by_root = names_by_root
         self._label = label
         self._root = ""
-        self._names: frozenset[str] = frozenset()  #: of records, once the root is known
+        self._names: frozenset[str] = frozenset()  #: names of records, once the root is known
         self._depth = 0
         self._record: Record | None = None
         self._record_depth = 0
         self._prefix = ""  #: of the record's name
         self._texts: list[str] | None = None  #: of the open field
-        self._bases: list[tuple[int, str]] = []  #: each with the depth of its element
+        self._bases: list[tuple[int, str]] = []  #: each base with the depth of its element
         self._declared = 0  #: attributes
         self._free_characters = 0  #: characters that the record may still add
         self._ended_records: list[Record] = []
