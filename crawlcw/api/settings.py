@@ -72,7 +72,7 @@ class Settings:
     )
     headers: Headers = Headers(
         {},
-        "headers of every request; origins other than those of the start URLs get only `Accept`, "
+        "headers of every request; an origin without a start URL gets only `Accept`, "
         "`Accept-Language` and `Accept-Charset`",
         unit="headers",
     )
@@ -93,7 +93,8 @@ class Settings:
         "10s", "longest time without a byte from the server", minimum=_AN_INSTANT
     )
     max_body: Size = Size(
-        "10 MiB", "largest decoded body; the rest is cut off, and `response.truncated` says so"
+        "10 MiB",
+        "largest decoded body; crawlcw cuts off the bytes beyond it, and sets `response.truncated`",
     )
     truncate: Flag = Flag(
         True, "cut a body larger than `max_body`; if false, its page fails as `body-too-large`"
@@ -103,7 +104,7 @@ class Settings:
     )
     accept_types: Names = Names(
         (),
-        "content types (`image/png`, `audio/*`) that are read although they are not text",
+        "content types (`image/png`, `audio/*`) that crawlcw reads besides text",
         unit="types",
     )
     memory_budget: Size = Size(
@@ -115,25 +116,27 @@ class Settings:
         None, "most links from a start URL to a page; none: no limit", unit="links"
     )
     max_pages: Ceiling = Ceiling(
-        None, "finished pages after which this run stops; none: no limit", unit="pages"
+        None, "number of finished pages after which this run stops; none: no limit", unit="pages"
     )
     max_items: Ceiling = Ceiling(
         None,
-        "recorded items after which this run stops; pages in progress may add to them; "
-        "none: no limit",
+        "number of recorded items after which this run stops; pages in progress may still add "
+        "items; none: no limit",
         unit="items",
     )
     max_failures: Tolerance = Tolerance(
         None,
-        "pages that a run may give up, as a count (`100`) or a share of those that ended (`5%`); "
-        "with more, the run still completes but exits with 3; none: no limit",
+        "pages that a run may give up, as a count (`100`) or a share of the ended pages "
+        "(`5%`); a run that gives up more still completes, but exits with 3; none: no limit",
         unit="pages, or a share",
     )
     max_pages_per_host: Ceiling = Ceiling(
-        10_000, "most pages of one host; the hosts of start URLs have no such limit", unit="pages"
+        10_000, "most pages of one host; hosts of start URLs have no limit", unit="pages"
     )
     max_links_per_page: Count = Count(
-        5000, "most links of one page that are followed; the rest is only counted", unit="links"
+        5000,
+        "most links of one page that are followed; further links are only counted",
+        unit="links",
     )
     max_url_length: Ceiling = Ceiling(
         2000, "longest link that is followed; none: 8000, the limit of every URL", unit="characters"
@@ -150,7 +153,10 @@ class Settings:
         20, "most parameters in the query of a link; none: no limit", unit="parameters"
     )
     max_retry: Count = Count(
-        3, "failed attempts after which the crawl gives up a task", unit="attempts", minimum=1
+        3,
+        "number of failed attempts after which the crawl gives up a task",
+        unit="attempts",
+        minimum=1,
     )
     retry_statuses: Statuses = Statuses(
         RETRY_STATUSES,
@@ -158,27 +164,32 @@ class Settings:
     )
     throttle_statuses: Statuses = Statuses(
         (429,),
-        "HTTP statuses that slow their host down (a throttled response); also 503 with Retry-After",
+        "HTTP statuses after which crawlcw slows their host down; a 503 with Retry-After has "
+        "the same effect",
     )
     accept_statuses: Statuses = Statuses(
         (), "HTTP statuses besides 200 to 299 whose responses reach the callback"
     )
     max_lost: Count = Count(
         5,
-        "crashes of workers that ran a task alone after which the crawl gives it up",
+        "number of crashes after which the crawl gives up a task; only crashes of a worker "
+        "that ran the task alone count",
         unit="workers",
         minimum=1,
     )
     backoff_base: Duration = Duration(
-        "5s", "longest wait after the first failed attempt; doubles with each further one"
+        "5s", "longest wait after the first failed attempt; each further failure doubles it"
     )
     backoff_max: Duration = Duration("1h", "longest wait after any failed attempt")
     host_backoff_base: Duration = Duration(
-        "10s", "rest of a host after its first failure; doubles with each further one"
+        "10s", "rest of a host after its first failure; each further failure doubles it"
     )
     host_backoff_max: Duration = Duration("1h", "longest rest of a host after a failure")
     host_max_failures: Count = Count(
-        5, "failures in a row after which the crawl gives up a host", unit="failures", minimum=1
+        5,
+        "number of failures in a row after which the crawl gives up a host",
+        unit="failures",
+        minimum=1,
     )
     revisit: Revisit = Revisit(
         "never",
@@ -194,7 +205,8 @@ class Settings:
     )
     keep_versions: Count = Count(
         0,
-        "visits of a page for which `export --versions` keeps the items; 0: only the last visit",
+        "how many visits of a page keep their items for `export --versions`; 0: only the last "
+        "visit",
         unit="visits",
     )
     lease: Duration = Duration(
@@ -216,12 +228,14 @@ class Settings:
         "claim tasks one at a time (`each`), or many in one round trip (`batch`)",
         choices=("each", "batch"),
     )
-    browser: Flag = Flag(False, "render every page in a browser, unless its request says otherwise")
+    browser: Flag = Flag(
+        False, "render every page in a browser, unless its request has `browser=False`"
+    )
     browser_pages: Count = Count(
         4, "pages that one process renders at the same time", unit="pages", minimum=1
     )
     browser_path: Text = Text(
-        "auto", "path of Chromium; auto: the one in PATH, otherwise the one of Playwright"
+        "auto", "path of Chromium; auto: the Chromium in PATH, otherwise Playwright's"
     )
     browser_blocked: Names = Names(
         ("image", "media", "font"),
@@ -249,7 +263,7 @@ class Settings:
     )
     max_logins: Count = Count(
         5,
-        "failed logins in a row after which the crawl gives up a session",
+        "number of failed logins in a row after which the crawl gives up a session",
         unit="logins",
         minimum=1,
     )
@@ -275,8 +289,8 @@ class Settings:
     )
     proxy_ban_statuses: Statuses = Statuses(
         (),
-        "HTTP statuses that ban the proxy, or the session of the pool, for their host; the "
-        "request is sent through another one",
+        "HTTP statuses that show that a host has banned the proxy, or the session of the "
+        "pool; crawlcw then sends the request through another proxy or session",
     )
     allow_private: Names = Names(
         (), "hosts (`10.0.0.5`, `intranet:8080`) that may have a private address", unit="names"
@@ -284,12 +298,12 @@ class Settings:
     insecure: Flag = Flag(False, "accept any TLS certificate")
     idle_after: Duration = Duration(
         "5m",
-        "time without progress after which `on_idle` is called and a warning logged; 0s: never",
+        "time without progress after which crawlcw calls `on_idle` and logs a warning; 0s: never",
     )
     failure_alarm: Tolerance = Tolerance(
         None,
-        "share of the last 100 attempts; if more fail, `on_failure_rate` is called and a warning "
-        "logged; none: never",
+        "largest share of failures among the last 100 attempts; above it, crawlcw calls "
+        "`on_failure_rate` and logs a warning; none: never",
         unit="share",
     )
     webhook: Webhook = Webhook(
@@ -302,7 +316,7 @@ class Settings:
     )
     mongo_driver: Choice = Choice(
         "pymongo",
-        "MongoDB client: PyMongo, or Motor, with which trackers poll for new tasks",
+        "MongoDB client: `pymongo` or `motor`; with Motor, trackers poll for new tasks",
         choices=("pymongo", "motor"),
     )
 

@@ -38,7 +38,7 @@ from crawlcw.tracking.tracker import CHUNK_SIZE
     "--format",
     "file_format",
     type=click.Choice(reading_tasks.FORMATS),
-    help="Format of a use case's tasks; default: by the file's name, else lines.",
+    help="Format of a use case's tasks. By default the file's name decides, or else it is lines.",
 )
 @click.option(
     "--key",
@@ -47,7 +47,7 @@ from crawlcw.tracking.tracker import CHUNK_SIZE
     help="Column or field with the key of a use case's task.",
 )
 @click.option("--priority", default=0, show_default=True, help="Default priority of the tasks.")
-@click.option("--stage", help="Default stage of a use case's tasks; without it, the first one.")
+@click.option("--stage", help="Stage of a use case's tasks.  [default: the first stage]")
 @options.json_option
 @logs.log_option
 def command(
@@ -74,9 +74,9 @@ def command(
     as a link out of scope; the exit code is 2 if it refuses all. A running crawl starts
     new pages within a second.
 
-    For a use case, SOURCE is one file, or -. A plain line is a key. A line of JSON is
-    a key, or an object with `key` and optionally `data`, `priority` and `stage`. Without
-    `data`, all other fields, or columns of a CSV row, are the data.
+    For a use case, SOURCE is one file, or - for standard input. A plain line is a key. A
+    line of JSON is a key, or an object with `key` and optionally `data`, `priority` and
+    `stage`. Without `data`, all other fields, or columns of a CSV row, are the data.
     """
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
@@ -114,18 +114,18 @@ def _is_bare(name: str) -> bool:
 
 
 async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
-    """Return the kind of data recorded under a name; None: no data."""
+    """Return the kind of data recorded under a name, or None if there is no data."""
     settings = options.settings_of()
     opening = open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
     try:
         async with ledger_option.closing(opening) as ledger:
             return ledger.kind if await ledger.queries.has(tuple(Status)) else None
     except UsageError:
-        return None  # there is no such ledger yet
+        return None  # the ledger does not exist yet
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
-    """Return the spider; None: its code is not available."""
+    """Return the spider, or None if its code is not available."""
     try:
         kind = loading.find(name)
     except SpiderError:
@@ -134,7 +134,7 @@ def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
 
 
 def _lines(source: str, stack: ExitStack) -> Iterable[bytes]:
-    """Return the lines of a source; a URL is one line."""
+    """Return the lines of a source. A source that is a URL has one line: the URL."""
     if "://" in source and not Path(source).exists():
         return [source.encode("utf-8", "surrogateescape")]
     return stack.enter_context(_file(source))

@@ -40,7 +40,7 @@ _LEASED = (Status.PROCESSING,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The options' values: the tasks of some keys, or those of a selection."""
+    """The tasks that the user chose: by keys, or by options that filter tasks."""
 
     subject: Subject
     keys: tuple[str, ...]
@@ -52,11 +52,11 @@ class Choice:
 
     @property
     def is_given(self) -> bool:
-        """Whether tasks are chosen in any way."""
+        """Whether the user chose tasks: by keys, by options or by `--all`."""
         return bool(self.keys or self.selection or self.everything)
 
     def check(self) -> None:
-        """Raise `UsageError` unless tasks are chosen in exactly one way."""
+        """Raise `UsageError` unless the user chose tasks by one of keys, options and `--all`."""
         if sum([bool(self.keys), bool(self.selection), bool(self.everything)]) != 1:
             raise UsageError(
                 "choose the tasks: either KEYs, or --host, --url-prefix, --callback, --reason, "
@@ -64,15 +64,15 @@ class Choice:
             )
 
     def confirm(self, question: str) -> None:
-        """Ask before a change of tasks without keys; `{}` stands for the choice."""
+        """Ask before a change of tasks chosen without keys; `{}` in *question* names them."""
         if not self.keys and not self.dry_run:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
-        """Return the numbers of tasks that a change would affect, and would leave alone.
+        """Return how many chosen tasks a change would affect, and how many live workers hold.
 
-        It affects tasks with these *statuses* and orphaned leases. Nothing is written.
+        A change affects tasks with these *statuses* and orphaned leases. `count` writes nothing.
         """
         async with self.subject.opened() as ledger:
             task_filter = self._filter(ledger)
@@ -81,17 +81,17 @@ class Choice:
             return count + Count(number=orphans), await _leased_count(ledger, task_filter) - orphans
 
     async def change(self, change: Change) -> tuple[Count, int]:
-        """Change the tasks; return the number of changed ones, and of those with a lease."""
+        """Change the chosen tasks; return how many changed, and how many workers have leased."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
-            # Tasks that change from now on stay.
+            # Leave a task alone if it changes from now on.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Count or change the tasks, and print the number of those that are *participle* now."""
+        """Count or change the chosen tasks, and print how many are *participle* now."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -99,7 +99,7 @@ class Choice:
         )
 
     def print_count(self, count: Count, at_work: int, message: str) -> None:
-        """Print the numbers, see `print_count`."""
+        """Print the number of tasks that a change would affect, as `selection.print_count` does."""
         print_count(count, message, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
 
     def _filter(self, ledger: Ledger) -> TaskFilter:
@@ -111,9 +111,9 @@ class Choice:
 def _choice_command(
     name: str, *, statuses: Collection[Status] = UNLEASED, everything: str | None = None
 ) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], click.Command]:
-    """Return a decorator that makes a command of a function that takes a `Choice`.
+    """Return a decorator that makes a command from a function that takes a `Choice`.
 
-    *everything* is the help of `--all`; None: no such option.
+    *everything* is the help of `--all`; if it is None, the command has no `--all`.
     """
 
     def decorate(function: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
@@ -205,13 +205,13 @@ async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
 @_choice_command("reset", everything="All tasks.")
 @click.option("--sessions", is_flag=True, help="Forget the sessions of a spider: log in again.")
 @click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
-@click.option("--stage", metavar="S", help="Start again in this stage of a use case.")
+@click.option("--stage", metavar="S", help="Stage of a use case in which the tasks start again.")
 async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | None) -> None:
     """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
 
     KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
     them. Tasks that a worker has leased do not change. A task of a use case keeps its
-    data and its stage, unless --stage names another one. For use cases, --host means the
+    data and its stage, unless --stage names a new stage. For use cases, --host means the
     stage.
     """
     if stage is not None:
@@ -300,7 +300,7 @@ async def recrawl(
 ) -> None:
     """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
 
-    The requests are conditional: the crawl parses only pages that have changed since the
+    The requests are conditional: the crawl parses only pages that changed after the
     last visit, and replaces their items. `crawlcw reset SPIDER --all` lets it parse all
     pages again, for example after a change of the spider. With --status ignored, or a
     --reason, the command chooses ignored pages instead of finished ones.
@@ -339,7 +339,7 @@ async def recrawl(
 def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print the number of tasks that will be *participle* again, by a run of the spider *run*."""
+    """Print how many tasks will be *participle* again, by the next run of the spider *run*."""
     run_note = ""
     if run and count.number and not dry_run:
         run_note = f" by {run_command(run) or 'the next run'}"

@@ -31,8 +31,8 @@ def command(
     The command copies tasks, items, hosts and notes between any of SQLite, MongoDB and
     PostgreSQL, then reads them back and compares. It refuses if workers are at work on
     NAME (`crawlcw stop NAME --wait` ends them), or if the target has tasks of NAME. It
-    deletes the rest of an interrupted copy first. Files of `keep_bodies` and `save_to`
-    stay in place, for both ledgers.
+    deletes an interrupted copy first. Files of `keep_bodies` and `save_to` stay in place:
+    both ledgers refer to them.
     """
     logs.set_up(log_level or "info")
     if source_url == target_url:

@@ -1,4 +1,4 @@
-"""`crawlcw demo`: a whole crawl, offline, in a few seconds; or the site alone, to crawl by hand."""
+"""`crawlcw demo`: run a whole crawl, offline, in a few seconds, or only serve its site."""
 
 import os
 from contextlib import AsyncExitStack
@@ -29,7 +29,7 @@ _PORT = 8000
     "--port",
     type=WholeNumber(0, 65535),
     metavar="PORT",
-    help=f"Port of the bookshop.  [default: {_PORT} with --serve, else any that is free]",
+    help=f"Port of the bookshop.  [default: {_PORT} with --serve, else any free port]",
 )
 def command(
     *, log_level: str | None, log_format: str, quiet: bool, serve: bool, port: int | None

@@ -39,8 +39,8 @@ async def command(
     not violations. SPIDER is as for `crawlcw run`, or the name of a use case.
 
     With --ready it reads no task, and only checks that a crawl could use the ledger. The
-    exit code is 0 if so, 69 if the ledger cannot be reached, and 78 if it does not accept
-    writes. On MongoDB the ledger may be empty.
+    exit code is 0 if a crawl could use it, 69 if the ledger cannot be reached, and 78 if
+    the ledger does not accept writes. On MongoDB the ledger may be empty.
     """
     if ready and repair:
         raise UsageError("--ready repairs nothing: give it without --repair")
@@ -108,7 +108,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _in_order(report: Report) -> list[Finding]:
-    """Return the violations and then the notes, the most frequent first."""
+    """Return the violations, then the notes; the most frequent come first in both."""
     return sorted(
         report.findings.values(),
         key=lambda finding: (finding.is_note, -finding.count, finding.kind),

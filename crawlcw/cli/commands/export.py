@@ -26,7 +26,7 @@ from crawlcw.feeds.target import Target
 @click.option(
     "--versions",
     is_flag=True,
-    help="Write the items of all visits that `keep_versions` keeps, not only of the last.",
+    help="Write the items of all visits that `keep_versions` keeps, not only of the last visit.",
 )
 @click.option(
     "--formulas",
@@ -36,7 +36,7 @@ from crawlcw.feeds.target import Target
 @click.option(
     "--follow",
     is_flag=True,
-    help="Write new items too, until the crawl is drained; only with -o -.",
+    help="Write new items too, until the crawl is drained. This option needs -o -.",
 )
 async def command(
     subject: Subject,
@@ -53,7 +53,7 @@ async def command(
 
     The extension selects the format: .jsonl (an item a line), .json (an array), .csv
     or .parquet (`pip install 'crawlcw[parquet]'`). A further .gz or .zst compresses the
-    file. s3://, gs:// and others need `pip install 'crawlcw[remote]'`.
+    file. s3://, gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
 
     SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
     items: `crawlcw tasks NAME --json` shows them.

@@ -60,7 +60,7 @@ async def _fetch(spider: Spider, url: str, settings: Settings, *, headers: bool)
 
 def _write_body(response: Response) -> None:
     if sys.stdout.isatty():
-        # Escape it, because a page must not send control sequences to the terminal.
+        # Escape the body, because a page must not send control sequences to the terminal.
         click.echo(printable_block(response.text, limit=len(response.text)))
     else:
         sys.stdout.buffer.write(response.body)

@@ -25,7 +25,7 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One host's row; without its robots.txt, since there may be a million hosts."""
+    """One host's row. It has no robots.txt, because there may be a million rows in memory."""
 
     name: str
     counts: Counts
@@ -64,7 +64,7 @@ async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
 
 
 async def _rows(ledger: Ledger, *, now: datetime) -> AsyncIterator[Row]:
-    """Yield the known hosts by name, and then those that only have tasks so far."""
+    """Yield the recorded hosts by name, then the hosts that have tasks but no record yet."""
     is_tracked = ledger.kind.tracked
     is_paused = not is_tracked and Control.of(await ledger.notes.control()).paused is not None
     counts = await ledger.hosts.counts()

@@ -61,7 +61,7 @@ def _laid_out(manual_page: Page) -> str:
 
 
 def _command(link: re.Match[str]) -> str:
-    """Return the replacement of a link: the command that shows its page."""
+    """Return the text that replaces a link: the command that shows its page."""
     text, name = link.groups()
     return text if name is None else f"{text} (`crawlcw guide {name}`)"
 
@@ -72,7 +72,7 @@ def settings(*, as_json: bool) -> None:
     """List every setting with its default, unit and purpose.
 
     Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into
-    the variable CRAWLCW_NAME, or give it as -s NAME=VALUE; the last one wins.
+    the variable CRAWLCW_NAME, or give it as -s NAME=VALUE. The last of these places wins.
     """
     from crawlcw.api.settings import described  # slow to load, and the guide does not need it
 

@@ -21,7 +21,10 @@ from crawlcw.model.transitions import Failed
 @click.argument("spider")
 @click.argument("urls", nargs=-1, metavar="[URL...]")
 @click.option(
-    "--callback", "-c", metavar="NAME", help="Default: `parse`, or a stored page's own callback."
+    "--callback",
+    "-c",
+    metavar="NAME",
+    help="Callback; by default `parse`, or the callback of the stored page.",
 )
 @click.option("--context", metavar="JSON", help="Context of the request, a JSON object.")
 @options.arguments_option
@@ -55,7 +58,7 @@ def command(
     is recorded.
 
     With --stored it sends no request: it parses the pages that a crawl with
-    `keep_bodies=true` stored, all or those of the URLs, each by its own callback. With
+    `keep_bodies=true` stored: the pages of the URLs, or all. Each goes to its own callback. With
     --save the new items replace the recorded ones, and new links wait for the next run.
     A page keeps its items if it cannot be read, or if its callback raises.
 

@@ -24,7 +24,7 @@ from crawlcw.tracking import Policy, Tracker, keys
 def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_json: bool) -> None:
     """Show the settings of USE_CASE, or change them: workers follow within half a minute.
 
-    The ledger has the settings, so they apply to all workers and servers that use it.
+    The settings are in the ledger, so they apply to all workers and servers of the ledger.
     """
     changes = options.pairs(assignments)
     name = keys.use_case(use_case)
@@ -42,7 +42,7 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
 
 async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy:
-    """Change the recorded policy, and return it; without changes, read access is enough."""
+    """Change the recorded policy, and return it. Without *changes* it needs only read access."""
     if changes:
         async with Tracker.open(ledger_url, name) as tracker:
             return await tracker.configure(**changes)

@@ -92,7 +92,7 @@ def command(
     file.py:Class), or package.module:Class.
 
     Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
-    CRAWLCW_* variables and -s; the last one wins.
+    CRAWLCW_* variables and -s. The last of these places wins.
 
     SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other
     tasks are released. A second signal stops it at once. The same command resumes it.
@@ -181,7 +181,7 @@ def _in_worker(
     started_at: datetime,
     measured: bool,
 ) -> int:
-    """Crawl as a supervisor's worker; report progress and the end on *channel*."""
+    """Crawl as a supervisor's worker. Report the progress and the result on *channel*."""
     from crawlcw.cli.processes import worker
 
     worker.prepare()

@@ -1,4 +1,4 @@
-"""`crawlcw serve` and `dashboard`: tasks for workers in any language, and crawls, over HTTP."""
+"""`crawlcw serve` and `dashboard`: serve tasks to workers, and a web page of the crawls."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def _access_options(*, port: int) -> Callable[[F], F]:
             metavar="PORT",
             default=port,
             show_default=True,
-            help="Port to listen on; 0: any that is free.",
+            help="Port to listen on; 0: any free port.",
         )(command)
         return click.option(
             "--host", default="127.0.0.1", show_default=True, help="Address to listen on."
@@ -147,7 +147,7 @@ def dashboard(
     log_level: str | None,
     log_format: str,
 ) -> None:
-    """Serve a web page to watch each SPIDER, or all in the ledger, while they run.
+    """Serve a web page to watch the crawls of each SPIDER, or all crawls in the ledger.
 
     SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing
     from other servers. Browsers need a token, except on loopback. SIGTERM or SIGINT ends

@@ -55,7 +55,7 @@ def command(
 
 
 class _Session:
-    """Names and functions of the prompt."""
+    """The names that the user can use at the prompt."""
 
     def __init__(self, runner: asyncio.Runner, spider: Spider, assignments: Sequence[str]) -> None:
         self._runner = runner
@@ -83,7 +83,7 @@ class _Session:
         self._runner.run(self._open_sessions.aclose())
 
     async def _opened(self) -> None:
-        # One login for all pages of the shell.
+        # Log in once for all pages of the shell.
         self._sessions = await self._open_sessions.enter_async_context(
             trying.open_sessions(self._spider)
         )
@@ -111,7 +111,7 @@ class _Session:
 
     async def _fetch(self, request: Request) -> Response | None:
         try:
-            # A downloader for each page: its address guard allows the typed URL only.
+            # Make a downloader for each page, because its address guard allows only the typed URL.
             await self._open.aclose()
             self._trial = await self._open.enter_async_context(
                 trying.open_trial(

@@ -19,7 +19,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: A worker counts as dead after this silence; its heartbeat is every 5 s.
+#: A worker counts as dead if its last heartbeat is older. It sends one every 5 s.
 _SILENT = timedelta(seconds=30)
 _POLL_EVERY = 0.25
 _NO_CRAWL = ", not a crawl: "
@@ -77,7 +77,7 @@ async def set_(
 ) -> None:
     """Change settings of the crawls of SPIDER while they run, or show the changes.
 
-    NAME is concurrency, delay or per_host_concurrency; NAME= undoes its change. Running
+    NAME is concurrency, delay or per_host_concurrency; NAME= resets the setting. Running
     workers follow within a second, and so do crawls that start later. The spider's
     `limits` of single hosts do not change.
     """
@@ -105,7 +105,7 @@ async def set_(
 
 
 def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
-    """Return the settings by name; None: undo its change."""
+    """Return the new values by setting. A value of None resets the setting."""
     changes = {name: value or None for name, value in options.pairs(assignments).items()}
     check_changes(changes)
     return changes
@@ -155,7 +155,7 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 
 
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
-    """Wait for the end of the workers started by then, at most *limit*; return who is left."""
+    """Wait at most *limit* for earlier workers to end; return how many still run."""
     with anyio.move_on_after(limit.total_seconds()):
         while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # workers end
             await anyio.sleep(_POLL_EVERY)
@@ -169,7 +169,7 @@ async def _record_control(ledger: Ledger, control: Mapping[str, Any]) -> int:
 
 
 async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int:
-    """Return the number of live workers on a ledger; *started_by*: only of earlier ones."""
+    """Return the number of live workers on a ledger that started until *started_by*, if given."""
     now = ledger.now()
     return sum(
         not is_dead(worker)

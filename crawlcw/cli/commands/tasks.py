@@ -38,12 +38,16 @@ _MAX_KEY_WIDTH = 70
 
 
 @ledger_command("tasks", argument="name")
-@click.option("--key", metavar="KEY", help="Only this task: its key, or its URL in a crawl.")
+@click.option(
+    "--key", metavar="KEY", help="Show only the task with this key, or with this URL in a crawl."
+)
 @selection_options(statuses=tuple(Status), host_names=("--host", "--stage"))
-@click.option("--given-up", is_flag=True, help="Only ignored tasks that `retry-failed` reopens.")
+@click.option(
+    "--given-up", is_flag=True, help="Show only the ignored tasks that `retry-failed` reopens."
+)
 @options.number_option("--limit", minimum=0, default=50, about="Limit of the list; 0: all.")
 @click.option("--json", "as_json", is_flag=True, help="All fields, one JSON object a line.")
-@click.option("--items", is_flag=True, help="With --json, the items of each task as well.")
+@click.option("--items", is_flag=True, help="With --json, also show the items of each task.")
 async def tasks(
     subject: Subject,
     *,
@@ -56,7 +60,7 @@ async def tasks(
 ) -> None:
     """List tasks of NAME, a use case or a spider, the last changed first.
 
-    Each has its time, status, URL or key, callback and depth, the last error, and the
+    Each task has its time, status, URL or key, callback and depth, the last error, and the
     worker. A narrow terminal shows the URL on its own line. `crawlcw show NAME URL` shows
     the history of one task.
     """
@@ -91,7 +95,7 @@ async def tasks(
 
 
 async def _object(ledger: Ledger, record: Record, items: bool) -> str:
-    """Return a task as JSON; with its *items*, which queries do not read."""
+    """Return a task and its *items* as a JSON object. Queries do not read the items."""
     fields = _fields(record)
     if items:
         full_record = await ledger.tasks.get(record.task.id)
@@ -126,9 +130,10 @@ def _row(record: Record) -> _Row:
 
 
 def _print_rows(rows: list[_Row]) -> None:
-    """Print the rows in columns; on a narrow terminal the key, and a long note, have own lines.
+    """Print the rows in columns.
 
-    No key is cut, so that the user can copy it. In a pipe each task is one line.
+    On a narrow terminal the key and a long note get their own lines. No key is cut, so
+    that the user can copy it. In a pipe each task is one line.
     """
     key_width = min(max((cells(row.key) for row in rows), default=0), _MAX_KEY_WIDTH)
     origin_width = max((cells(row.origin) for row in rows), default=0)
@@ -162,9 +167,9 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     """Show the history of one URL of NAME: its discovery, attempts and items.
 
     NAME is a spider, or a use case, whose tasks have keys instead of URLs. If the ledger
-    does not have the URL, the command says whether a crawl would follow a link to it: not
-    if it is out of scope, a trap, refused by robots.txt, of a given-up host, or dropped.
-    The exit code is then 2.
+    does not have the URL, the command says whether a crawl would follow a link to it, and
+    the exit code is 2. A crawl does not follow the link if the URL is out of scope, a trap,
+    forbidden by robots.txt or on a given-up host, or if the crawl dropped the link.
     """
     async with subject.opened() as ledger:
         record = await ledger.tasks.get(task_of(ledger, key))
@@ -216,7 +221,7 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
 
 
 def _status_text(record: Record) -> str:
-    """Return the status of a page that a redirect leads to, in words."""
+    """Return the status of the page to which a redirect leads, in words."""
     task = record.task
     if record.leads_to is not None:
         return "a redirect too"
@@ -255,7 +260,7 @@ def _moment(time: datetime) -> str:
 
 
 async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool) -> NoReturn:
-    """Raise a `UsageError` with the reason why a URL is unknown; print it as JSON as well."""
+    """Raise a `UsageError` that says why a URL is unknown; print the reason if *as_json*."""
     refusal, explanation = (
         (None, "no task has this key")
         if ledger.kind.tracked
@@ -269,7 +274,7 @@ async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool
 
 
 async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
-    """Return a crawl's refusal of a link to a URL, if any, and the reason in words."""
+    """Return the refusal of a link to a URL, or None, and say why the URL is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
     try:

@@ -39,7 +39,7 @@ from crawlcw.tracking import Tracker, UseCase, Worker, WorkReport
 @exposing.options
 @logs.level_option
 @logs.format_option
-@click.option("--quiet", "-q", is_flag=True, help="No report; only warnings.")
+@click.option("--quiet", "-q", is_flag=True, help="Print no report, only warnings.")
 def command(
     *,
     use_case: str,
@@ -58,7 +58,7 @@ def command(
     """Work on the tasks of a use case until a signal, or with --drain until all are done.
 
     MODULE:OBJECT is a `crawlcw.tracking.UseCase`: package.module:object,
-    file.py:object, or file.py if it declares only one. Any number of workers, on any
+    file.py:object, or file.py if it declares only one use case. Any number of workers, on any
     machine, may work on one ledger.
 
     SIGINT or SIGTERM stops the worker gracefully: current tasks finish, and all others
