@@ -90,7 +90,7 @@ class Bodies:
             page = self._files.append(packed)[-1]
         except OSError as error:
             raise self._unwritable(error) from error
-        # Write early if much waits: large pages come faster than outcomes.
+        # Write before `sync` if many bytes wait: large pages come faster than outcomes.
         if self._files.waiting > _MOST_WAITING:
             await self.sync()
         return page
@@ -135,7 +135,7 @@ class Bodies:
             try:
                 await to_thread.run_sync(self._files.close)
             except OSError as error:
-                # Only warn, because pages that tasks refer to were synced before.
+                # Only warn, because `sync` has already written the pages that tasks refer to.
                 logger.warning(
                     "could not close a WARC file: %s",
                     printable(error),
@@ -161,7 +161,7 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
     """
     if not stored_page.is_sound:
         raise DamagedRecordError("its place in the ledger is invalid")
-    # The writing process may rename the file between two attempts, hence the third.
+    # The writing process may rename the file between two attempts, so try a third time.
     for name in (stored_page.file, f"{stored_page.file}{OPEN}", stored_page.file):
         try:
             stream = (folder / name).open("rb")
@@ -185,7 +185,7 @@ def read_stored(folder: Path, stored_page: StoredPage, *, max_size: int) -> Answ
 
 
 class WarcFiles:
-    """Collects records for a file, and starts the next file when that is full.
+    """Collects records for a file, and starts the next file when this file is full.
 
     `append` only buffers records, in microseconds; `sync` writes all of them at once. So an
     event loop can append, while a thread syncs.
@@ -226,14 +226,14 @@ class WarcFiles:
         return pages
 
     def sync(self) -> None:
-        """Write all records appended before to the disk.
+        """Write all appended records to the disk.
 
         Raises `OSError`; earlier synced records stay intact, and later calls fail as well.
         """
         with self._turn:
             appended = self._appended
         with self._writing:
-            # Another thread's sync may have written them already.
+            # Another thread's sync may have written the records already.
             if appended > self._synced:
                 self._write()
             self._raise_if_lost()
@@ -320,7 +320,7 @@ class _OpenFile:
             # Pages may hold secrets: only this user may read them.
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         while self._stream is None:
-            # Another process that repairs files may lock it first, and delete it as empty.
+            # A process that repairs files may lock the new file first, and delete it as empty.
             self._stream = locked(self._path, mode=0o600)
         descriptor, remainder = self._stream.fileno(), memoryview(content)
         try:
@@ -328,7 +328,7 @@ class _OpenFile:
                 remainder = remainder[os.write(descriptor, remainder) :]
             os.fsync(descriptor)
         except OSError:
-            # If this fails too, the next process repairs the file as after a crash.
+            # If the truncation fails too, the next process repairs the file as after a crash.
             with suppress(OSError):
                 os.ftruncate(descriptor, self._written)
             raise

@@ -5,7 +5,7 @@ files contain no robots.txt, no logins, no probes, and no answers that a hook ha
 
 Bodies are stored without content codings. As in other archives, the original headers
 of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
-body. Control characters in header values are replaced, so that each stays one line.
+body. Control characters in header values are replaced, so that each header stays one line.
 
 warcio makes the records. Compression is done here: warcio uses gzip's highest level, which takes
 longer than all other work for a page.
@@ -34,7 +34,7 @@ from crawlcw.model import urls
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
-#: A third of the time of zlib's default level, for files that are a tenth larger.
+#: This level takes a third of the time of zlib's default, and files are a tenth larger.
 _LEVEL = 3
 _UNCHANGED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 _SAME = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
@@ -146,7 +146,7 @@ class Packer:
     """Creates records; not thread-safe."""
 
     def __init__(self) -> None:
-        # Create it once, because it looks up the host name.
+        # Create the writer once, because it looks up the host name.
         from warcio.warcwriter import WARCWriter
 
         self._out = io.BytesIO()
@@ -154,7 +154,8 @@ class Packer:
 
     def about_the_file(self, name: str, *, spider: str) -> bytes:
         """Return the warcinfo record of a file: software, format, spider."""
-        # Import it here, because it loads more slowly than the other parts of this package.
+        # Import this module late, because it loads more slowly than the other parts of this
+        # package.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -172,7 +173,7 @@ class Packer:
     def pair(self, exchange: Exchange) -> tuple[bytes, bytes]:
         """Return the records of a response and of its request.
 
-        The latter is empty for a method that WARC readers do not know.
+        The request's record is empty for a method that WARC readers do not know.
         """
         # WARC 1.1, section 5.13.
         reason = "length" if exchange.truncated == "bytes" else "unspecified"
@@ -293,7 +294,7 @@ def request_head(exchange: Exchange) -> bytes:
 def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
     """Return the status line and the headers, with the empty line.
 
-    Without the body the headers are the original ones.
+    If the body was not stored, the headers keep their original names.
     """
     lines = [f"HTTP/1.1 {exchange.status} {responses.get(exchange.status, 'Unknown')}"]
     if not with_body:

@@ -12,7 +12,7 @@ from crawlcw.checking.source import UNREADABLE, Class, Finding, Source, defined
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
     """Return the file that *text* names, and the class in it or `""`; None: not found.
 
-    *text* is a name of a spider in *folder*, `file.py`, `file.py:Class` or `module:Class`.
+    *text* is `file.py`, `file.py:Class`, `module:Class`, or the name of a spider in *folder*.
     """
     location, colon, class_name = text.rpartition(":") if ":" in text else (text, "", "")
     path = Path(location)

@@ -1,4 +1,4 @@
-"""Check of requests, responses and callbacks: Scrapy's words, and extras that are not installed.
+"""Check requests, responses and callbacks for Scrapy's words, and extras that are not installed.
 
 The check judges by names: it assumes that `response` is a response, and infers no types.
 """

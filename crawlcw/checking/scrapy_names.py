@@ -67,7 +67,7 @@ _MODULES = {
     "scrapy_splash": ("Request(browser=True)", "browser"),
     "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
 }
-#: Names that crawlcw shares: only the import changes.
+#: Names that Scrapy and crawlcw share: only the import changes.
 _SHARED_NAMES = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
 
 #: Counterparts of a Scrapy spider's members.
@@ -264,7 +264,7 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 
 
 def _setting(name: str, value: ast.expr | None) -> str:
-    """Return the counterpart of a setting with a value; None: not seen."""
+    """Return crawlcw's counterpart of a Scrapy setting; a *value* of None is unknown."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
         return f"nothing: {value.value} is the default here"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

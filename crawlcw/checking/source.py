@@ -29,7 +29,7 @@ class Finding:
     path: str
     line: int  #: from 1
     code: str  #: the code, or a sentence
-    replacement: str = ""  #: the code to write, if there is any
+    replacement: str = ""  #: the code to write instead, if there is any
     guide: str = ""  #: page and heading of the manual: `spiders#Callbacks`
     #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
     stops: bool = False
@@ -61,7 +61,7 @@ class Class:
     node: ast.ClassDef
     source: "Source"
     bases: tuple["Class", ...]
-    #: The full names of the bases without a file beside it: `crawlcw.Spider`.
+    #: The full names of the bases whose file is not beside this file: `crawlcw.Spider`.
     foreign_bases: tuple[str, ...]
 
     @cached_property
@@ -91,7 +91,7 @@ class Class:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that its body defines or that it assigns to `self`."""
+        """The names that the class body defines or that its methods assign to `self`."""
         defined_names = {name for statement in self.node.body for name in defined(statement)}
         for node in ast.walk(self.node):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -164,7 +164,7 @@ class Source:
         return [class_ for class_ in candidates if class_ is not None]
 
     def class_named(self, name: str) -> Class | None:
-        """Return the class of that name, from this file or an imported one beside it."""
+        """Return the class *name*, from this file or from an imported file beside it."""
         if name not in self._classes:
             self._classes[name] = None  # ends the recursion for a class that is its own base
             self._classes[name] = self._class(name)

@@ -1,4 +1,4 @@
-"""Check for state between callbacks: attributes that a callback changes.
+"""Find state that a spider keeps between callbacks: attributes that a callback changes.
 
 A crash loses such state, and each process has its own. The check finds changes of
 `self.x` and of containers in it. Exceptions: values set before the first page,

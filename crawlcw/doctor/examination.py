@@ -22,13 +22,13 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
-#: Wait until the second check, because a crawl wakes hosts a moment after it adds their tasks.
+#: Pause before the second check: a crawl wakes hosts a moment after it adds their tasks.
 RECHECK_DELAY = timedelta(seconds=1)
-#: Number of candidates in memory for one second check.
+#: Number of candidates that are kept in memory until their second check.
 _CANDIDATES = 10_000
 #: Number of hosts in one query for tasks whose host was not woken.
 _HOSTS = 100
-#: Minimum age of a blob that is deleted, because a writer stores a large value before its task.
+#: Younger blobs are not deleted, because a writer stores a large value before its task.
 _REFERRED_WITHIN = timedelta(days=1)
 
 #: Violations that `prepare` repairs.
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def is_note(self) -> bool:
-        """Whether it is only a note, not a violation."""
+        """Whether the finding is only a note, not a violation."""
         return self.kind in invariants.NOTES
 
 
@@ -67,7 +67,7 @@ class Report:
     """Numbers of checked documents, and the findings."""
 
     facts: Mapping[str, str]  #: properties of the store, as text
-    max_examples: int  #: examples of each kind; further ones are counted
+    max_examples: int  #: examples of each kind; further findings are only counted
     kind: LedgerKind = LedgerKind.SPIDER
     tasks: int = 0
     hosts: int = 0
@@ -85,7 +85,7 @@ class Report:
     def add(
         self, violation: Violation, where: Mapping[str, str], *, repaired: bool = False
     ) -> None:
-        """Count a violation, and keep the first ones of each kind as examples."""
+        """Count a violation, and keep the first violations of each kind as examples."""
         finding = self.findings.setdefault(violation.kind, Finding(kind=violation.kind))
         finding.count += 1
         finding.repaired += repaired
@@ -134,15 +134,15 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
 
 
 class _Candidate(NamedTuple):
-    """A document with violations; they are reported if the second check finds some again."""
+    """A document with violations, which are reported if the second check finds violations again."""
 
     key: Any
     where: Mapping[str, str]
     violations: Sequence[Violation]
-    repair: Callable[[], Awaitable[object]]  #: mends violations; False: the document has changed
+    repair: Callable[[], Awaitable[object]]  #: mends violations; False if the document changed
 
 
-#: Finds the candidates among all documents, or *only* among those of some keys.
+#: Finds the candidates among all documents, or among the documents with *only* some keys.
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 
@@ -169,7 +169,7 @@ class _Examination:
         await self._confirm(self._workers)
 
     async def _confirm(self, check: _Check) -> None:
-        """Report the candidates of a check that are still candidates a moment later."""
+        """Report the candidates of a check that still have violations a moment later."""
         # Index them by the text of their keys, because a key may have any type.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):

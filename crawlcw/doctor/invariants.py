@@ -17,14 +17,14 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: A living worker renews a lease sooner; a dead one has lost it by then.
+#: A living worker renews a lease sooner; a dead worker has lost it by then.
 _RENEWED_WITHIN = timedelta(seconds=60)
-#: The token of a lease that was mended; no worker has such a name.
+#: The token of a mended lease; no worker has this name.
 _MENDED = "doctor:0"
 
 
 class Advice(NamedTuple):
-    """The meaning of a kind of finding to the person who reads it, and the remedy."""
+    """The meaning of a kind of finding for the user, and its remedy."""
 
     meaning: str
     todo: str
@@ -114,7 +114,7 @@ NOTES = frozenset(
 )
 
 _Types = Mapping[str, type]
-#: Fields of a task and their types: first the required ones, then the optional ones.
+#: Fields of a task and their types: first the required fields, then the optional fields.
 _TASK: tuple[_Types, _Types] = (
     {
         "_id": bytes,
@@ -156,7 +156,7 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
     status = Status(int(document["status"]))
     due, lock, lock_time = document.get("due"), document.get("lock"), document.get("lock_time")
     if "due" in document and not isinstance(due, datetime):
-        # In MongoDB null is not absence: the index has it, before all times.
+        # In MongoDB null is not absence: the index contains a null `due`, before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
     state_text = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
@@ -189,11 +189,11 @@ def _mend_of_lease(
     if document.get("lock_time") is None:
         mend["lock_time"] = document["update_time"]
     if document.get("lock") is None:
-        # No worker can hold it, because every write of a holder compares the lock. So it becomes
-        # an expired lease.
+        # No worker can hold this lease, because every write of a holder compares the lock. So the
+        # mend makes it an expired lease.
         mend |= {"lock": _MENDED, "due": now if due is None else min(due, now)}
     elif due is None:
-        # Its holder renews it, and may still commit.
+        # The holder renews this lease, and may still commit.
         mend["due"] = now + _RENEWED_WITHIN
     return mend
 

@@ -1,6 +1,6 @@
 """Export the recorded items to one or more targets, in one pass and constant memory.
 
-`follow` writes them while a crawl records them: the existing ones, then each new one.
+`follow` writes the existing items, and then each new item when a crawl records it.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ _MAX_DELAY = timedelta(minutes=1)
 class ItemSelection:
     """Selection of items and fields."""
 
-    fields: Sequence[str] | None = None  #: only these, in this order; None: all
+    fields: Sequence[str] | None = None  #: only these fields, in this order; None: all
     with_meta: bool = False  #: `_url` and `_fetched_at` of the page as well
     fetched_since: datetime | None = None  #: only items of pages fetched at this time or later
-    versions: bool = False  #: items of all kept visits, not only of the last one
+    versions: bool = False  #: items of all kept visits, not only of the last visit
     defuse: bool = True  #: escape CSV cells that look like formulas
 
     def newer_than(self, fetched_since: datetime) -> "ItemSelection":
@@ -100,8 +100,9 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
     if selection.versions:
         rows = ledger.queries.versions()
     else:
-        # This query returns too many tasks: an unchanged page that was visited again has a newer
-        # status than its items. It omits none, because a fetch changes the status of its task.
+        # The query may return a task without new items: an unchanged page that was visited again
+        # has a newer status than its items. The query misses no new items, because a fetch changes
+        # the status of its task.
         rows = ledger.queries.items(
             None if fetched_since is None else TaskFilter(changed_since=fetched_since)
         )
@@ -155,7 +156,7 @@ async def _new_rows(
         now = ledger.now()
         poll_start = max(start, now - _MAX_DELAY, selection.fetched_since or start)
         task_filter = replace(finished, changed_since=poll_start)
-        # Begin with the oldest task.
+        # Write the items of the oldest task first.
         for finished_record in [record async for record in ledger.queries.walk(task_filter)][::-1]:
             visit = (finished_record.task.id, finished_record.task.settled)
             if visit in seen_visits:
@@ -171,7 +172,7 @@ async def _new_rows(
         on_poll()
         if drained:
             return
-        # Check this before the last poll, so that the poll finds all items recorded by now.
+        # Look for due tasks before the last poll, so that this poll finds all recorded items.
         drained = await ledger.queries.next_due() is None
         if not drained:
             await asyncio.sleep(interval)

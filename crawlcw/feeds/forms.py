@@ -55,7 +55,7 @@ class Json(JsonLines):
 class _Table(JsonLines):
     """Base of tables: keeps the rows on disk until all columns are known.
 
-    The columns are *columns*, or those of all items in the order of their appearance.
+    The columns are *columns*, or the fields of all items in the order of their appearance.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:

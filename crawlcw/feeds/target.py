@@ -85,7 +85,7 @@ class Target:
         return target
 
     def check(self) -> None:
-        """Raise `UsageError` if it cannot be written, before a crawl spends hours on it.
+        """Raise `UsageError` if the target cannot be written, before a crawl spends hours on it.
 
         It only checks that the library of a remote target is installed.
         """
@@ -99,7 +99,7 @@ class Target:
 def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
     """Open the target for writing; a file is replaced at the successful end of the block.
 
-    Raises `UsageError` if it cannot be written.
+    Raises `UsageError` if the target cannot be written.
     """
     if target.is_stdout:
         yield stdout
@@ -142,7 +142,7 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
 @contextmanager
 def _replacing(path_text: str) -> Iterator[BinaryIO]:
     """Open `FILE.part`, which becomes the file at the successful end of the block."""
-    # Replaces the target of a link, not the link; writes to devices and pipes directly.
+    # If FILE is a link, its target is replaced. Devices and pipes are written directly.
     target = Path(path_text).resolve()
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:

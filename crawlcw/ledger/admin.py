@@ -45,7 +45,7 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: Number of tasks in one command or transaction; other writers wait for it.
+#: Number of tasks in one command or transaction; other writers wait until it ends.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
@@ -109,17 +109,17 @@ class Admin:
         return await self._change(REVISIT, [selection])
 
     async def revisit_due(self) -> int:
-        """Do the same for the pages whose next visit is due; return their number.
+        """Set the pages whose next visit is due to `todo`, as `revisit` does; return their number.
 
-        It takes one index seek if there are none. It may be repeated after an error.
+        It takes one index seek if no page is due. It may be repeated after an error.
         """
         now = self._store.now()
         due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
         total = 0
         # A changed page no longer matches.
         while ids := await self._store.reading(_to_revisit, due):
-            # Set this before the write, because after a lost reply the next call no longer finds
-            # the pages.
+            # Set the flag before the write, because after a lost reply the next call no longer
+            # finds the pages.
             self._unwoken = REVISIT.wakes_hosts
             total += await self._store.writing(_change_all, ids, due, edit_of(REVISIT, now))
         if self._unwoken:
@@ -167,7 +167,7 @@ class Admin:
         It also deletes leased tasks if *selection* names their status; with `selection.due_by`,
         only those whose lease expired by then.
         """
-        # Do this first, because deleted seeds must not count as present after a crash.
+        # Forget the seeds first, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
         # Delete the leftovers of an earlier call whose reply was lost.
         await self._store.writing(_delete, [], {})
@@ -175,8 +175,8 @@ class Admin:
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Do this last, because running crawls skip links to tasks that they added before until it
-        # changes.
+        # Change this note last: until it changes, running crawls skip links to tasks that they have
+        # added.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
@@ -196,7 +196,7 @@ class Admin:
         return await self._store.writing(_mend, document, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Set `refused-depth` tasks up to that depth to `todo`, due now; None: of any depth.
+        """Set `refused-depth` tasks up to *depth* to `todo`, due now; None: of any depth.
 
         Return their number. Their hosts are woken as by `Hosts.wake`. It runs in batches, and may
         be repeated after an error.
@@ -266,7 +266,7 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]
         if len(retried) == len(Reason):
-            # Do not filter by reason, so that tasks without a reason, or with one of a newer
+            # Do not filter by reason, so that tasks without a reason, or with a reason of a newer
             # version, match too.
             yield failed
         elif reasons := [reason for reason in retried if _accepts(selection, reason)]:

@@ -44,7 +44,7 @@ from crawlcw.model.transitions import BulkChange
 SCAN_LIMIT = 50_000
 _RESUMES = 5
 _LAST = 0x10FFFF
-#: No text that is stored as UTF-8 contains one of these.
+#: No text that is stored as UTF-8 contains a surrogate.
 _SURROGATES = range(0xD800, 0xE000)
 #: Beginning of `http://` and `https://`; tasks have no other scheme.
 _EVERY_SCHEME = "http"
@@ -116,7 +116,7 @@ def after_key(key: str | None) -> Where:
 
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Read, a few times if the ledger is unavailable, so that an iterator can go on."""
+    """Read; if the ledger is unavailable, try again a few times, so that an iterator can go on."""
     for _ in range(_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)
@@ -137,7 +137,7 @@ async def walk(
     batch_size: int,
     ids: Collection[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
-    """Yield the ids of chosen tasks, *batch_size* at a time, the last changed first; or *ids*.
+    """Yield *ids*, or the ids of chosen tasks, *batch_size* at a time, last changed first.
 
     *reading* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
     were read, and *ids* are not read: a write must repeat the tests.
@@ -174,8 +174,8 @@ def beginning_with(prefix: str) -> Within:
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
     """Return the same filter with the host of its prefix, so that the host's index answers.
 
-    It has no prefix if every URL begins with the prefix. It is unchanged if the prefix names no
-    host: it ends within the host, or is a prefix of keys.
+    The result has no prefix if every URL begins with the prefix. The filter is unchanged if the
+    prefix names no host: it ends within the host, or is a prefix of keys.
     """
     if kind.tracked or not selection.url_prefix:
         return selection

@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Ledger
 
 
 class Part(StrEnum):
-    """Parts of a ledger in the order of copying: hosts lead to tasks, so they come later."""
+    """Parts of a ledger in the order of copying: hosts come after the tasks that they lead to."""
 
     BLOBS = "blobs"
     TASKS = "tasks"
@@ -28,11 +28,11 @@ class Part(StrEnum):
     STATE = "states"
 
 
-#: Note of a ledger that has only a part of the copy.
+#: Note in a ledger whose copy is not complete.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
-#: Number of documents in one read. It is small, because a host has a robots.txt, and a session may
-#: have thousands of cookies.
+#: Number of documents in one read: few, because a host has a robots.txt, and a session may have
+#: thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are stored as null, and not left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
@@ -106,7 +106,7 @@ def _copied(part: Part, document: Document) -> Document:
     copied = {name: value for name, value in document.items() if value is not None or name in nulls}
     if part is Part.WORKERS:
         copied["idle"] = bool(copied["idle"])
-        # These are only true now and for this ledger.
+        # These fields hold only now and only for this ledger.
         for name in ("vitals", "loan", "report"):
             copied.pop(name, None)
     return copied

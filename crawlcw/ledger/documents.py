@@ -264,7 +264,7 @@ def progressed(change: Change) -> Document:
 
 
 def trace_document(trace: AttemptRecord) -> Document:
-    """Return one entry of a task's `trace`."""
+    """Return an entry of a task's `trace`."""
     return asdict(trace)
 
 

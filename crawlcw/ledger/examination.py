@@ -1,7 +1,7 @@
 """Kinds of findings of `doctor`, and the raw documents that it reads.
 
-A crawl needs none of this. The documents are raw, because one with wrong values cannot be read as
-a task or a host.
+A crawl needs none of this. The documents are raw, because a document with wrong values cannot be
+read as a task or a host.
 """
 
 from abc import ABC, abstractmethod
@@ -16,12 +16,13 @@ from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import Part, Store, Unit
 
-#: Fields of a task that a mend may change. It writes nothing if one of them has changed meanwhile.
+#: Fields of a task that a mend may change. The mend writes nothing if one of these fields has
+#: changed meanwhile.
 TASK_STATE = (
     *("status", "due", "lock", "lock_time", "fence", "settled", "quarantine_fence"),
     *("retry", "lost", "reason"),
 )
-#: The same for a host.
+#: Fields of a host that a mend may change.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
 #: Number of ids in one read.
 _BATCH_SIZE = 100
@@ -88,7 +89,7 @@ class Inspection(ABC):
 
     @abstractmethod
     async def write_refusal(self) -> str | None:
-        """Try a write that changes nothing; return why the store refuses it, None if it does not.
+        """Try a write that changes nothing; return why the store refuses it, or None.
 
         It reads no task, so its time does not depend on their number. Raises
         `LedgerUnavailableError`.
@@ -101,11 +102,11 @@ class Inspection(ABC):
     async def examine(
         self, part: Part, *, only: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield every document of a part, or *only* those of the ids, in flat memory.
+        """Yield the documents of a part, all or with the ids in *only*, in flat memory.
 
-        Each is read at one moment, as `port.Raw.read` describes it; new ones may be missing. A
-        document that is not a task may have an `_id` of any type. A blob is yielded only if its
-        task does not refer to it.
+        Each document is read at one moment, as `port.Raw.read` describes it; new documents may be
+        missing. A document that is not a task may have an `_id` of any type. A blob is yielded only
+        if its task does not refer to it.
         """
         for ids in [None] if only is None else batches(only, _BATCH_SIZE):
             cursor = None
@@ -120,7 +121,7 @@ class Inspection(ABC):
 async def _read(
     unit: Unit, part: Part, cursor: Any, only: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
-    """Return the next documents of a part, and the position after them."""
+    """Return the next documents of a part, and the position of the last document."""
     batch, next_cursor = await unit.raw.read(part, cursor=cursor, only=only)
     if part is Part.TASKS:
         return await _with_lost_blobs(unit, batch), next_cursor

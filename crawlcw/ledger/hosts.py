@@ -31,7 +31,8 @@ from crawlcw.ledger.values import Counts
 from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
-#: Number of tasks to give up, or of hosts to wake or read, in one unit of work; others wait for it.
+#: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other callers wait
+#: until it ends.
 BATCH = 5_000
 #: Number of whole hosts in one read of a walk: few, because each has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
@@ -61,7 +62,7 @@ class Hosts(ABC):
         # All processes use the same order, so two that wake the same hosts never deadlock.
         for batch in batches(sorted(dues.items()), BATCH):
             while not await self._store.writing(_wake, dict(batch)):
-                pass  # another process changed one of them after it was read
+                pass  # another process changed one of the hosts after the read
 
     async def wake_all(self) -> int:
         """Make every host without a lease ready now, and reset its failures; return their number.
@@ -110,8 +111,7 @@ class Hosts(ABC):
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
         """Change waiting tasks of a host, which removes them from their range of the index.
 
-        Each batch begins at the end of the last one, so that leased tasks are not read for each
-        batch.
+        Each batch begins where the last batch ended, so that leased tasks are not read again.
         """
         total = 0
         index_range: Where | None = {}
@@ -131,9 +131,9 @@ class Hosts(ABC):
             last_name = batch[-1]["_id"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* leased hosts, and up to *limit* others that wait longest.
+        """Return up to *limit* leased hosts, and the up to *limit* other hosts that wait longest.
 
-        They have no robots.txt. Each list takes one index seek.
+        The hosts are without their robots.txt. Each list takes one index seek.
         """
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
@@ -145,8 +145,8 @@ class Hosts(ABC):
     async def counts(self) -> dict[str, Counts]:
         """Return the number of tasks of each host and status.
 
-        Indexes count them, but MongoDB reads the leased tasks. MongoDB reads the counts one after
-        another: they are wrong by at most the tasks that change meanwhile.
+        Indexes count them, but MongoDB reads the leased tasks. MongoDB reads the counts in
+        sequence: they are wrong by at most the tasks that change meanwhile.
         """
         return await self._store.reading(lambda unit: unit.groups.of_hosts())
 
@@ -179,7 +179,7 @@ class Hosts(ABC):
 
     @abstractmethod
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """Return the same for each host that has a task with a `due`."""
+        """Return what `earliest_due` returns for each host that has a task with a `due`."""
 
 
 async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
@@ -205,7 +205,7 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
 
 
 async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
-    """Wake the next hosts; return how many, and the name of the first one after them."""
+    """Wake the next hosts; return their number, and the name of the host that follows them."""
     rest = {"_id": Within(first, None)}
     hosts = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
     end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
@@ -220,7 +220,7 @@ async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | 
 async def _change_next(
     unit: Unit, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change the next tasks of an index range; return how many, and the next range of the host."""
+    """Change the next tasks of an index range; return their number, and the host's next range."""
     tasks = await unit.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
@@ -231,7 +231,7 @@ async def _change_next(
     number = await unit.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = tasks[-1]
-        # Start at the same time again, because tasks of equal times have no order.
+        # Start at the last task's time again, because tasks with equal times have no order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in index_range:
         return number, {"priority": Within(None, index_range["priority"])}
@@ -270,7 +270,7 @@ class HostLeases(ABC):
         self._hosts = hosts
         #: Numbers that distinguish the leases of a worker.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost: it is unknown whether their hosts are ours.
+        #: Tokens of calls whose reply was lost: we do not know whether we lease their hosts.
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
@@ -292,7 +292,8 @@ class HostLeases(ABC):
         try:
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
-            # We may own hosts without knowing it, and they would wait until the lease expires.
+            # We may own hosts without knowing it. Without the token, these hosts would wait until
+            # their lease expires.
             self._unconfirmed.append(token)
             raise
 
@@ -304,12 +305,12 @@ class HostLeases(ABC):
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
         """Extend the leases to *lease* from now; return the names of lost hosts."""
-        # A delayed renewal must not shorten a lease that a later one has extended.
+        # A delayed renewal must not shorten a lease that a later renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(_write, [(host_lease, edit) for host_lease in leases])
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write the owners' states of their hosts; return the names of lost ones.
+        """Write the owners' states of their hosts; return the names of hosts whose lease is lost.
 
         Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
         `finished` of the state, and `robots` if it differs from the lease's host. No other
@@ -344,17 +345,17 @@ class HostLeases(ABC):
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
         # Wake the hosts after the release, because a process that adds a task to a leased host does
-        # not wake that host. If this process is killed before, the next process that sweeps finds
-        # the task.
+        # not wake that host. If this process is killed in between, the next process that sweeps
+        # finds the task.
         dues = await self._hosts.earliest_dues(sleeping_names)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
         return lost_names
 
 
 async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -> list[HostLease]:
-    """Return the leases of earlier calls that did reach the ledger."""
-    # An empty write to the hosts that were ready longest waits for an earlier lease of them that
-    # is still being committed.
+    """Return the leases of earlier calls that reached the ledger, although their reply was lost."""
+    # Write nothing to the hosts that were ready longest: the write waits for an earlier lease of
+    # these hosts that is still being committed.
     where = {"ready_at": AtMost(now)}
     hosts = await unit.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
@@ -386,7 +387,7 @@ async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str
 
 
 def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
-    """Return whether the lease still holds a host, or an earlier send has released it."""
+    """Return whether the lease holds the host, or an earlier send of the release was applied."""
     if "released" in edit.set:
         return document.get("released") == lease.epoch
     return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

@@ -40,7 +40,7 @@ def check_kind(
 ) -> None:
     """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
-    *ledger* and *other* are for the message: the ledger, and one in which the name is free.
+    *ledger* and *other* are for the message: the ledger, and a ledger in which the name is free.
     """
     if recorded is not expected:
         raise LedgerKindError(
@@ -50,7 +50,7 @@ def check_kind(
 
 
 def check_format(recorded: object, name: str) -> None:
-    """Raise `LedgerFormatError` if the data of *name* has another format; None: an unknown one."""
+    """Raise `LedgerFormatError` if the data of *name* has another or an unknown (None) format."""
     if recorded != FORMAT:
         raise LedgerFormatError(
             f"another version of crawlcw wrote the data of {name} (format {recorded or 'unknown'}, "

@@ -1,1 +1,1 @@
-"""Telemetry for others: metrics, traces, alarms, and a webhook at the end of a crawl."""
+"""Telemetry for other programs: metrics, traces, alarms, and a webhook at the end of a crawl."""

@@ -24,7 +24,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 1.0
-#: The failure rate is over at least this number of attempts.
+#: The failure rate is computed from at least this number of attempts.
 _MIN_ATTEMPTS = 100
 
 
@@ -99,7 +99,7 @@ class Alarms:
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
-        # If other workers have the due tasks, the crawl makes progress there.
+        # If other workers have the due tasks, the crawl makes progress in their processes.
         if idle_reason is None or idle_reason.others_have_tasks:
             self._idle_since, self._is_reported = None, False
             return None
@@ -124,7 +124,7 @@ class Alarms:
         if self._max_failure_rate is None or attempts == self._checks[-1][0]:
             return None
         self._checks.append((attempts, failed_count))
-        # Begin at the last check with enough attempts after it, and drop all older ones.
+        # Begin at the last check with enough attempts after it, and drop all older checks.
         while attempts - self._checks[1][0] >= _MIN_ATTEMPTS:
             self._checks.popleft()
         first_attempts, first_failed = self._checks[0]

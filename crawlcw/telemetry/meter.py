@@ -107,7 +107,7 @@ class _Timed:
 
 
 def instruments(meter: Meter | None, *, trace: bool) -> Instruments | None:
-    """Return a crawl's instruments: its *meter*, if any, and spans if *trace* is true.
+    """Return the instruments of a crawl: *meter*, if it has one, and spans if *trace* is true.
 
     Raises `UsageError` for *trace* without OpenTelemetry.
     """

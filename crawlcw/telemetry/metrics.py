@@ -48,7 +48,7 @@ class Metric:
 
     @property
     def query_name(self) -> str:
-        """The name in a query; a histogram's has a further `_bucket`, `_sum` or `_count`."""
+        """The name in a query; a histogram adds `_bucket`, `_sum` or `_count` to it."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
@@ -159,11 +159,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 _LABEL_VALUE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
 _MAX_LABEL_VALUES = 80
 OTHER = "other"
-#: Seconds that a scrape waits for a count; after that it gets the last one.
+#: Seconds that a scrape waits for a new count; then it gets the previous count.
 _COUNT_TIMEOUT_S = 2.0
-#: Pause until the next count, in durations of the last one, so that counts take 5 % of the time.
+#: Pause between counts, in durations of the last count, so that counts take 5 % of the time.
 _COUNT_COST = 20
-#: Numbers by the value of the metric's label, which is empty for a metric without a label.
+#: Numbers by the value of the metric's label; a metric without a label has the empty value.
 Values = Mapping[str, float]
 
 
@@ -279,7 +279,7 @@ class TaskCounts:
                     with anyio.move_on_after(_COUNT_TIMEOUT_S):
                         self._counts = await self._count()
                 except LedgerError:
-                    # Other code logs the error. Old numbers would look like new ones.
+                    # Other code logs the error. Old numbers would look like new numbers.
                     self._counts = None
                 ended_at = time.monotonic()
                 self._next_count_at = ended_at + _COUNT_COST * (ended_at - started_at)

@@ -16,7 +16,7 @@ from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
 
-#: Limits: pages with traces that wait for their commit, and links of a commit.
+#: Maximum numbers: traced pages that wait for their commit, and links of a commit.
 _MAX_PAGES = 10_000
 _MAX_LINKS = 128
 
@@ -28,7 +28,7 @@ class Tracing:
         """Forward each step to *meter* as well."""
         self._meter = meter
         self._tracer: Tracer = trace.get_tracer("crawlcw")
-        #: Span of the fetch by task: parent of the later steps.
+        #: The span of each task's fetch, which is the parent of the task's later spans.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
@@ -79,7 +79,8 @@ class Tracing:
     ) -> Iterator[Step]:
         task = lease.task
         page = self._pages.get(task.id)
-        # Use no ambient parent, because the code that started the crawl did not request this page.
+        # Do not use the current span as the parent: the code that started the crawl did not request
+        # this page.
         parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
             meter_block as meter_step,

@@ -12,7 +12,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for all attempts together, which bounds the wait at a shutdown.
+#: Seconds for all attempts together: a shutdown waits no longer.
 _TIMEOUT_S = 15.0
 _ATTEMPT_TIMEOUT_S = 5.0
 _RETRY_DELAYS_S = (1.0, 3.0)
@@ -71,5 +71,5 @@ async def _attempt(
     except TimeoutError:
         return None, f"no response within {_ATTEMPT_TIMEOUT_S:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        # Its message may contain the URL.
+        # The message of the error may contain the URL.
         return None, type(error).__name__

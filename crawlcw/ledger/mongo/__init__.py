@@ -3,7 +3,7 @@
 A spider has a collection of its name, and beside it `<spider>.hosts`, `<spider>.workers`,
 `<spider>.items` (items that do not fit into their task's document) and others, see
 `MongoStore.parts`. The code uses only features that Motor and PyMongo's own `AsyncMongoClient`
-share; only the modules here know the drivers.
+share; no module outside of this package knows the drivers.
 
 It uses only classic update operators, because in an update *pipeline* the server would evaluate a
 crawled text that begins with `$`.

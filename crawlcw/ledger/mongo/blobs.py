@@ -48,7 +48,7 @@ class OutsideItem(NamedTuple):
 async def placed(
     task_id: bytes, fence: int, items: Iterable[Document], *, all_outside: bool = False
 ) -> tuple[list[Document | None], list[OutsideItem]]:
-    """Return the items inside a task's document, null for the large ones, and those outside.
+    """Return a task's items with null in place of each large item, and the items to store outside.
 
     With *all_outside* the small items are stored outside as well, so that they remain when the
     task has other items. Raises one of `UNENCODABLE` for an item that the store cannot hold.
@@ -58,7 +58,7 @@ async def placed(
     outside = []
     for number, item in enumerate(items):
         if number % _BATCH == _BATCH - 1:
-            await checkpoint()  # else many items would block the event loop for seconds
+            await checkpoint()  # otherwise many items would block the event loop for seconds
         size = len(bson.encode(item))
         if size > LARGEST_ITEM:
             raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
@@ -109,7 +109,7 @@ class Items:
         return items
 
     async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside their tasks; return the indexes of the refused ones, and why.
+        """Store items outside their tasks; return the indexes of refused items, and why.
 
         An item becomes visible when its task has the item's fence in `items_from` or `versions`.
         """
@@ -132,7 +132,7 @@ class Items:
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
         """Delete the offloaded items of visits that the task no longer names.
 
-        If the process dies before this, the page's next visit does it.
+        If the process dies before it deletes them, the page's next visit does.
         """
         task_ids = [settlement.lease.task.id for settlement in settlements if _replaces(settlement)]
         if not task_ids:
@@ -167,7 +167,7 @@ def _rows(
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
     """Return the filter of a task's items of some visits, which is one range of the ids."""
-    # An id without a number comes before all ids that have one.
+    # An id without a number comes before all ids with a number.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
@@ -213,7 +213,7 @@ class Blobs:
             await self._drop([blob.id for blob in blobs])
 
     async def drop_of(self, tasks: list[bytes]) -> None:
-        """Delete all files of those tasks."""
+        """Delete all files of the tasks *task_ids*."""
         cursor = self._store.blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(
             BY_TASK
         )
@@ -222,8 +222,8 @@ class Blobs:
     async def _drop(self, files: list[str]) -> None:
         for start in range(0, len(files), BATCH):
             id_test = {"$in": files[start : start + BATCH]}
-            # Delete the chunks last, because a file without its chunks would exist, but broken.
-            # They are deleted even if the file is gone, because the first call may have stopped in
+            # Delete the files before their chunks, because a file without chunks would be broken.
+            # Delete the chunks even if the file is gone: the first call may have stopped in
             # between.
             await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": id_test})

@@ -1,7 +1,7 @@
 """Notifications of tasks that are added or made due, by a change stream of the server.
 
-Only a replica set has change streams, and only PyMongo's own client can be cancelled while it
-waits for one. An event tells a consumer to poll again; it does not name the task.
+Only a replica set has change streams, and only PyMongo's own client can be cancelled while it waits
+for an event. An event tells a consumer to poll again; it does not name the task.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from crawlcw.ledger.mongo.drivers import Shielded, read_error
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.model.task import WAITING
 
-#: Seconds that a request for changes waits at the server if there are none.
+#: Seconds that a request waits at the server for the next change.
 _MAX_AWAIT = 5.0
 _REPLY_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
@@ -47,10 +47,10 @@ class Changes:
         self._store = store
 
     async def watch(self) -> AsyncGenerator[None, None]:
-        """Yield when the stream is open, and then for each event."""
+        """Yield when the stream is open, and then after each event."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Its driver waits in a thread, which ends only when the server replies.
+            # Motor waits in a thread, which ends only when the server replies.
             yield
             return
         with mapped():
@@ -72,7 +72,7 @@ class Changes:
 
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Return the stream; a cancelled caller waits a moment to close it when it is open."""
+    """Open the stream; a cancelled caller waits a moment until it is open, and closes it."""
     # PyMongo loses the socket of a connection that is cancelled while it opens.
     future = asyncio.ensure_future(coroutine)
     try:
@@ -91,7 +91,7 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _has_change(stream: Any) -> bool:
-    """Wait some seconds for a change; return whether there was one."""
+    """Wait some seconds for a change; return whether a change came."""
     try:
         with pymongo.timeout(_MAX_AWAIT + _REPLY_WITHIN):
             change = await stream.try_next()

@@ -29,7 +29,7 @@ from crawlcw.ledger.mongo.drivers import awaited, client_class
 CONNECT_TIMEOUT = 5.0
 _CLOSE_TIMEOUT = 1.0
 ACCESS_CODES = {13, 18, 8000}
-#: Names of options whose values are secrets, or contain some.
+#: Names of options whose values are secrets, or contain secrets.
 _HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
@@ -51,7 +51,7 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except (ValueError, UserWarning) as error:
         message = f"the ledger's URL is invalid: {_without_secrets(_named(error, url), url)}"
     except OSError as error:
-        # Errors of TLS are among these: a file that is not a certificate, or not a key.
+        # These exceptions include errors of TLS: a file that is not a certificate, or not a key.
         message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
     except Exception as error:
         # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors have no other base
@@ -91,8 +91,8 @@ def _client(url: str, driver: str) -> Any:
         # By default the driver waits for ever for a frozen server.
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
-        # Every operation here may be sent again, and callers that wait for it do so. The driver's
-        # own retries would cost the server a second write for each claim.
+        # The callers repeat a failed operation, because every operation may be sent twice. The
+        # driver's own retries would cost the server a second write for each claim.
         "retryWrites": False,
         "appname": "crawlcw",
     }
@@ -142,7 +142,7 @@ def refusals(error: BulkWriteError) -> dict[int, str]:
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # A duplicate key is a race between two upserts: the other one added the document.
+    # A duplicate key comes from a race between two upserts: the other upsert added the document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())

@@ -22,7 +22,7 @@ _MONGO_ONLY_FIELDS = ("woken",)
 
 
 class LedgerContents:
-    """Reads whole collections, and fills those that are empty."""
+    """Reads whole collections, and fills empty collections."""
 
     def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class LedgerContents:
                 return
 
     async def _next(self, _unit: Unit, part: Part, cursor: Any) -> tuple[list[Document], Any]:
-        """Return the next documents, and the id of the last one; None: there are no more."""
+        """Return the next documents, and the id of the last document; None: there are no more."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
         collection, load = of_tasks if part is Part.TASKS else of_blobs
         batch, next_cursor = await read_batch(collection, None, last_id=cursor)
@@ -87,7 +87,7 @@ class LedgerContents:
 
 
 async def _placed(task: Document, outside: list[OutsideItem]) -> Document:
-    """Return a task with those of its items that fit into it; the others go to *outside*."""
+    """Return a task with the items that fit into its document; add the others to *outside*."""
     task = dict(task)
     if "items" in task:
         fence = task["settled"]

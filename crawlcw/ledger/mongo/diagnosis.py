@@ -17,19 +17,20 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
 #: Seconds for one test of a server.
 _PROBE_TIMEOUT = 2.0
-#: The group is the reason; an error of pyOpenSSL has none.
+#: The group matches the reason of an error; an error of pyOpenSSL has no reason.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
 #: Actions of commands that only read, on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: Actions of all others. Workers on tracked tasks also use `changeStream`, which wakes them.
+#: Actions of all other commands. Workers on tracked tasks also use `changeStream`, which wakes
+#: them.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
 }
 _ROLES = "`crawlcw guide deploying` lists the roles"
 _REFUSED = re.compile(r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?")
-#: Privileges for commands that have another name.
+#: Privileges whose name differs from their command's.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",
@@ -50,7 +51,7 @@ async def misconfiguration(client: Any, url: str) -> str | None:
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver drops members of other sets.
+    # The driver drops servers that are members of another replica set.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -96,7 +97,7 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # If the loop closed before, the garbage collector would have to close the socket.
+            # If the loop closed first, the garbage collector would have to close the socket.
             await writer.wait_closed()
         return True
     return False

@@ -18,7 +18,7 @@ _ASYNCHRONOUS = ("pymongo.asynchronous.", "gridfs.asynchronous.")
 
 
 class Shielded:
-    """An object of PyMongo's client that shields its coroutines and those of its objects."""
+    """An object of PyMongo's client: it and the objects it returns shield their coroutines."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -64,7 +64,7 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def read_error(future: "asyncio.Future[Any]") -> None:
-    """Read the error of a task whose result is not awaited, because Python would log it."""
+    """Read the error of a task that nothing awaits, because Python would log an unread error."""
     if not future.cancelled():
         future.exception()
 

@@ -1,7 +1,7 @@
 """Counts of tasks by host, reason, callback, depth or status code, from indexes alone.
 
-The server counts a range of an index four times as fast as it groups one, so it groups only the
-first tasks of each value.
+The server counts a range of an index four times as fast as it groups the range, so it groups only
+the first tasks of each value.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from crawlcw.ledger.mongo.store import (
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
-#: Number of keys of an index that one command groups.
+#: Number of index keys that one command groups.
 _KEYS = 10_000
 _NOTHING = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
@@ -74,7 +74,7 @@ class Groups:
         }
 
     async def _leased(self) -> Counter[str]:
-        """Return how many tasks of each host are leased; it reads them, because they are few."""
+        """Return how many tasks of each host are leased; it reads the few leased tasks."""
         groups = await self._store.aggregate(
             [
                 {"$match": {"status": int(Status.PROCESSING)}},
@@ -85,7 +85,7 @@ class Groups:
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
-        # A task that ends in between is in both counts, or in neither.
+        # A task that ends between the two counts is in both, or in neither.
         opened, done_counts = await asyncio.gather(
             self._numbers("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
         )
@@ -97,7 +97,8 @@ class Groups:
             self._numbers(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
         )
-        # The open ones are a difference, so a task that ended in between is not counted twice.
+        # Compute the open tasks as a difference, so that a task that ends between the counts is not
+        # counted twice.
         return _groups(total - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
@@ -127,7 +128,8 @@ class Groups:
     async def _numbers(self, field: str, where: Mapping[str, Any], index: str) -> Counter[Any]:
         """Return how many tasks of an index have each value of a field, some keys at a time.
 
-        *where* has one value for each field before it, so the index is in the order of *field*.
+        *where* has one value for each earlier field of the index, so the index is in the order of
+        *field*.
         """
         numbers: Counter[Any] = Counter()
         last_value: Any = -1 if field in ("depth", "response.status") else ""

@@ -1,4 +1,4 @@
-"""Leasing hosts in three round trips: find, compare and set, read the leased ones."""
+"""Lease hosts in three round trips: find hosts, compare and set, read the leased hosts."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: Number of searches if other processes are faster.
+#: Maximum number of searches, if other processes lease the found hosts first.
 _ROUNDS = 3
 
 
@@ -35,7 +35,7 @@ class MongoHostLeases(HostLeases):
             missing -= number
             if number == len(names):
                 break
-            # Another process has leased the other hosts; more ready hosts may come after these.
+            # Another process has leased the missing hosts; more ready hosts may follow.
         leased = await hosts.read(keys, where={"owner": token}) if missing < limit else {}
         return [
             documents.host_lease(leased[name]) for name in dict.fromkeys(keys) if name in leased

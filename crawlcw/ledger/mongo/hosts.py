@@ -21,8 +21,8 @@ class MongoHosts(Hosts):
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
         """See `Hosts.earliest_dues`; hosts without a task cost nothing."""
         earliest: dict[str, datetime] = {}
-        # The search follows the index, so the first task found shows that the hosts before its own
-        # have none.
+        # The search follows the index, so the first task found shows that the hosts before its host
+        # have no tasks.
         rest = sorted(hosts)
         while rest:
             tasks = await self._first({"host": Among(rest[:_BATCH_SIZE])})

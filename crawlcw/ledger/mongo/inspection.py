@@ -28,7 +28,8 @@ from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, m
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
 
-#: Seconds to create an index: many million tasks take longer than any other command may.
+#: Maximum seconds to create an index: for many million tasks it takes longer than other commands
+#: may.
 _INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
 _UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
@@ -39,7 +40,7 @@ _VALIDATOR = {
 
 
 class Schema:
-    """Creates missing indexes and notes, and checks existing ones."""
+    """Creates missing indexes and notes, and checks existing indexes and notes."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -47,7 +48,7 @@ class Schema:
         self._is_undecided = False
 
     async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
-        """Return the document that notes the kind of the collections, if there is one.
+        """Return the document that notes the kind of the collections, if it exists.
 
         If *kind* is None, the ledger has the noted kind, or a spider's. Raises if the collections
         have another kind or format.
@@ -64,7 +65,7 @@ class Schema:
         return marker
 
     async def prepare(self) -> None:
-        """Create the collection and its indexes if they are missing, and check the others.
+        """Create the collection and its indexes if they are missing, and check existing indexes.
 
         Raises `LedgerConfigurationError` if the user lacks a privilege that a crawl needs, before
         any page is fetched.
@@ -96,7 +97,7 @@ class Schema:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # A server that is not MongoDB's own may not report privileges.
+            # A server of another vendor may not report privileges.
             return []
         collections = [*(collection for collection, _ in self._store.parts()), self._store.schema]
         return lacking(
@@ -147,7 +148,7 @@ class Schema:
                     raise _wrong_index(collection.name, name)
 
     def indexes(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections that need indexes, with these indexes."""
+        """Return the collections that need indexes, each with its indexes."""
         return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
 
     async def _check_schema(self) -> None:
@@ -197,7 +198,7 @@ class Schema:
 
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
-    """Return whether an index is the one that `prepare` creates."""
+    """Return whether an index equals the index that `prepare` creates."""
     keys = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (keys, dict(index.get("partialFilterExpression", {}))) == design
 
@@ -232,7 +233,7 @@ class Inspection(examination.Inspection):
         self._schema = schema
 
     async def prepare(self) -> None:
-        """Make missing indexes, and check the others."""
+        """Create missing indexes, and check existing indexes."""
         await self._schema.prepare()
 
     async def write_refusal(self) -> str | None:
@@ -244,7 +245,7 @@ class Inspection(examination.Inspection):
         return None if refusal is None else f"a write was not confirmed: {refusal}"
 
     async def health(self) -> Health:
-        """Ask the server for its kind, and for one write that changes nothing."""
+        """Ask the server for its kind, and try a write that changes nothing."""
         violations: list[Violation] = []
         with mapped():
             info = await self._store.client.server_info()
@@ -283,7 +284,7 @@ class Inspection(examination.Inspection):
     async def _durable_refusal(self) -> str | None:
         """Return why the server does not confirm a write as the ledger needs it; None: it does."""
         try:
-            # It matches nothing, and the server confirms it after all writes before it.
+            # The write matches nothing, and the server confirms it after all earlier writes.
             with pymongo.timeout(CONNECT_TIMEOUT):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"

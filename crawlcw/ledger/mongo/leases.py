@@ -34,7 +34,7 @@ class Leases(LeasedTasks):
 
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
-        #: Claims whose reply was lost, by id and token: it is unknown whether they succeeded.
+        #: Claims whose reply was lost, by id and token: we do not know whether they succeeded.
         self._unconfirmed: dict[bytes, dict[str, Task]] = {}
 
     @property
@@ -56,7 +56,7 @@ class Leases(LeasedTasks):
         batch = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # A task with an expired lease is claimed alone, because each has its own count of losses.
+        # Claim tasks with expired leases one by one, because each has its own count of losses.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -128,7 +128,7 @@ class Leases(LeasedTasks):
         return {**fields, **_CARRIED} if self._store.kind.tracked else dict(fields)
 
     def _loaded(self, task: Task, document: Mapping[str, Any]) -> Task:
-        """Return the task, with its payload if it is a tracked one."""
+        """Return the task, with its payload if it is a tracked task."""
         return (
             replace(task, carried=documents.carried(document)) if self._store.kind.tracked else task
         )
@@ -136,7 +136,7 @@ class Leases(LeasedTasks):
     async def _claim_together(
         self, tasks: Sequence[Task], token: str, lease: timedelta
     ) -> Sequence[Lease | LedgerUnavailableError | None]:
-        """Claim many tasks in two round trips: an update by ids, then a read of the leased ones."""
+        """Claim many tasks in two round trips: an update, then a read of the leased tasks."""
         if not tasks:
             return []
         now = self._store.now()
@@ -174,11 +174,11 @@ class Leases(LeasedTasks):
         return [lease_by_id.get(task.id) for task in tasks]
 
     def _note_unconfirmed(self, task: Task, token: str) -> None:
-        # Two calls may claim a task at the same time, and either may have got it.
+        # Two calls may claim a task at the same time, and either call may have leased it.
         self._unconfirmed.setdefault(task.id, {})[token] = task
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
-        """Return the leases of earlier claims of *tasks* that did reach the server.
+        """Return the leases of earlier claims of *tasks* whose reply was lost.
 
         Of several callers only one gets each lease. The lease is extended: it may have expired
         while the ledger was unavailable, which would cost the task a `lost`.
@@ -199,7 +199,7 @@ class Leases(LeasedTasks):
                 )
                 return await self._leases_of(claims)
         except BaseException:
-            # The next caller must look again.
+            # The next caller must look these claims up again.
             for tokens in claims.values():
                 for token, task in tokens.items():
                     self._note_unconfirmed(task, token)
@@ -225,13 +225,13 @@ class Leases(LeasedTasks):
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases by one update; read only if some did not match."""
+        """Extend the leases by one update; read the tasks only if some leases did not match."""
         with mapped():
             await self._check_clock(lease)
             if not leases:
                 return set()
             query = locked((claim.task.id for claim in leases), (claim.token for claim in leases))
-            # A delayed renewal must not shorten a lease that a later one has extended.
+            # A delayed renewal must not shorten a lease that a later renewal has extended.
             result = await self._store.tasks.update_many(
                 query, {"$max": {"due": self._store.now() + lease}}, hint="_id_"
             )

@@ -1,4 +1,4 @@
-"""Recording the outcomes of tasks, and releasing tasks without one."""
+"""Record the outcomes of tasks, and release tasks without an outcome."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from crawlcw.model.transitions import Settlement
 
 
 class Outcomes:
-    """Writes the outcomes of leases, and releases them."""
+    """Writes the outcomes of leases, and releases leases without an outcome."""
 
     def __init__(self, store: MongoStore, items: Items) -> None:
         self._store = store
@@ -77,7 +77,7 @@ class Outcomes:
         return sent.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
-        """Write all of them in one unordered bulk of guarded updates."""
+        """Write all replacements in one unordered bulk of guarded updates."""
         with mapped():
             matched, refusals = await self._record(
                 settlements, lambda lease: unchanged_guard(lease.task)
@@ -89,7 +89,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases whose outcome is not the last one recorded for the task."""
+        """Return the leases whose outcome is not the last recorded outcome of the task."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled = {bytes(task["_id"]): task["settled"] for task in await all_of(cursor, len(ids))}
@@ -114,7 +114,7 @@ def _rejection(settlement: Settlement, message: str) -> Update:
 
 
 async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:
-    """Return the update that records an outcome, and those items that are stored outside.
+    """Return the update that records an outcome, and the items to store outside of the document.
 
     Raises one of `UNENCODABLE` for an item that the store cannot hold.
     """

@@ -20,8 +20,8 @@ from crawlcw.model.task import Status
 #: Keys of an index, and the condition of a document in it.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
-#: An upper bound of priorities: without a bound on the index's first field, the server does not
-#: use the second one as a range, and also reads every deferred task.
+#: An upper bound of priorities: without a bound on the index's first field, the server does not use
+#: the second field as a range, and also reads every deferred task.
 ANY_PRIORITY = 1_000
 #: Earlier than any time in a ledger; as a bound it lets the server use an index alone.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,11 +43,11 @@ DONE_BY_CALLBACK = "done_callback_status_depth"
 BY_RESPONSE_STATUS = "done_response_status"
 BY_REASON = "reason_status"
 FAILED_BY_HOST = "failed_host_callback_status"
-#: Filter of failed tasks that wait, as in their index.
+#: Filter of failed tasks that wait; equal to the condition of their index.
 HAS_FAILED = {"status": int(Status.FAILED)}
-#: Filter of done tasks, as in their indexes.
+#: Filter of done tasks; equal to the condition of their indexes.
 IS_DONE = MAY_BE_REVISITED
-#: Filter of finished tasks that are not pages.
+#: Filter of finished tasks, and of the redirects among them.
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 IS_REDIRECT = {"reason": str(Reason.REDIRECT), **_IS_FINISHED}
 INDEXES: Indexes = {
@@ -61,7 +61,7 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_RESPONSE_STATUS: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
-    # The last field is the status, because otherwise the server would read the tasks for it.
+    # The last field is the status: otherwise the server would read the tasks to get their status.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
@@ -69,7 +69,7 @@ BY_READY = "ready_at"
 BY_OWNER = "owner"
 HOST_INDEXES: Indexes = {
     BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
-    # This index has only leased hosts, because `leave` must not read all the others.
+    # This index has only leased hosts, because `leave` must not read all free hosts.
     BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 
@@ -84,7 +84,7 @@ WORKER_INDEXES: Indexes = {
 _DURABLE = WriteConcern(w="majority", j=True)
 #: Claims are not durable, because a claim that a failover undoes only repeats a fetch.
 _QUICK = WriteConcern(w=1)
-#: The collection with the kind and version of the others.
+#: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
 #: The server's BadValue, which nothing else in a search for a task can raise.
 _NO_SUCH_INDEX = 2
@@ -129,7 +129,7 @@ class MongoStore:
         # with two owners. One write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Points are not durable, because the next one replaces one that a failover undoes.
+        # Points are not durable, because the next point replaces a point that a failover undoes.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -168,8 +168,8 @@ class MongoStore:
 
     def wake_field(self, now: datetime) -> documents.Document:
         """Return the further fields of a write, other than an outcome, that makes tasks due."""
-        # `changes` distinguishes such a write from a renewal by them. It watches only tracked
-        # tasks.
+        # These fields let `changes` distinguish such a write from a renewal. It watches only
+        # tracked tasks.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -195,7 +195,7 @@ class MongoStore:
                 if error.code != _NO_SUCH_INDEX or limit != 1:
                     raise
                 # Another process is creating the collection, and then its indexes. A ledger with
-                # tasks has them when it is opened.
+                # tasks has its indexes when it is opened.
                 return 0
         number: int = reply["n"]
         return number
@@ -205,7 +205,7 @@ class MongoStore:
         return bucket(self.database, f"{self.name}.blobs", self.blob_files.write_concern)
 
     def parts(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections, each with the indexes that it needs; the tasks are the last."""
+        """Return the collections, each with the indexes that it needs; the tasks come last."""
         blob_collections: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
@@ -224,7 +224,7 @@ class MongoStore:
     async def drop(self) -> None:
         """See `port.Store.drop`.
 
-        The data of the tasks goes before them, so that no data remains without its task.
+        It deletes the tasks last, so that no data remains without its task.
         """
         with mapped():
             for collection, _ in self.parts():
@@ -239,8 +239,8 @@ class MongoStore:
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
     """Return everything a cursor has, at most *limit* documents, in one reply."""
-    # By default the server's first reply has 101 documents, and a reply that is exactly full does
-    # not say whether there are more.
+    # Set the reply's size: by default the server's first reply has only 101 documents, and a reply
+    # that is exactly full does not say whether more follow.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 
@@ -252,17 +252,17 @@ async def read_batch(
     last_id: Any = None,
     only: Collection[Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
-    """Return the documents of one server reply, 16 MiB at most, and the last one's id.
+    """Return the documents of one server reply (at most 16 MiB), and the last document's id.
 
-    They are the first ones after an id, of any type; None: there are no more. With *only*, all
-    documents of those ids are returned.
+    They are the first documents after an id of any type. The returned id is None if there are no
+    more. With *only*, it returns all documents of these ids.
     """
     chosen: dict[str, Any] = {} if only is None else {"_id": {"$in": list(only)}}
     if last_id is not None:
         chosen = {"_id": {"$ne": last_id}}
     cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
     if only is None:
-        # A negative limit: the server closes the cursor after its first reply.
+        # With a negative limit the server closes the cursor after its first reply.
         cursor = cursor.limit(-_IN_REPLY)
     if last_id is not None:
         # Unlike `$gt`, it continues with ids of other types.
