@@ -136,19 +136,20 @@ class Render:
                 truncated="bytes" if len(body) > max_size else shown_response.truncated,
             )
             if attempt.memory is not None:
-                # Open until the end of the attempt, for `response.page` in callbacks.
+                # The page stays open until the end of the attempt, for `response.page` in
+                # callbacks.
                 rendered = replaced(rendered, page=page)
                 attempt.cleanup = attempt.cleanup or AsyncExitStack()
                 attempt.cleanup.push_async_callback(stack.pop_all().aclose)
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Return a page in its own context, until *stack* ends; *is_alone*: with no other open.
+        """Return a page in its own context, until *stack* ends; *is_alone*: no other is open.
 
         Raises `UsageError` without a browser, and `_BrowserDiedError` if it has ended.
         """
         if is_alone:
-            # A lock, because two calls that both collect all slots one by one would deadlock.
+            # Use a lock, because two calls that both collect all slots one by one would deadlock.
             await stack.enter_async_context(self._exclusive)
         for _ in range(self._settings.browser_pages if is_alone else 1):
             await stack.enter_async_context(self._page_slots)

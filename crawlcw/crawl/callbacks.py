@@ -71,7 +71,7 @@ _MAX_STEP_S = 1.0
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
-#: Adds links while a callback runs: those to follow, and those that are too deep.
+#: Adds the links to follow, and the links that are too deep, while a callback runs.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
@@ -167,7 +167,7 @@ class Runner:
     watchdog: Watchdog
     parsing: Parsing
     state: KeptState
-    #: for callbacks that read a list of URLs; None: treat these like others
+    #: for callbacks that read a list of URLs; None: treat them like other callbacks
     write: WriteLinks | None
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
@@ -182,7 +182,7 @@ class Runner:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the products of the spider's method named *callback*; a `Failed` if it raises.
 
-        The last of the *arguments* is the page of *task*, or its failure.
+        The last of the *arguments* is the page or the failure of *task*.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -214,7 +214,8 @@ class CallbackRun:
     """One run of a callback: its yields become items and tasks.
 
     A callback that awaits is cancelled after the watchdog's limit, which does not count stalls of
-    the loop. A callback that yields for a long time pauses now and then, and has the same limit.
+    the loop. A callback that yields for a long time pauses now and then; this limit holds for it
+    too.
 
     If a callback reads a list of URLs, its links are not limited in number and have the depth of
     the list. They are written in slices, and each slice has the full time limit. So 50,000 links
@@ -285,7 +286,7 @@ class CallbackRun:
         return self._produced
 
     async def _run_slice(self, called: Called, result: Any) -> bool:
-        """Sort the next slice of a callback's *result*; return whether it was the last."""
+        """Sort the next slice of *result* into items and tasks; return whether no slice follows."""
         watch, waits = self._runner.watchdog, _may_wait(result)
         limited = time_limit(called, watch.limit, stalled=watch.stall_since)
         async with limited if waits or self._runner.hook_waits else nullcontext():
@@ -300,13 +301,14 @@ class CallbackRun:
         return is_over
 
     async def _sort(self, products: Iterable[object] | AsyncIterator[object]) -> bool:
-        """Sort the things of one slice; return whether they were the last."""
+        """Sort the things of one slice into items and tasks; return whether no slice follows."""
         number = 0
         if isinstance(products, AsyncIterator):
             async for product in products:
                 if (hook_call := self._accept(product)) is not None:
                     await hook_call
-                # The callback may never really await, so pause here. It has its own time limit.
+                # The callback may never really await, so this loop pauses. The callback has a time
+                # limit of its own.
                 if time.monotonic() >= self._pause_at:
                     await self._pause()
                 number += 1
@@ -333,7 +335,7 @@ class CallbackRun:
         self._pause_at = time.monotonic() + _STEP_S
 
     async def _flush(self) -> None:
-        """Write the links of a list of URLs so far; the next slice has the full time again."""
+        """Write the links of a list of URLs so far; the next slice has the full time limit."""
         if self._write is not None and self._products is not None:
             await self._write(self._produced.tasks, self._produced.too_deep)
             self._produced.tasks, self._produced.too_deep = [], []
@@ -380,8 +382,8 @@ class CallbackRun:
 
     def _accept_request(self, request: Request) -> str | None:
         """Accept or drop a request; return the reason if its repetitions must be dropped too."""
-        # A page that is parsed again yields its requests in the same order,
-        # so with the number the same request becomes the same task.
+        # A page that is parsed again yields its requests in the same order. So the number of a
+        # repeated request identifies its task.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
         identity = request.locate(salt)
         if isinstance(identity, Refusal):
@@ -390,14 +392,14 @@ class CallbackRun:
         scope = self._runner.scope
         # Most links of a page lead to one host, and an admitted host stays admitted.
         if location.host != self._admitted_host:
-            is_home = location.host == self._task.host  # a start URL has redirected here
+            is_home = location.host == self._task.host  # a start URL has redirected to this host
             if not urls.in_scope(location.host, scope.hosts) and not (
                 is_home and scope.is_apex(location.host)
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
-        # Do this before the check for traps, because a start URL may look like a trap. A known task
-        # may have changed; only the ledger knows.
+        # Drop repeated links before the check for traps, because a start URL may look like a trap.
+        # Only the ledger knows whether a known task has changed.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):
@@ -520,6 +522,6 @@ def _yields_of(generator: Generator[object, None, object]) -> Iterator[object]:
 
 
 def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
-    """Count *number* items dropped for *reason*; with too many reasons, count new ones together."""
+    """Count *number* items dropped for *reason*; over a limit, count new reasons together."""
     has_own_counter = reason in counts or len(counts) < MOST_REASONS
     counts[reason if has_own_counter else OTHER_REASONS] += number

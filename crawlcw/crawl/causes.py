@@ -47,12 +47,12 @@ _MIN_BEHIND_S = 1.0
 _MAX_BANS = 4
 #: If the crawl has more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds between the request for the first probe page and those for the others.
+#: Seconds between the request for the first probe page and the requests for the other ones.
 _FIRST_PROBE_S = 0.5
 
 
 def deferral(cause: Cause, due: datetime | None = None) -> Defer:
-    """Return the deferral of a page for another *cause*; without *due*, to its next turn."""
+    """Return the deferral of a page to *due*, or else to its next turn; *cause* is not the page."""
     return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
@@ -117,7 +117,8 @@ class Causes:
             policy=self._policy,
         )
         if closed:
-            # This ends a series of failures. Other news is saved when the host is released.
+            # The response ends a series of failures, so save the host now. Other news is saved when
+            # the host is released.
             self.frontier.pending.save(host)
             self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
@@ -200,9 +201,9 @@ class Causes:
                 self._throttled(fault.throttled, name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that a page was banned, through a *proxy* of no session; return whether it fails.
+        """Note that a page was banned, through a *proxy* of no session; return whether it failed.
 
-        If it does not fail, another proxy or session must ask for it.
+        If the page does not fail, another proxy or session must request it.
         """
         pool, max_bans = set(self.proxies.proxies), _MAX_BANS
         if proxy is not None:
@@ -228,8 +229,8 @@ class Causes:
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
-        # A proxy may be the cause. A session has its own proxy if the settings name any, but
-        # another session of its pool may ask.
+        # A proxy may be the cause. If the settings name proxies, each session has its own proxy.
+        # But another session of the pool may request the page.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -292,7 +293,7 @@ class Causes:
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
-        """Return whether a port refused us, and it and all remaining hosts have never answered."""
+        """Return whether a port refused us, and neither it nor a remaining host ever answered."""
         host = self.frontier.hosts.get(name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
@@ -347,7 +348,7 @@ class Causes:
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
-            # The other origin continues, so the tasks of this one must leave the queue.
+            # The host's other origin continues, so the tasks of this origin must leave the queue.
             self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)
@@ -459,7 +460,7 @@ class Causes:
             self._check = asking.cancel_scope
 
             async def ask(name: str, url: str) -> None:
-                # The host's next request keeps its delay from this one.
+                # The host's next request keeps the delay after this request.
                 self.frontier.note_request(name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)
@@ -485,6 +486,6 @@ class Causes:
 
 
 def _defer_behind_others(host: FrontierHost, rests_until: datetime) -> Defer:
-    """Return the deferral of a page that must wait behind the others of its host."""
+    """Return the deferral of a page that must wait behind the other pages of its host."""
     extra_s = max(_MIN_BEHIND_S, _DELAYS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

@@ -8,7 +8,7 @@ The order of writes, and the state if the process dies after each of them:
    sweep.
 4. The outcomes, each with the end of its lease, atomically: the page is done.
 
-The bodies that the outcomes name are synced to the disk before all of this. A page that is done
+The bodies that the outcomes name are synced to the disk before the first step. A page that is done
 again adds no link twice, because links are known by their identity.
 """
 
@@ -68,8 +68,8 @@ class TaskAdder:
     ledger: Ledger
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
-    max_depth: int | None  #: the crawl's depth; earlier crawls may have refused links for it
-    #: Writes the other changes of pages, durably and before any task.
+    max_depth: int | None  #: the crawl's maximum depth; earlier crawls may have had a smaller one
+    #: Writes the changes of sessions and of the spider's state, durably and before any task.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
     run_started_at: datetime | None = None  #: when this run began; None: not known yet
     known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
@@ -77,9 +77,10 @@ class TaskAdder:
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
-        """Add tasks and wake their hosts; return how many become due that were not before.
+        """Add tasks and wake their hosts; return how many tasks become due by this.
 
-        Tasks that are *too_deep* are only kept. Other changes of pages are written in any case.
+        Tasks that are *too_deep* are only kept. Changes of sessions and of the spider's state are
+        written in any case.
         """
         for write in self.writes_before:
             await write()
@@ -113,7 +114,7 @@ class TaskAdder:
         self.too_deep_ids.clear()
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks without waking their hosts; return how many become due that were not before.
+        """Add tasks without waking their hosts; return how many tasks become due by this.
 
         Tasks that the store cannot hold are removed from *tasks*.
         """
@@ -148,7 +149,7 @@ class Committer:
     end: End  #: ends the crawl if the files cannot be written
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write *results* until cancelled; at once while *workers_wait* for tasks."""
+        """Write *results* until cancelled. While *workers_wait*, write each group at once."""
         await write_in_groups(results, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
@@ -176,8 +177,8 @@ class Committer:
                     self.state.undo(lease)
                 task_leases.orphans += leases
                 return
-            # Call it even without links, because it writes the pages' state changes before the
-            # outcomes.
+            # Add even if there are no links, because `add` writes the pages' state changes before
+            # the outcomes.
             added = await self.adder.add(links, too_deep)
             await self._commit(settlements)
         stats = self.session.stats
@@ -207,8 +208,8 @@ class Committer:
         committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
         for lease in committed.lost:
-            # Not a failure: the lease expired while the page was loading, and
-            # the newer holder's result is the one that counts.
+            # This is no failure: the lease expired while the page was loading, and the result of
+            # the newer holder counts.
             not_recorded.add(lease.task.id)
             stats.leases_lost += 1
             logger.info(

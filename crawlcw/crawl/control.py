@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two polls; each reads one small document by its key.
 POLL_INTERVAL_S = 0.5
-#: The settings that a crawl follows while it runs.
+#: The settings that an order can change while a crawl runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
 #: Seconds within which running crawls follow an order.
 FOLLOWED_WITHIN = 1.0
-#: Descriptors besides the sockets of fetchers: 100 for the connections of a MongoDB client, its own
-#: default, and 50 for the ledger's files, the log, pipes and children.
+#: Descriptors besides the sockets of fetchers: 100 for the connections of a MongoDB client (the
+#: client's default), and 50 for the ledger's files, the log, pipes and children.
 _OTHER_DESCRIPTORS = 150
 
 
@@ -45,7 +45,7 @@ class Control:
     paused: datetime | None = None  #: when the user paused the crawls
     stopped: datetime | None = None  #: crawls that began before this must end
     fed: str | None = None  #: a new text each time that the user adds or purges tasks
-    settings: Mapping[str, str] = field(default_factory=dict)  #: those that replace the crawls' own
+    settings: Mapping[str, str] = field(default_factory=dict)  #: replace those of the crawls
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
@@ -74,7 +74,7 @@ class Control:
 
 
 def check(settings: Mapping[str, str]) -> None:
-    """Raise `SettingsError` for settings that no crawl follows, or that are invalid."""
+    """Raise `SettingsError` for settings that no running crawl can apply, or that are invalid."""
     for name in settings:
         if name in ADJUSTABLE:
             continue
@@ -88,7 +88,7 @@ def check(settings: Mapping[str, str]) -> None:
 
 
 def check_changes(changes: Mapping[str, str | None]) -> None:
-    """Raise `SettingsError` if crawls cannot follow *changes*; None undoes the change of a setting.
+    """Raise `SettingsError` if crawls cannot apply *changes*. A value of None resets the setting.
 
     Secures the file descriptors for a new `concurrency`, see `secure_descriptors`.
     """
@@ -111,7 +111,7 @@ def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
 def secure_descriptors(concurrency: int) -> None:
     """Raise the limit on open files of this process and its children to the need of its fetchers.
 
-    Without this, pages and the ledger's own connections would wait for descriptors. Raises
+    With a lower limit, pages and the ledger's connections would wait for descriptors. Raises
     `SettingsError` if the system does not allow that.
     """
     # Double the number, for idle connections and for files that a spider opens.
@@ -134,7 +134,7 @@ class Steering:
     """Makes one process of a crawl follow the orders in its ledger."""
 
     session: "WorkerSession"
-    settings: Settings  #: the crawl's own
+    settings: Settings  #: the crawl's own settings
     _: KW_ONLY
     coordinator: "Coordinator"
     adder: "TaskAdder"
@@ -153,7 +153,7 @@ class Steering:
         try:
             control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
-            # No command of crawlcw writes such orders. The earlier orders stay in force.
+            # No command of crawlcw writes invalid orders. The earlier orders stay in force.
             self._warn(error)
             return
         old_control, self._control = self._control, control
@@ -175,7 +175,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings to follow: the crawl's own if the ordered ones do not fit them."""
+        """Return the settings to apply: if the order does not fit the crawl, its own settings."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -59,7 +59,7 @@ _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
 _BUSY_PAUSE_S = 1.0
-#: Seconds without a host after which a worker tells the others that it needs hosts.
+#: Seconds without a host after which a worker tells other workers that it needs hosts.
 _IDLE_AFTER_S = 0.1
 
 
@@ -156,7 +156,7 @@ class Coordinator:
         self._changed.set()
 
     def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
-        """Note written outcomes: with *has_more*, work remains; *retry_hosts* have retries."""
+        """Note written outcomes. *has_more* says that work remains; *retry_hosts* have retries."""
         self.frontier.poll(*retry_hosts)
         if has_more or not self._task_leases:
             self.wake()
@@ -249,7 +249,7 @@ class Coordinator:
             # The task needs no request: its errback is called with the failure.
             self._queues.add(lease, now=time.monotonic(), needs_request=False)
             return
-        # The ledger ignores it together with all other tasks of a given-up origin.
+        # The ledger ignores the task together with all other tasks of a given-up origin.
         frontier.pending.release([lease])
 
     def forget_lost(self, task_ids: set[bytes]) -> None:
@@ -258,7 +258,7 @@ class Coordinator:
         self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
     def idle_reason(self) -> IdleReason | None:
-        """Return why no request has been in progress for a moment; None if one has been."""
+        """Return why no request has been in progress for a moment; None if a request has been."""
         if self._paused_since is not None:
             return IdleReason(paused_since=self._paused_since)
         reason = self._opening.causes.rests.idle_reason(self._ledger.now())
@@ -269,7 +269,7 @@ class Coordinator:
         return reason if reason.hosts or reason.proxies else self._idle_reason or reason
 
     def dispatch(self) -> None:
-        """Give free fetchers the leases whose turn has come; a timer repeats it at the next."""
+        """Give free fetchers the leases whose turn has come; a timer calls it at the next turn."""
         pool = self.pool
         free_fetchers = pool.size - pool.dispatched
         # The most frequent reason comes first, because this runs several times a page.
@@ -282,7 +282,8 @@ class Coordinator:
             return
         stats = self._stats
         for _, counter, limit in self._limits:
-            # Each page in progress may produce an item. If one produces several, all are recorded.
+            # Each page in progress may produce an item. If a page produces several items, all of
+            # them are recorded.
             count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
             free_fetchers = min(free_fetchers, limit - count - pool.dispatched)
         now = time.monotonic()
@@ -343,9 +344,10 @@ class Coordinator:
 
     async def _release(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
-        # Forget them only after the release: if this process dies between, no task is lost.
+        # Forget the tasks only after the release: if this process dies in between, no task is lost.
         self._task_leases.end(leases)
-        # If this process dies before it announces them, an idle process's sweep finds the host.
+        # If this process dies before it announces the tasks, an idle process's sweep finds the
+        # host.
         await self.announce(lease.task for lease in leases)
         return count
 
@@ -359,7 +361,7 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_PER_QUERY, low_hosts, key=_feeding_order)
         sizes = dict[str, int]()
         for host in hosts:
-            # Clear the flag before the read: a task that is added from now on sets it again.
+            # Clear the flag before the read: a task that is added from now on sets the flag again.
             host.poll(is_stale=False)
             # Ask for two turns of its allowed requests: other hosts need capacity as well.
             batches = 1 if host.queue.delay else 2 * host.queue.slots or _MIN_CLAIM
@@ -458,7 +460,7 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether no work remains, here and in the ledger; otherwise set the next poll."""
+        """Return whether this process and the ledger have no work; if not, set the next poll."""
         # Background work on a host counts as work until it ends.
         has_work = bool(self._task_leases) or any(
             host.is_busy for host in self.frontier.hosts.values()
@@ -477,8 +479,8 @@ class Coordinator:
         horizon = await self._ledger.queries.next_due(due_by=self._ledger.now())
         if self._changed.is_set():
             return False  # work arrived while the query ran
-        # A task has a due time until its outcome is committed, and its links are written before
-        # that. So the ledger is drained if nothing in it has a due time.
+        # A task has a due time until its outcome is committed, and its links are written before the
+        # commit. So the ledger is drained if nothing in it has a due time.
         if horizon is None and self.frontier.is_seeded and not has_work:
             return True
         await self.internal_errors.end_if_only_these_remain()

@@ -3,7 +3,7 @@
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
 
-Everything that is started here ends here: nothing outlives `Crawl.run`.
+`Crawl.run` ends everything that it starts.
 """
 
 import asyncio
@@ -120,7 +120,7 @@ class Ending:
     def limit_closed(self) -> Iterator[None]:
         """Cancel the spider's `closed` in the block when the grace ends or the user stops at once.
 
-        It has a moment even if the pages in progress have used up the grace.
+        `closed` has a moment even if the pages in progress have used up the grace.
         """
         earliest_end = anyio.current_time() + LAST_WORDS.total_seconds()
         ends_at = max(self._ends_within_grace(), earliest_end)
@@ -147,16 +147,16 @@ class Parts:
     coordinator: Coordinator
     fetcher: Fetcher
     committer: Committer
-    # Parts that run beside these, or are closed at the end:
+    # Parts that run beside the stations, or are closed at the end:
     robots: Robots
     sessions: Sessions
     state: KeptState
     steering: Steering
     render: Render
-    bodies: Bodies | None  #: stores pages; None if the crawl does not
+    bodies: Bodies | None  #: stores pages; None if the crawl stores no pages
     meter: Meter | None  #: None if the crawl is not measured
     rests: Rests
-    #: Each runs beside the crawl, and ends with it at the latest.
+    #: Each of these parts runs beside the crawl, and ends with the crawl at the latest.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
@@ -205,7 +205,8 @@ class Crawl:
     def share_run(self, earliest_end: datetime) -> None:
         """Join the last run of the ledger, unless it ended before *earliest_end*.
 
-        The workers of one supervisor share a run: one that starts late may find it drained.
+        The workers of one supervisor share a run: a worker that starts late may find the ledger
+        drained.
         """
         self._parts.seeder.run_start.earliest_end = earliest_end
 
@@ -224,7 +225,7 @@ class Crawl:
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
         """Release everything with a *ledger* in another thread's loop, because `run` does not end.
 
-        *at_once* says that the order was to end at once; a blocked loop has not followed it.
+        *at_once* says that the order was to end at once; a blocked loop has not seen that order.
         """
         self._ending.at_once |= at_once
         self._released += await self._session.abandon(ledger)
@@ -297,7 +298,8 @@ class Crawl:
         parts, ledger = self._parts, self._session.ledger
         state = await ledger.notes.state()
         seeded = await parts.seeder.is_seeded(state)
-        # Do this only once: a page whose revisit comes due during the run waits for the next run.
+        # Start the due revisits only once: if a revisit comes due during the run, it waits for the
+        # next run.
         await ledger.admin.revisit_due()
         # Read the orders first, because a paused crawl must start nothing.
         await parts.steering.poll()

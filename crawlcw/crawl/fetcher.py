@@ -1,7 +1,7 @@
 """From a lease to a response: request the page and pass its result on.
 
-No failure of a page ends a fetcher: it becomes an outcome of that page alone, see `Outcomes`. After
-a bug in crawlcw the page is requeued, see `InternalErrors`.
+No failure of a page ends a fetcher: the failure becomes an outcome of that page alone, see
+`Outcomes`. After a bug in crawlcw the page is requeued, see `InternalErrors`.
 """
 
 import asyncio
@@ -91,17 +91,17 @@ class Fetcher:
                         finally:
                             task_leases.cancel_scopes.pop(lease.task.id, None)
                             self.coordinator.note_done(lease)
-                        # The committer owns the outcome and the state changes from here on.
+                        # The committer owns the outcome and the state changes from now on.
                         if quarantine.quarantined_lease is lease:
-                            # Wait: until the commit a crash by another page would count against
-                            # this one.
+                            # Wait for the commit: until then, a crash by another page would count
+                            # against this page.
                             await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
             self.session.stats.leases_lost += 1
 
     async def _work(self, lease: Lease) -> Done | None:
-        """Return the result of one task; None if the attempt does not count: it is requeued.
+        """Return the result of one task; None if the task is requeued and no attempt counts.
 
         Only this method and `MovedPages.redirected` turn exceptions into results.
         """
@@ -167,10 +167,11 @@ class Fetcher:
         self.coordinator.requeue(lease, to_ledger=to_ledger)
 
     async def _page(self, attempt: PageAttempt) -> Done:
-        """Return the result of a page's response; raises the failure if there is none."""
+        """Return the result of a page's response; raises the failure if there is no response."""
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
-        # Measure before parsing, because a stall during it does not belong to the host.
+        # Measure the latency before parsing, because the host does not cause a stall during
+        # parsing.
         stalled_s = outcomes.watchdog.stall_since(attempt.started_at)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 #: Hosts leased for each fetcher: most of them wait for their next turn.
 _HOSTS_PER_FETCHER = 4
-#: Responses or seconds after which a host is released if others wait.
+#: Responses or seconds after which a host is released if other hosts wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
@@ -106,8 +106,8 @@ class HostLeaser:
     async def _lease_hosts(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether there were any.
 
-        This happens often if few hosts are leased or fetchers are *idle*. Otherwise it happens less
-        often, because other workers wait.
+        The ledger is asked often if few hosts are leased or fetchers are *idle*. If not, it is
+        asked less often, because other workers wait.
         """
         now = time.monotonic()
         free_capacity = self._capacity - len(self._frontier.leased)
@@ -246,7 +246,7 @@ class HostLeaser:
             await self._release([host])
 
     async def _share_hosts(self) -> None:
-        """Release hosts if ready hosts find no place here, or if other workers have none."""
+        """Release hosts if ready hosts have no room in this process or if others lack hosts."""
         now, owned_hosts = time.monotonic(), self._staying_hosts()
         self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:
@@ -274,7 +274,7 @@ class HostLeaser:
         if share := len(owned_hosts) * idle_count // max(worker_count, 1):
             settled_hosts.sort(key=lambda host: self._session.leases.count_by_host[host.name])
             self._start_leaving(settled_hosts[:share], left_at=now)
-            # Otherwise we would lease them again before the others have seen them.
+            # Otherwise this process would lease the hosts again before other workers see them.
             self._no_lease_until = self._next_share_at = now + 2 * _SHARE_INTERVAL_S
 
     def _staying_hosts(self) -> list[FrontierHost]:

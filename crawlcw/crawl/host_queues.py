@@ -113,7 +113,7 @@ class HostQueues:
     def start_hop(
         self, queue: HostQueue, *, now: float, takes_slot: bool, is_paced: bool = True
     ) -> bool:
-        """Start a hop if it may be sent now, and return whether; it *takes_slot* if it has none.
+        """Start a hop if it may be sent now, and return whether; without a slot, it *takes_slot*.
 
         The next request after a hop that *is_paced* keeps the host's delay.
         """
@@ -141,7 +141,7 @@ class HostQueues:
     def withdraw(
         self, *, host: str | None = None, is_unwanted: Callable[[Lease], bool] = lambda _: True
     ) -> list[Lease]:
-        """Forget and return the waiting leases, of *host* if given, for which *is_unwanted*."""
+        """Forget and return the unwanted leases in all queues, or in that of *host* if given."""
         withdrawn: list[Lease] = []
         for queue in self.by_host.values() if host is None else [self.by_host[host]]:
             withdrawn += [lease for _, _, lease in queue.waiting if is_unwanted(lease)]
@@ -191,7 +191,8 @@ class HostQueues:
     def rest(self, host: str, *, rest_end: float, sent_at: float | None = None) -> None:
         """Start no request to a host before *rest_end*.
 
-        With *sent_at*, this is only the delay after a request that was sent then without a lease.
+        If *sent_at* is given, the rest is only the delay after a request that was sent at that time
+        without a lease.
         """
         queue = self.by_host[host]
         if sent_at is None:
@@ -232,8 +233,8 @@ class HostQueues:
     def take(self, *, now: float) -> Lease | None:
         """Return the next lease whose host's turn has come, or None; the longest wait comes first.
 
-        A priority counts as seconds of waiting. So does a delay, up to `CLAIM_AHEAD_S`, because a
-        missed turn of a host with a delay is lost.
+        A priority counts as seconds of waiting. A delay counts in the same way, up to
+        `CLAIM_AHEAD_S`, because a missed turn of a host with a delay is lost.
         """
         if self._without_request:
             lease = self._without_request.popleft()
@@ -260,7 +261,7 @@ class HostQueues:
         return None
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
-        """Return whether a queue may use its turn now; if not, it gets a later one or none."""
+        """Return whether a queue may use its turn now; if not, it gets a later turn or none."""
         has_slot = not queue.hops and not queue.is_full
         if (
             queue.is_open

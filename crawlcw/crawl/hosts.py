@@ -69,10 +69,10 @@ class FrontierHost:
     #: Tasks that may be claimed until the next poll of `Lending`; None if the host is not shared.
     quota: int | None = None
     slice_start: float
-    left_at: float = float("-inf")  #: when it was last released for others, if it was
+    left_at: float = float("-inf")  #: when it was last released for other workers, if ever
     slice_responses: int = 0  #: responses in this time slice
     last_claimed_at: float = 0.0  #: when its tasks were last claimed
-    priority: int = 0  #: that of its best task when its tasks were last read
+    priority: int = 0  #: the priority of its best task when its tasks were last read
     crawl_delay: float = 0.0  #: the delay of its robots.txt, in seconds
     is_open: bool = False  #: whether its robots.txt is known
     is_busy: bool = False  #: whether background work runs on it, see `work`
@@ -193,9 +193,9 @@ class FrontierHost:
         frontier.queues.extend(self.name, deadline=now + (1 - _LEASE_MARGIN) * remaining_s, now=now)
 
     def add_slot(self) -> None:
-        """Allow one more concurrent page if those in progress take long.
+        """Allow one more concurrent page if the pages in progress take long.
 
-        Its first page may be a film: other pages must not wait until that ends.
+        Its first page may be a film: other pages must not wait until the film ends.
         """
         queue = self.queue
         may_grow = queue.is_full and not self.state.failures
@@ -239,8 +239,8 @@ class PageLimit:
     """The maximum number of pages of a host."""
 
     max_pages: int | None
-    full_hosts: set[str]  #: hosts that have reached it
-    unlimited_hosts: set[str] = field(default_factory=set)  #: hosts that have no such limit
+    full_hosts: set[str]  #: hosts that have reached the maximum
+    unlimited_hosts: set[str] = field(default_factory=set)  #: hosts without a maximum
 
     def is_reached(self, state: Host) -> bool:
         """Return whether a host has reached its limit."""
@@ -439,7 +439,7 @@ class Frontier:
         """Note that this process has lost the lease of a host."""
         if host := self.hosts.get(name):
             host.lease = None
-            host.loans.clear()  # they expire before the next lease
+            host.loans.clear()  # the loans expire before the next lease
             self.leased.pop(name, None)
             self.pending.forget(host)
             host.enter(Phase.LEAVING)
@@ -457,7 +457,7 @@ class Frontier:
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest_s) if rest_s > 0 else None
         if host.loans:
-            # Rest until the loans end: the next owner does not search for loans, because this one
+            # Rest until the loans end: the next owner does not search for loans, because this owner
             # released the host.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
@@ -489,7 +489,7 @@ class Frontier:
         return limit_of(name, self._limits, self._settings)
 
     def note_request(self, name: str, *, sent_at: float) -> None:
-        """Note when a request to a host was sent: the next one keeps its delay from then."""
+        """Note when a request to a host was sent: the delay of the next request begins then."""
         host = self.hosts.get(name)
         # Skip hosts without a delay, because this runs twice for each page.
         if host is not None and (delay := host.queue.delay):
@@ -539,7 +539,7 @@ class Frontier:
             (self._idle_hosts.add if is_idle else self._idle_hosts.discard)(host)
 
     def low_hosts(self) -> tuple[list[FrontierHost], float]:
-        """Return the hosts that need tasks for their next turns, and when the next one will."""
+        """Return the hosts that need tasks for their next turns, and when the next host will."""
         self._classify()
         now, next_at = self.clock(), float("inf")
         low_hosts = []

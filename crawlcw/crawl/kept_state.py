@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class KeptState:
-    """Keeps the state of one spider in its ledger; without a ledger it ends with this process."""
+    """Keeps a spider's state in its ledger; without a ledger the state ends with this process."""
 
     def __init__(self, spider: Spider, ledger: Ledger | None) -> None:
         self._ledger = ledger
@@ -34,10 +34,10 @@ class KeptState:
         self._writing = asyncio.Lock()
         self._thread = threading.get_ident()
         self._is_refused = False
-        #: Whether it is read before each batch of pages.
+        #: Whether the state is read before each batch of pages.
         self._is_used = False
         state = spider.state
-        # A spider may have its own attribute with that name.
+        # A spider may have its own attribute named `state`.
         if isinstance(state, State):
             state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
@@ -103,7 +103,7 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write the changes of ended callbacks, and of the running one so far, durably."""
+        """Write durably the changes of ended callbacks and, so far, of the running callback."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
@@ -114,11 +114,11 @@ class KeptState:
             await self._write(is_last=True)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write the changes that are not written yet; the *last* write includes settled ones."""
+        """Write the changes that are not written yet; the *last* write includes settled changes."""
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:
-            # An earlier write, which this one waited for, may have included everything.
+            # An earlier write, which this write waited for, may have included all changes.
             while (pages := history.unwritten(page)) or is_last:
                 new_state = history.next(pages)
                 if not pages and new_state.pending == history.stored.pending:
@@ -173,7 +173,8 @@ _RUNNING: ContextVar[Page | None] = ContextVar("running", default=None)
 def _names_state(kind: type[Spider]) -> bool:
     """Return whether the code of a spider uses the name `state`.
 
-    If it does, the state is read early: another process may change it before its first use here.
+    If it does, the state is read early: another process may change it before its first use in this
+    process.
     """
     classes = kind.__mro__[: kind.__mro__.index(Spider)]
     codes = [

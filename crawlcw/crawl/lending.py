@@ -30,12 +30,14 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Length of a loan. It is renewed after a third of that. If a borrower dies, its slots become free
-#: when the loan ends.
+#: Length of a loan. A loan is renewed after a third of its length. If a borrower dies, its slots
+#: become free when the loan ends.
 _LOAN_LENGTH = timedelta(seconds=9)
-#: Seconds between two polls of a process that lends or borrows, of an idle one, and of others.
+#: Seconds between two polls of a process that lends or borrows, of an idle process, and of any
+#: other process.
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
-#: Seconds between two heartbeats of a borrower. It counts as gone after this number of missed ones.
+#: Seconds between two heartbeats of a borrower. A borrower counts as gone after this number of
+#: missed heartbeats.
 _BEAT, _MISSED_BEATS = 1.0, 3
 #: A host with only this number of tasks is not lent, because its owner finishes them sooner.
 _MIN_TASKS = 8
@@ -47,7 +49,7 @@ _LATE_S, _BUSY_SHARE = 0.02, 0.6
 
 
 class Lending:
-    """The loans of one process: those that it gives as an owner, and its own loan as a borrower."""
+    """The loans of one process: the loans that it gives as owner, and its own loan as borrower."""
 
     def __init__(
         self,
@@ -118,8 +120,8 @@ class Lending:
     def _limit(self, host: FrontierHost) -> None:
         """Claim only as many tasks of a shared host as this process finishes in a second.
 
-        With more tasks, answered pages would wait here for their callbacks at the end of the crawl,
-        while another process has nothing to do.
+        With more tasks, answered pages would wait in this process for their callbacks at the end of
+        the crawl, while another process has nothing to do.
         """
         host.quota = None
         if host.loans or host.borrowed_loan is not None:
@@ -134,7 +136,7 @@ class Lending:
     def _candidates(self) -> list[FrontierHost]:
         """Return the host that another process could also ask, if there is one."""
         leased = self._frontier.leased
-        # With several hosts, `HostLeaser` releases some instead.
+        # If the process has several hosts, `HostLeaser` releases some of them instead.
         hosts = leased.values() if len(leased) == 1 else ()
         return [host for host in hosts if self._may_lend_more(host)]
 
@@ -171,7 +173,7 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # it is gone, but the server may still work on its requests
+            return  # the borrower is gone, but the server may still work on its requests
         if not is_recorded and host.queue.slots and host.queue.active > host.queue.slots:
             return  # its slots are still in use here
         is_ended = loan.is_closing or not self._frontier.may_lend(host)

@@ -1,4 +1,4 @@
-"""Checks of a link without a request: the same decisions as those of `callbacks` in a crawl."""
+"""Check a link without sending a request. It decides as `callbacks` does in a crawl."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class LinkChecks:
         self.max_depth = self._scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
-        """Return why no crawl of the spider follows a link to *url*; None if one does."""
+        """Return why no crawl of the spider follows a link to *url*; None if a crawl follows it."""
         try:
             followed_scope = self._scope
             if self._is_anywhere:
@@ -50,7 +50,7 @@ class LinkChecks:
         return None
 
     async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
-        """Return the same, also by the ledger's records of the host and of dropped links."""
+        """Return the refusal of a link, also by the ledger's record of its host or of the link."""
         if (refusal := self.refusal(url)) is not None:
             return refusal
         location = urls.locate(url)

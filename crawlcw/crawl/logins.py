@@ -1,6 +1,7 @@
 """Logging a session in: one process runs the spider's `login`.
 
-It has a lease in the ledger for the time that a login may take; then another process takes over.
+The process has a lease in the ledger for the time that a login may take. If the lease expires,
+another process takes over.
 """
 
 import logging
@@ -57,7 +58,7 @@ class Login:
     _is_innocent: bool = False  #: whether our own uplink or a proxy may be the cause
 
     async def run(self) -> Identity | None:
-        """Return the session after its login; None if another process took it over."""
+        """Return the session after its login; None if another process took the login over."""
         final_identity: Identity | None = None
         try:
             final_identity = await self._outcome()
@@ -94,7 +95,7 @@ class Login:
 
     @calls_user_code
     async def _failure(self, session: LoginSession) -> str | None:
-        """Run the spider's code; return why it failed, or None."""
+        """Run the spider's code; return why the login failed, or None."""
         cancellation = Cancellation()
         # The watchdog reads `called` from this frame.
         called = Called(name="login", subject=session.name)
@@ -143,7 +144,7 @@ class Login:
         self._jar.add(name, value, url=urls.parse(url))
 
     async def _write(self, final_identity: Identity) -> bool:
-        """Write how the login ended; return whether it was still ours."""
+        """Write how the login ended; return whether the login was still ours."""
         # A write in progress must not be cancelled halfway.
         with anyio.CancelScope(shield=True):
             if await self.process.ledger.sessions.change(self.identity, final_identity):

@@ -32,7 +32,7 @@ _LONGEST_LOOP = 100
 
 @dataclass(frozen=True, slots=True)
 class MovedPages:
-    """Ends tasks whose pages are elsewhere."""
+    """Ends tasks that redirect to another URL."""
 
     session: WorkerSession
     outcomes: Outcomes
@@ -60,7 +60,7 @@ class MovedPages:
         return location.host == task.host and proxies.asks_for(request.url)
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
-        """End a task whose page is elsewhere; the owner of the target's host asks for that."""
+        """End a task that redirects; the owner of the target's host requests the target."""
         lease = attempt.lease
         await self.outcomes.keep(attempt)
         try:
@@ -88,7 +88,8 @@ class MovedPages:
             target, record = await self._target(lease, home)
         except FetchError:
             return None
-        # If the target is its own child, an earlier attempt added it and died before it ended.
+        # If the target is the task's own child, an earlier attempt added the target and died before
+        # its end.
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
@@ -98,7 +99,7 @@ class MovedPages:
         """Record a page behind redirects that were followed in place, once, under its own URL.
 
         If this process can claim the task of that URL, and that task's own request equals the one
-        that was sent, the response is parsed as its page. In both cases the task that led here is
+        that was sent, the response is parsed as its page. In both cases the redirecting task is
         finished.
         """
         lease = attempt.lease
@@ -120,12 +121,12 @@ class MovedPages:
             await self.outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
-        # Its origin may differ from the origin of the task that led here.
+        # Its origin may differ from the origin of the redirecting task.
         self.outcomes.answered(at_home, response)
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Release this lease too: only the lease of the task that led here is known to be lost.
+            # Release this lease too: only the lease of the redirecting task is known to be lost.
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
@@ -136,7 +137,8 @@ class MovedPages:
         """Add the task of a fetched page and lease it, if it waits for a response like this one."""
         # Otherwise a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
-            # Other processes may ask for it from now on, so its cookies come first, as with links.
+            # Other processes may request the page from now on, so its cookies are written first, as
+            # with links.
             await self.adder.add(())
             await self.adder.put({target.id: target})
             record = await self.session.ledger.tasks.get(target.id)
@@ -188,7 +190,7 @@ class MovedPages:
         """Return the task of the page that *task* leads to, with the same due time.
 
         Within a host it is as deep as *task*; on another host it is one link deeper. If *task* is
-        done again, this one is too.
+        done again, the target is done again too.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
@@ -196,8 +198,9 @@ class MovedPages:
         return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
-        """Return whether the task that *task* leads to has ended, and leads to *task* again."""
-        # If this task was reopened, tasks that ended before that are of an earlier visit.
+        """Return whether the task that *task* leads to has ended, and leads back to *task*."""
+        # If this task was reopened, tasks that ended before the reopening belong to an earlier
+        # visit.
         reopened_at = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
@@ -215,7 +218,7 @@ class MovedPages:
         return False
 
     def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the end of a task whose page is that of *target*, or of the response's URL."""
+        """Return the outcome of a task whose page belongs to *target*, or to the response's URL."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)

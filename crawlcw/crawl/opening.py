@@ -2,9 +2,9 @@
 
 A page is requested only after the robots.txt of its host is known. It comes from the ledger, or the
 host's owner requests it once a day for all processes. If a host has pages of its other scheme too,
-a fetcher of each process requests that robots.txt in the turn of the first such page. If the
-breaker of a host is half-open, the host is first asked for a probe page: only a host that is down
-does not answer it.
+a fetcher of each process requests the robots.txt of that scheme in the turn of the first page with
+that scheme. If the breaker of a host is half-open, the host is first asked for a probe page: only a
+host that is down does not answer it.
 
 Hops are the further requests of an attempt: targets of redirects, logins, and repeated requests of
 a user's layers. Each hop takes a slot of its host, keeps the host's delay and waits for the end of
@@ -41,7 +41,7 @@ _MAX_READ_HOSTS = 1000
 _RECHECK_S = 1.0
 #: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
 _MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
-#: Seconds that a part of a rendered page waits for the one before it.
+#: Seconds that a part of a rendered page waits for the previous part.
 _MAX_PART_WAIT_S = 5.0
 #: Maximum number of sitemaps that are recorded for a host.
 _MAX_SITEMAPS = 100
@@ -66,7 +66,7 @@ class Opening:
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
         """Open a host that has *url* among its tasks; return whether it is already open.
 
-        If it is not, its tasks are read again when it is.
+        If it is not open yet, its tasks are read again after it has been opened.
         """
         rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):
@@ -139,10 +139,10 @@ class Opening:
     ) -> None:
         """Wait until a request may be sent to a host; *check* may raise before each try.
 
-        A request that *is_paced* keeps the host's delay, and so does the next one.
+        A request that *is_paced* keeps the host's delay, and so does the next request.
         """
         queues, event = self.frontier.queues, asyncio.Event()
-        # A hop with a slot goes first, because the others may wait for its slot.
+        # A hop with a slot goes first, because other hops may wait for that slot.
         queue.hops.insert(len(queue.hops) if takes_slot else 0, event)
         queues.changed.add(queue.host)
         try:
@@ -269,7 +269,7 @@ class Admission:
                 queues, host = self.opening.frontier.queues, urls.locate(url).host
                 is_full = self._is_full(host)
                 if is_full:
-                    # Wait only for a time: the part before it may be a request that stays open.
+                    # Limit the wait: the previous part may be a request that stays open.
                     with anyio.move_on_after(_MAX_PART_WAIT_S):
                         await slot_stack.enter_async_context(turn)
                 # A page waits for its parts, so one part may use the page's slot.
@@ -280,7 +280,7 @@ class Admission:
             yield
 
     def _is_full(self, host: str) -> bool:
-        """Return whether no slot of a host is free; the user's limit counts if it is not ours."""
+        """Return whether a host has no free slot; the user's limit counts if it is not our host."""
         assert self.opening is not None
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
@@ -351,7 +351,7 @@ class Admission:
         return queue
 
     async def _read(self, queue: HostQueue) -> None:
-        """Read the rest of a host that is not ours; have it leased if it needs more slots."""
+        """Read how long a host that is not ours rests; have it leased if it needs more slots."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -362,7 +362,7 @@ class Admission:
         self._read_at[host] = now
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
         if host in frontier.hosts:
-            return  # it has been leased meanwhile
+            return  # the host has been leased meanwhile
         queue.delay = max(
             frontier.host_limit(host).delay, self.robots.crawl_delay(host), state.delay
         )
@@ -399,7 +399,7 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        # After a redirect the failed host is another one.
+        # After a redirect, the failed host is not the host of the login.
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, started_at=started_at
         )

@@ -1,4 +1,4 @@
-"""From the end of an attempt to its transition: a response, or the reason for its absence.
+"""Turn the end of an attempt, a response or a failure, into the transition of its task.
 
 An attempt that counts ends in `Done`: the writes that end its task. An attempt that does not count
 raises `Defer`. First `Causes` notes the news about the host, then the host's slot is freed,
@@ -72,7 +72,7 @@ End = Callable[[FinishReason, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The end of the work on a task: its writes."""
+    """The writes that end the work on a task."""
 
     settlements: tuple[Settlement, ...]
     produced: Produced = field(default_factory=Produced)  #: products of the callback or the errback
@@ -101,7 +101,7 @@ class Outcomes:
         self.watchdog = session.watchdog
         self.banned_when = condition(self.runner.spider, "banned_when")
         self._stats = session.stats
-        # Built once, because the settings would build it again for each page.
+        # Build the policy once, because the settings build a new one at each access.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
         self._max_probe_s = min(settings.timeout, settings.read_timeout)
@@ -213,7 +213,7 @@ class Outcomes:
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a response that is not the page; raises `Defer` if the page is not the cause."""
         error = status_error(response, now=self.now())
-        # If a redirect came before, another page is throttled.
+        # If the attempt followed a redirect, another page is throttled.
         if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
@@ -322,7 +322,7 @@ class Outcomes:
         if task.visit is not None:
             # The page existed before, so it is visited again even after its last attempt.
             failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
-        # Settle before the errback, because only the settlement tells whether this is final.
+        # Settle before the errback, because only the settlement tells whether the failure is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
@@ -333,7 +333,7 @@ class Outcomes:
             return Done(settlements=(settlement,))
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
-        # A page that was finished before keeps its items, unless the errback returned new ones.
+        # A page that was finished before keeps its items, unless the errback returned new items.
         change = replace(settlement.change, items=tuple(produced.items) or None)
         return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
@@ -344,12 +344,12 @@ _VALIDATOR = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
 
 @dataclass(frozen=True, slots=True)
 class Revisits:
-    """Further visits of a page: whether it has changed, and when the next visit is due."""
+    """Decides whether a page has changed since its last visit, and when the next visit is due."""
 
     policy: RevisitPolicy
 
     def is_same(self, last: Visit, response: Response) -> bool:
-        """Return whether the body equals that of the *last* visit, although it was sent again."""
+        """Return whether the server sent the same body again as at the *last* visit."""
         return last.digest is not None and last.digest == _digest(response)
 
     def changed(
@@ -374,7 +374,7 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of an unchanged page or of a failed one (None)."""
+        """Return the visit, and the next date, of an unchanged or failed (None) page."""
         last_visit = task.visit
         assert last_visit is not None
         visit = replace(last_visit, time=now)
@@ -460,7 +460,7 @@ _MAX_LOGGED_ERRORS = 100
 
 
 class CallbackErrors:
-    """The errors of a spider's methods in one process: each is logged once, then only counted."""
+    """Logs each error of a spider's methods once in this process, and then only counts it."""
 
     def __init__(self, spider: Spider, end: End) -> None:
         #: Names that tasks use and the spider has. None means that a task has no errback.
@@ -526,19 +526,19 @@ class CallbackErrors:
         return error_text
 
 
-#: The crawl ends if each remaining page has met this number of internal errors here.
+#: The crawl ends if each remaining page has met this number of internal errors in this process.
 _MIN_TIMES = 3
 _FIRST_WAIT = timedelta(seconds=1)
-#: Long, so that even a large crawl tries all such pages before the first is due again.
+#: A long wait: even a large crawl tries all pages with errors before the first is due again.
 _LONGEST_WAIT = timedelta(days=1)
 _PACKAGE = __name__.partition(".")[0]
 
 
 class InternalErrors:
-    """The bugs of crawlcw in one process, and the pages that met them.
+    """Defers the pages that meet a bug of crawlcw in this process.
 
-    Such a page is tried again until only such pages remain. The wait doubles each time, and no try
-    counts as an attempt.
+    A page that met a bug is tried again until only pages with bugs remain. The wait doubles each
+    time, and no try counts as an attempt.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:

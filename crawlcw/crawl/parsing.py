@@ -37,8 +37,8 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Share of the memory budget. A quarter is for bodies. The remaining part is for memory that is not
-#: counted.
+#: The share of trees in the memory budget. A quarter is for bodies. The remaining part is for
+#: memory that is not counted.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
 #: Growth of a parsing process for each byte of the estimated tree: up to 1.23 [measured]. With less
@@ -49,7 +49,7 @@ _PARSER = 5 << 18
 _MAX_PROCESSES = 2
 #: A page may take this multiple of its CPU time, because the process may be stopped or get no CPU.
 _TIMEOUT_FACTOR = 12
-#: A page is refused after this number of deaths: a process may be killed by chance.
+#: A page is refused after this number of dead processes: one may be killed by chance.
 _MAX_DEATHS = 2
 _ORDINARY = Trees()
 _NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
@@ -84,7 +84,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and the trees; None if it was not examined."""
+        """Return the memory for a response's trees, and the trees; None if none were made."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -117,7 +117,8 @@ class Parsing:
         rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
             for room in rooms:
-                # If it needs more, release this memory first, because others may wait for the same.
+                # If the tree needs more memory, release this memory first, because other pages may
+                # also wait for more.
                 share = await self.memory.take(room + copies_size)
                 trees: Trees | None = None
                 try:

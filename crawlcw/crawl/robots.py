@@ -45,7 +45,7 @@ _SLASH = re.compile("%2f", re.IGNORECASE)
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: A product token has no slash, so no crawler has this name.
 _NO_GROUP = "/"
-#: Seconds that other errors are remembered: otherwise each page of the host would ask again.
+#: Seconds that a failed look-up is remembered: otherwise each page of the host would ask again.
 _ERROR_TTL_S = 30.0
 
 
@@ -76,7 +76,7 @@ ALLOW_ALL = Rules()
 
 @dataclass
 class Robots:
-    """The rules of every origin: a process fetches each once and keeps it for a day."""
+    """The rules of every origin: a process fetches each robots.txt once and keeps it for a day."""
 
     ask: Next
     settings: Settings
@@ -102,7 +102,8 @@ class Robots:
         origin = urls.origin_of(url)
         expires, rules_future = self._rules_by_origin.get(origin, (0.0, None))
         if rules_future is None or self.clock() >= expires:
-            # In a separate task: a cancelled caller must not cancel the others' request.
+            # Use a separate task, because a cancelled caller must not cancel the request of other
+            # callers.
             rules_future = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, rules_future, VALID.total_seconds())
             rules_future.add_done_callback(partial(self._answered, origin))
@@ -171,7 +172,8 @@ class Robots:
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
-            # The waiting page has a slot of this host. A redirect elsewhere takes its own slot.
+            # The waiting page has a slot of this host. A redirect to another host takes its own
+            # slot.
             attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:
                 response = await self.ask(attempt, request)
@@ -262,7 +264,7 @@ def _without_others(text: str, *, agent: str) -> str:
 def _with_slashes(text: str) -> str:
     """Return an address, or a rule, with the slashes of its query unescaped.
 
-    protego distinguishes `/` and `%2F`, which mean the same there (RFC 9309, section 2.2.2).
+    protego distinguishes `/` and `%2F`, which mean the same in a query (RFC 9309, section 2.2.2).
     """
     path, mark, query = text.partition("?")
     return f"{path}?{_SLASH.sub('/', query)}" if mark and "%2" in query else text

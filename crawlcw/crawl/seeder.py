@@ -1,6 +1,6 @@
-"""A spider's start requests on their way into the ledger, and links that were too deep before.
+"""Add a spider's start requests to the ledger, and links that earlier crawls found too deep.
 
-A process that dies before the end records nothing, so the next process does all of it again.
+If a process dies before the end, it records nothing, and the next process begins again.
 """
 
 import logging
@@ -36,7 +36,7 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: The first batch is small, because fetchers wait for it. Larger ones cost SQLite less.
+#: The first batch is small, because fetchers wait for it. Larger batches cost SQLite less.
 _FIRST_BATCH = 500
 _BATCH = 5_000
 #: Seconds for the last batch when the crawl ends.
@@ -106,7 +106,7 @@ class Seeder:
     _: KW_ONLY
     coordinator: Coordinator
     scope: Scope  #: the hosts of the seeds are added to it
-    credentials: Credentials  #: secrets of the start URLs; `start` may add some
+    credentials: Credentials  #: secrets of the start URLs; `start` may add more
     lease: InitVar[timedelta]
     stop: Callable[[str], None]  #: called for a `StopCrawl`
     _start_hosts: set[str] = field(init=False, default_factory=set)
@@ -154,7 +154,7 @@ class Seeder:
             self.scope.hosts.add(host)
 
     async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
-        """Admit links that were too deep before, and add the seeds if the ledger lacks them."""
+        """Admit links that earlier crawls found too deep, and add seeds that the ledger lacks."""
         await self._go_deeper(state.get("depth"))
         if not seeded:
             await self._seed()
@@ -174,7 +174,8 @@ class Seeder:
                 number,
                 extra={"event": "links_admitted", "links": number},
             )
-        # Note the limit last: if this process dies before, the next one does all of it again.
+        # Note the limit last: if this process dies earlier, the next process admits all links
+        # again.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
     async def _seed(self) -> None:

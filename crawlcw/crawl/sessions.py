@@ -49,7 +49,7 @@ _POLL_EVERY = 0.2
 #: Seconds that a page waits in its fetcher, and then as long again in the ledger.
 _MAX_WAIT_S = 5.0
 _LATER = timedelta(seconds=1)
-#: Seconds between two writes of changed cookies, and between two reads of others' changes.
+#: Seconds between two writes of changed cookies, and between two reads of other processes' changes.
 _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
 #: Seconds without a page after which this process forgets a session; the ledger has it.
@@ -75,7 +75,7 @@ class _SessionEntry:
     not_before: datetime | None = None  #: when to poll it next
     useful: int = 0  #: signs that the login is useful, not yet written
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
-    read_at: float = 0.0  #: when others' changes were last read, monotonic
+    read_at: float = 0.0  #: when other processes' changes were last read, monotonic
     used_at: float = 0.0  #: when it was last used for a page
     users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be using it
     waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: held during a login
@@ -110,7 +110,7 @@ class Sessions:
         self._ledger = self.process.ledger
         self._logs_in = logs_in(self.spider)
         names_one = self._logs_in or self.settings.cookies
-        #: The session of requests that name none; None if they have no session.
+        #: The session of requests that name no session; None if they have none.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: whether each page has a session
@@ -155,14 +155,14 @@ class Sessions:
         return fallback_name or (f"{POOLED}{self._last_index}" if self._pool else None)
 
     async def banned(self, used: Session, why: str) -> None:
-        """Replace a banned session by a new one with another proxy."""
+        """Replace a banned session by a new session with another proxy."""
         entry = self._entry(used.identity.name)
         async with entry.waiting:
             if await self._is_current(entry, used):
                 await self._replace(entry, why)
 
     async def _replace(self, entry: _SessionEntry, reason: str) -> None:
-        """Replace a session by a new one of the same name; the caller has the lock."""
+        """Replace a session by a new session with its name; the caller has the lock."""
         old_identity = entry.identity
         proxy = self.proxies.bound(old_identity.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
@@ -385,7 +385,7 @@ class Sessions:
         entry.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write changes of pages without an outcome and read those of others, until cancelled."""
+        """Write changes of pages without an outcome and read those of other processes, for ever."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for entry in list(self._entries.values()):
@@ -443,6 +443,6 @@ class Sessions:
 
 
 def _pool_index(name: str) -> int | None:
-    """Return the index of a session in its pool; None if it is in none."""
+    """Return the index of a session in its pool; None if it is in no pool."""
     number = name.removeprefix(POOLED)
     return int(number) - 1 if name != number and number.isdigit() else None

@@ -26,7 +26,7 @@ _MAX_PARALLEL_WRITES = 3
 _GROUP_INTERVAL_S = 0.05
 #: Seconds until the wait of a worker is noticed.
 _POLL_INTERVAL_S = 0.01
-#: Seconds that a batch waits for more: a source with many things yields them at once.
+#: Seconds that a batch waits for more things: a source with many things yields them at once.
 _MAX_GATHER_S = 0.1
 #: Seconds that a source may take to close its resources if it is not read to its end.
 _CLOSE_TIMEOUT_S = 5.0
@@ -41,7 +41,7 @@ async def write_in_groups(
     """Call *write* with the things of *queue*, group after group until cancelled.
 
     While *workers_wait* for a write, or for room in the queue, a group is written as soon as the
-    last one was. Raises what *write* raises.
+    previous group is written. Raises what *write* raises.
     """
     permits = anyio.Semaphore(_MAX_PARALLEL_WRITES)
 
@@ -99,7 +99,8 @@ class GroupWriter(Generic[T]):
     async def run(self, source: AsyncIterable[T]) -> None:
         """Write all that *source* yields; a generator is closed in any case.
 
-        Raises the exceptions of both. Things that were read but not written remain for `finish`.
+        Raises the exceptions of the source and of the write. Things that were read but not written
+        remain for `finish`.
         """
         # In a separate task: AnyIO cancels repeatedly, even while a source closes.
         read_task = asyncio.create_task(self._read(source))

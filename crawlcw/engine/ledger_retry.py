@@ -144,7 +144,7 @@ def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
 
 
 class _Retrying:
-    """A ledger, or its facet of a *name*."""
+    """Repeats the operations of a ledger, or of its facet with a *name*."""
 
     def __init__(self, target: Any, retry: LedgerRetry, *, name: str = "") -> None:
         self._target = target
@@ -159,6 +159,6 @@ class _Retrying:
         # Walks are not coroutines, so use those of the real ledger.
         elif iscoroutinefunction(member):
             member = partial(self._retry.call, f"{self._name}.{name}", member)
-        # Store it: the next access finds it in the instance.
+        # Store the method: the next access finds it in the instance.
         setattr(self, name, member)
         return member

@@ -78,7 +78,7 @@ class Pool:
         release_queued: Callable[[], Awaitable[None]],
         grace_scope: Callable[[], AbstractContextManager[object]],
     ) -> FinishReason:
-        """Let every worker *work* on the leases of *source* until that returns; return its reason.
+        """Let every worker *work* on the leases of *source* until that returns a reason; return it.
 
         If *source* is not drained, *release_queued* is awaited, and then the remaining work, within
         *grace_scope*. Raises `UsageError` if other code cancels a worker's task.
@@ -124,10 +124,10 @@ _DEFER_FACTOR = 12
 
 
 class Quarantine:
-    """The tasks in progress in one process, and the one that runs alone, if any."""
+    """The tasks in progress in one process, and the task that runs alone, if any."""
 
     def __init__(self, ledger: Ledger, leases: TaskLeases, *, max_wait_s: float = math.inf) -> None:
-        """*max_wait_s* is how many seconds all tasks may wait for the end of those in progress."""
+        """*max_wait_s* is how many seconds all tasks may wait for the tasks in progress."""
         self._ledger = ledger
         self._leases = leases
         self._max_wait_s = max_wait_s
@@ -151,7 +151,7 @@ class Quarantine:
             if needs_quarantine:
                 self.quarantined_lease = lease
                 self._quarantine_ended = anyio.Event()
-                if self._in_progress:  # no task is added to them from now on
+                if self._in_progress:  # no task joins the tasks in progress from now on
                     self._none_in_progress = anyio.Event()
                     with anyio.move_on_after(self._max_wait_s) as wait_scope:
                         await self._none_in_progress.wait()

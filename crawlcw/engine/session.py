@@ -175,12 +175,12 @@ class WorkerSession:
             renew=self._renew_during_stall,
             deadlines=deadlines,
         )
-        #: of the last minute: times, and the number of pages at each
+        #: samples of the last minute: times, and the number of pages at each time
         self._samples = deque([(time.monotonic(), 0)])
         self._last_vitals = Vitals()
         #: The minute of the last point, or of the worker's start.
         self._recorded_minute = minute_of(self.started_at)
-        self._max_lag = 0.0  #: since then, in seconds
+        self._max_lag = 0.0  #: the longest lag since that point, in seconds
         self._idle = False
         self._idle_changed = asyncio.Event()
 
@@ -200,7 +200,7 @@ class WorkerSession:
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
     ) -> None:
-        """Renew and beat until cancelled; call *on_lost* with the tasks that others have now.
+        """Renew and beat until cancelled; call *on_lost* with the tasks that other workers have.
 
         Renews every third of a lease, and takes over the leases of dead processes on this machine.
         *announce* gets the tasks that were released because their work was cancelled.
@@ -340,7 +340,7 @@ class WorkerSession:
         return (self.stats.pages - pages_at_start) / (now - start) if now > start else 0.0
 
     async def record_point(self, *, last: bool = False) -> None:
-        """Record a point of the counters that were last shown: one a minute, and a *last* one."""
+        """Record the counters that were last shown as a point: each minute, and at the *last*."""
         now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded_minute:
             return
@@ -370,7 +370,7 @@ class WorkerSession:
             self._idle_changed.set()
 
     async def neighbours(self) -> tuple[int, int]:
-        """Return the number of workers, and how many of the others are idle."""
+        """Return the number of workers, and how many other workers are idle."""
         now = self.ledger.now()
         max_silence = timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_INTERVAL_S)
         registered = await self.ledger.workers.all()

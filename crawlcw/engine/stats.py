@@ -25,10 +25,10 @@ class Stats(Counters):
     hosts_given_up: dict[str, str] = field(default_factory=dict)
     links_dropped: Counter[str] = field(default_factory=Counter)
     link_examples: dict[str, list[str]] = field(default_factory=dict)
-    dropped: DroppedLinks = field(init=False)  #: the last two as one object, which counts both
+    dropped: DroppedLinks = field(init=False)  #: both fields above as one object
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded outcomes
     unwritten_pages: int = 0  #: finished pages in results that wait for the ledger
-    unwritten_items: int = 0  #: items in the same results
+    unwritten_items: int = 0  #: items in results that wait for the ledger
     unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
@@ -57,7 +57,7 @@ class Stats(Counters):
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Count results that wait for the ledger; with *written*, they have waited until now."""
+        """Count results that wait for the ledger; with *written*, the ledger has them now."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change
@@ -89,7 +89,7 @@ class Stats(Counters):
 
 
 class Step(Protocol):
-    """One step, while it lasts."""
+    """A step in progress."""
 
     def record_response(self, *, status: int, size: int) -> None:
         """Note a response: its HTTP status, and the bytes of its decoded body."""
@@ -103,7 +103,7 @@ NO_STEP: AbstractContextManager[Step | None] = nullcontext()
 
 
 class Instruments(Protocol):
-    """Observer of each step. If an exception leaves a block, its step has failed with that."""
+    """Observer of each step. An exception that leaves a block is the failure of its step."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
         """Enter the block of one attempt at a page."""

@@ -43,7 +43,7 @@ _CPU_MARGIN_S = 5.0
 
 
 class Watchdog:
-    """Watches its event loop while the block lasts.
+    """Watches its event loop until its `async with` block ends.
 
     A watchdog that is not entered watches nothing and explains no failure.
     """
@@ -173,8 +173,8 @@ class Watchdog:
             frame = self._loop_frame()
             user_call = running_in(frame)
             self._log_stall(user_call, lag)
-            # No C code holds the lock, because this thread runs. It measures the time and postpones
-            # the timer.
+            # This thread runs, so no C code holds the lock. The thread measures the time and
+            # postpones the timer.
             if self._cpu_limit_s:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
             if user_call is not None and self.limit and silent_s >= self.limit:

@@ -64,7 +64,8 @@ def _birth(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if _exists(pid) else None
-    # The name before may contain anything. After it, field 22 is the start, field 3 the state.
+    # Field 2, the name, may contain anything. After the name, field 22 is the start, field 3 the
+    # state.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
@@ -104,7 +105,7 @@ def resident_memory() -> int:
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        # On other systems than Linux, return the maximum that it ever was.
+        # On other systems than Linux, return the maximum so far.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()

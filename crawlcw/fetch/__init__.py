@@ -1,1 +1,1 @@
-"""The way to the servers: the protocol, the real one, and the one for tests."""
+"""The way of a request to the server: layers, proxies, connections and cookies."""

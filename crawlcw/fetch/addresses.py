@@ -51,14 +51,14 @@ _METADATA = [
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: If start URLs have more names, none is trusted: no intranet has this number,
-#: and each costs memory.
+#: If start URLs have more names, no name is trusted: no intranet has so many names, and each name
+#: costs memory.
 MOST_START_NAMES = 1_000
 #: Maximum number of addresses from `start` that the ledger notes.
 MOST_START_ADDRESSES = 1 << 16
 #: Keys of the notes: a host that `start` yielded, and a name that had a public address.
 START, _PUBLIC = "start ", "public "
-#: Maximum number of names remembered as public. The ledger also has those of start URLs.
+#: Maximum number of names remembered as public. The ledger also has the public names of start URLs.
 _MOST_PUBLIC = 10_000
 NOT_PUBLIC = "the host's address is not public"
 
@@ -123,7 +123,7 @@ class PublicNames:
         try:
             return await self._notes.state()
         except LedgerError as error:
-            # The same error as for an outage of the DNS, so that the page is tried again.
+            # Raise the same error as for an outage of the DNS, so that the page is tried again.
             message = f"could not read the host's address from the ledger: {printable(error)}"
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
@@ -142,7 +142,7 @@ class AddressGuard:
 
     - *start_origins*: the `Location.host` of the start URLs. Each may be at a
       private address, at its own port; a host without a port means 80 and 443.
-      A name may be there only if it never had a public address, see `resolved`.
+      A name may be at a private address only if it never had a public address, see `resolved`.
     - *allow_private*: names with a port, or without one for all usual ports.
     - *public_names* remembers public names for other processes of the crawl, and
       for later crawls; without it, only this guard remembers them.
@@ -165,7 +165,7 @@ class AddressGuard:
         self._public_names = public_names
         #: Names that had a public address, including those that `start` may still yield.
         self._public: dict[str, None] = {}
-        self._private: set[str] = set()  #: names of start URLs that never had one
+        self._private: set[str] = set()  #: names of start URLs that never had a public address
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -266,7 +266,7 @@ class AddressGuard:
                 await public_names.note_public(name)
         elif is_start and name not in self._private:
             was_public = public_names is not None and await public_names.was_public(name)
-            # another look-up may have found a public one
+            # another look-up may have found a public address
             if not was_public and name not in self._public:
                 self._private.add(name)
 
@@ -290,8 +290,8 @@ def is_address(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether an IP *address* belongs to the public Internet.
 
-    If an IPv6 address stands for an IPv4 address, that one decides, because a gateway would deliver
-    there.
+    If an IPv6 address stands for an IPv4 address, the IPv4 address decides, because a gateway would
+    deliver to it.
     """
     ip = _parsed(address)
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:

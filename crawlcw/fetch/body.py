@@ -6,8 +6,8 @@
   a stream is marked, and a file fails.
 - **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so small
   shares do not keep a large one waiting. A holder of a share never waits for another share, or for
-  a request that waits for one, because holders could wait for each other. So their further shares
-  may exceed the limit.
+  a request that waits for one, because holders could wait for each other. So the further shares of
+  a holder may exceed the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF, and bodies that are only called
   `application/octet-stream`, are read: spiders want them, and nothing distinguishes them.
@@ -125,7 +125,7 @@ def codings_of(headers: Mapping[str, str]) -> list[str]:
 
 
 class _Zlib:
-    """A decompressor with the methods of the one in the zstd module."""
+    """A decompressor with the methods of the decompressor in the zstd module."""
 
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
@@ -141,7 +141,7 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         output = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # After a full piece, more output may follow without input. Only a full one leaves input.
+        # After a full piece, more output may follow without input. Only a full piece leaves input.
         self.needs_input = len(output) < max_length
         return output
 
@@ -149,7 +149,7 @@ class _Zlib:
     def awaits_checksum(self) -> bool:
         """Whether all of the content has come, but not the checksum."""
         # zlib does not tell this. At the checksum, any bytes lead to the end and give no content.
-        # Before it, zeros or ones may be the code of the end, but not both.
+        # Before the checksum, zeros or ones may be the code of the end, but not both.
         return all(map(self._is_checksum, (b"\0", b"\xff")))
 
     def _is_checksum(self, byte: bytes) -> bool:
@@ -312,7 +312,7 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
-#: Matches any of them. Most pages begin with none, so one check is enough.
+#: Matches any of these signatures. Most pages begin with no signature, so one check is enough.
 SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (offset, re.escape(mark)) for offset, mark, _ in _SIGNATURES), re.DOTALL
 )
@@ -330,7 +330,7 @@ def check_type(
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
     *accepted* are types that are read in any case: `image/png`, `image/*`, `*/*`.
-    *declared_type* is the type from the server, if the bytes show another.
+    *declared_type* is the type from the server, if the bytes show another type.
     """
     if not kind.startswith(_REFUSED) or kind in _TEXT:
         return

@@ -1,12 +1,12 @@
 """Connections to servers: how they are opened, read, kept and used again.
 
 In HTTP/1.1 a late second response looks like the response to the next request. One rule limits the
-damage: if a byte comes while a connection is idle, it is closed together with the other idle
-connections to that origin. From then on, connections to that origin are used only once. Bytes that
-the event loop has not delivered yet also count, and so does a second response in the segment of the
-first. A second response that comes after our next request counts as its response, until the rule
-stops that. Only pages of the same origin are mistaken. HTTP/2 is not offered, because aiohttp does
-not have it.
+damage: if a byte comes while a connection is idle, the connection is closed together with the other
+idle connections to that origin. From then on, connections to that origin are used only once. Bytes
+that the event loop has not delivered yet also count, and so does a second response in the segment
+of the first. If a second response comes after our next request, it counts as the response to that
+request until the rule applies. Only pages of the same origin are mistaken. HTTP/2 is not offered,
+because aiohttp does not have it.
 
 aiohttp opens the connections, and its parser reads heads and bodies; `framing` repairs heads and
 decodes chunks. This module limits interim responses and framing, because aiohttp does not. It is
@@ -63,12 +63,13 @@ _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
 #: If descriptors run out earlier, the downloader closes the idle connections.
 _IDLE_IN_TOTAL = 1_000
-#: Some servers send this before they close an idle connection, RFC 9110, section 15.5.9.
+#: The status that some servers send before they close an idle connection, RFC 9110, section 15.5.9.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
 #: Maximum bytes of the interim responses to one request: two responses are usual (103 Early Hints),
 #: and some servers send them for ever.
 _MAX_INTERIM = 1 << 16
-#: Maximum bytes on the wire that are not content. A body in chunks of a few bytes is mostly that.
+#: Maximum bytes on the wire that are not content. In a body with chunks of a few bytes, most bytes
+#: are not content.
 _MAX_FRAMING = 1 << 24
 #: Interim responses, after the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
@@ -125,7 +126,7 @@ class Listener(ResponseHandler):
     message: RawResponseMessage  #: head of the response
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
-        """*among* are the connections that count this one; it leaves them at its end."""
+        """*among* are the open connections; this connection leaves the set at its end."""
         super().__init__(loop)
         self._among = among
         self.site: Site | None = None  #: None while a tunnel is not open yet
@@ -212,7 +213,7 @@ class Listener(ResponseHandler):
             return False
 
     def data_received(self, data: bytes) -> None:
-        """Process the next bytes from the wire; if there are none, parse those left for later."""
+        """Process the next bytes from the wire; if there are none, parse bytes kept for later."""
         if self.site is None or self._parser is None:
             super().data_received(data)  # bytes of a tunnel, or early bytes, which wait for `ask`
             return
@@ -246,7 +247,7 @@ class Listener(ResponseHandler):
 
         A response that has ended is good (RFC 9112, section 6.3). Not one byte after it is kept,
         because a server could send bytes for as long as the connection is open. On a reused
-        connection, invalid HTTP may be bytes after the last response, so `transport` asks once
+        connection, invalid HTTP may be the rest of the previous response, so `transport` asks once
         more.
         """
         is_behind = self.is_answered and self.content.is_eof()
@@ -480,7 +481,7 @@ class Connector(TCPConnector):
             forward=forward_proxy,
         )
         try:
-            # The deadline of the whole connection ends earlier than this one.
+            # The deadline of the whole connection ends before this timeout.
             await socks_proxy.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             error_text = printable(error)

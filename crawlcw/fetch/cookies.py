@@ -1,7 +1,7 @@
 """Cookie jar that returns cookies only to their own site, and parser of `Set-Cookie`.
 
 Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions: a
-server on another port, or the same one without TLS, is another origin. A jar also reports its
+server on another port, or the same server without TLS, is another origin. A jar also reports its
 changes, so that a session's cookies can be stored, and it restores stored cookies.
 """
 
@@ -38,7 +38,7 @@ _MAX_ATTRIBUTE = 1024
 _LONGEST = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
 #: A header with one of these sets no cookie: controls, and bytes that are not UTF-8. Browsers keep
-#: the latter, but no store can hold them.
+#: such bytes, but no store can hold them.
 _REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Section 5.6.2; `-` alone is not a number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
@@ -64,7 +64,8 @@ class SiteCookies:
     """
 
     def __init__(self) -> None:
-        #: By a digest of the fields that identify a cookie; the one set longest ago is first.
+        #: Cookies by a digest of the fields that identify each; the cookie set longest ago is
+        #: first.
         self._cookies: dict[str, Cookie] = {}
         #: By port and domain: the digests of their cookies, each with its rank, which shows the
         #: order in which they came. A cookie that is set again keeps its rank.
@@ -84,7 +85,7 @@ class SiteCookies:
         return {key: self._cookies.get(key) for key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
-        """Use the stored *cookies*, except those that responses have changed here."""
+        """Use the stored *cookies*, except cookies that responses have changed."""
         for key in self._cookies.keys() - cookies.keys() - self.changed:
             self._drop(key)
         for key, cookie in cookies.items():
@@ -92,7 +93,7 @@ class SiteCookies:
                 self._keep(key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
-        """Add a cookie for the host of *url*; raises `ValueError` if it cannot be one."""
+        """Add a cookie for the host of *url*; raises `ValueError` for an invalid cookie."""
         try:
             morsels: SimpleCookie = SimpleCookie({name: value})
         except CookieError as error:
@@ -275,12 +276,12 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes of a cookie by lower-case name; the last one of a name counts."""
+    """Return the attributes of a cookie by lower-case name; the last attribute of a name counts."""
     attributes: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
         name = name.lower()
-        # An invalid expiry does not replace an earlier one.
+        # An invalid expiry does not replace an earlier expiry.
         is_no_end = (name == "max-age" and not _MAX_AGE.fullmatch(value)) or (
             name == "expires" and cookie_date(value) is None
         )
@@ -328,5 +329,5 @@ def cookie_date(text: str) -> datetime | None:
 
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
-    # Its list comes with the package, so nothing is downloaded. Reading it takes 0.1 s.
+    # The list of suffixes comes with the package, so nothing is downloaded. Reading it takes 0.1 s.
     return PublicSuffixList()

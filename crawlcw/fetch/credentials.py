@@ -23,8 +23,8 @@ HARMLESS = frozenset(
 class Credentials:
     """The layer that sends each origin its secrets, whatever page has led there.
 
-    The spider and the hooks do not see them. The request's own headers come first; then those of
-    the session, for the origins that its login asked; then those of the start URL.
+    The spider and the hooks do not see the secrets. The request's own headers come first; then
+    those of the session, for the origins that its login asked; then those of the start URL.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Credentials:
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:
-        """Do the same for a URL that is not the spider's own: it gets no secret of the settings."""
+        """Learn the login of a URL that is not the spider's own and gets no other secret."""
         login = urls.userinfo(url)
         if login is None or login.origin in self._passwords:
             return False

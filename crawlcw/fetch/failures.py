@@ -21,7 +21,7 @@ _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", sock
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the failure of a *proxy* that answers 407; *otherwise*: that of a server that did."""
+    """Return the failure of a *proxy* that answers 407, or *otherwise* of a server that did."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
@@ -69,7 +69,7 @@ def failure_of(error: Exception) -> FetchError:
     at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(at_connect or error, AddressRefusedError):
         return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-    # aiohttp stores things of all kinds there, such as half a response.
+    # aiohttp stores things of all kinds as the message, such as half a response.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):

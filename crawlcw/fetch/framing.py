@@ -1,4 +1,4 @@
-"""Heads that violate HTTP, and bodies in chunks, as browsers read them.
+"""Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
 aiohttp's parser refuses a head because of one line that is not a header, and a chunk because of a
 blank or a bare line feed. A browser reads these, so a site that sends them works. Such a connection
@@ -27,7 +27,7 @@ _MAX_TRAILERS = 1 << 16
 
 
 def mended(head: bytes) -> bytes:
-    """Return a head without the lines that are not headers, and with at most one length.
+    """Return the response head with only its valid header lines and at most one Content-Length.
 
     An invalid Content-Length is dropped, so the body ends with its connection. A length beside a
     transfer coding is dropped too (RFC 9112, section 6.3). Raises `HttpProcessingError` for two
@@ -123,7 +123,7 @@ class Chunks:
         self._payload.feed_eof()
         if trailers_end.end() < len(self._rest):
             raise HttpProcessingError(message="bytes after the last chunk")
-        if self._has_bare_lf:  # others may see another end
+        if self._has_bare_lf:  # other readers may see another end
             raise HttpProcessingError(message="bare line feeds between chunks")
 
     def pause_reading(self) -> None:

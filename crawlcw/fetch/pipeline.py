@@ -1,4 +1,4 @@
-"""The way of a request through the crawl: the one list of its layers, in their order."""
+"""The layers that a request passes in a crawl: the only list of them, in their order."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -74,8 +74,8 @@ def layers(
 
     A layer sees each request after the layers above have changed it, and the response after the
     layers below have changed it. The purposes of a layer name the requests that pass it; by default
-    all do. `Fetcher` chooses the session before the first layer. `credentials` adds its headers,
-    `Proxies` its proxy, `Transport` its cookies.
+    all requests pass it. `Fetcher` chooses the session before the first layer. `credentials` adds
+    its headers, `Proxies` its proxy, `Transport` its cookies.
     """
     chosen = [*spider.layers, *loaded_layers(settings.layers)]
     users = [UserLayer(inner, watch, admission) for inner in chosen]
@@ -157,7 +157,7 @@ class DefaultDownloader:
         self.cache = cache
         #: The spider's own downloader around it.
         self.spider_downloader: OwnDownloader | None = None
-        #: The ways from here down; a crawl sets its own layers.
+        #: The ways from this downloader down; a crawl sets its own layers.
         self.next_by_purpose = chains([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:

@@ -3,9 +3,9 @@
 Each proxy has a circuit breaker (`health.ProxyBreaker`). A proxy that cannot be reached has failed
 itself. If something else fails behind a proxy, the page is requested once more, through another
 proxy:
-- If that works, the proxies that failed get a strike.
-- If that fails in the same way, and one of the proxies is known to work, the page or its origin
-  has failed.
+- If the second request works, the proxies that failed get a strike.
+- If the second request fails in the same way, and one of the proxies is known to work, the page or
+  its origin has failed.
 
 So no failing proxy makes the crawl give up a host or a page, and no host that is down opens a
 proxy's breaker.
@@ -42,14 +42,14 @@ _MOST_TRIED = 10
 #: Seconds of the first ban; each further ban takes twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
-#: Seconds that a request waits here for a proxy; a longer wait raises `ProxiesAwayError`.
+#: Seconds that a request waits for a proxy; a longer wait raises `ProxiesAwayError`.
 _PATIENCE = 5.0
 #: Number of strikes in a row that are not chance.
 _TOLERATED = 3
 
 
 class ProxyPool:
-    """The proxies of one process: those of the settings, or else those of the environment."""
+    """The proxies of one process, from the settings or else from the environment."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ProxyPool:
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
         #: By proxy and host: the end of the last ban, and the number of bans.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
-        #: By URL, the proxies that get a strike if another one gets the page.
+        #: By URL, the proxies that get a strike if another proxy gets the page.
         self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
         #: By origin: the proxy that last got a response, and when.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
@@ -104,7 +104,7 @@ class ProxyPool:
     def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
         """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
 
-        It is not one of those *without*, and does not rest and is not banned by the host.
+        The proxy is none of *without*, does not rest and is not banned by the host.
         """
         target = urls.parse(url)
         candidates, host = self._candidates(target), target.raw_host or ""
@@ -170,7 +170,7 @@ class ProxyPool:
         remember(self._answered, origin, (proxy, self._clock()))
 
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
-        """Note that *url*, or its redirect's target, was fetched by *proxy*; None: it is unknown.
+        """Note that *url*, or its redirect's target, was fetched by *proxy*, or None if unknown.
 
         Other proxies that failed it get a strike.
         """
@@ -201,7 +201,7 @@ class ProxyPool:
             self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).cause)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
-        """Return the proxies that have failed *url*, if another one must show the cause."""
+        """Return the proxies that have failed *url*, if another proxy must show the cause."""
         return self._tried.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
@@ -213,7 +213,7 @@ class ProxyPool:
         """Return after how many seconds another proxy may show the cause of a failure.
 
         None means that the page or its origin is the cause. A proxy that *is_fixed* is a session's:
-        it gets a strike if the origin has answered others.
+        it gets a strike if the origin has answered other proxies.
         """
         proxy = self._concerned(error)
         if proxy is None:
@@ -259,7 +259,7 @@ class ProxyPool:
         return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
-        """Give a session's proxy a strike, if the origin has answered others; return whether."""
+        """Give a session's proxy a strike if the origin answered other proxies; return whether."""
         other_proxy, answered_at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
         is_recent = other_proxy != proxy and self._clock() - answered_at < _RECENT
         if is_recent and (error.underlying in HOST_FAILURES or error.proxy is None):
@@ -270,10 +270,11 @@ class ProxyPool:
     def bound(
         self, key: str | None, *, pool_index: int | None = None, is_renewed: bool = False
     ) -> Proxy | None:
-        """Return the proxy of a session: the one that it had, by its key, while that is usable.
+        """Return the proxy of a session: its previous proxy, by its key, while that is usable.
 
-        If it is not, or if the session *is_renewed*, return another one if there is one: the proxy
-        at its *pool_index*, or the next one. None if the settings have no proxies.
+        If that proxy is not usable, or if the session *is_renewed*, return another proxy if there
+        is one: the proxy at its *pool_index*, or the next proxy. None if the settings have no
+        proxies.
         """
         if not self.proxies:
             return None
@@ -306,7 +307,7 @@ def _may_speak(proxy: Proxy, url: str) -> bool:
 
 
 class Proxies:
-    """Sends requests through the proxies of a pool, of their session, or the one they name.
+    """Sends requests through the proxies of a pool, of their session, or the proxy that they name.
 
     Raises `ProxiesAwayError` if nothing was sent because no proxy can be used now. The error of a
     request that was sent has its `proxy`.
@@ -371,7 +372,7 @@ class Proxies:
             if attempt.kept_proxy is None:
                 attempt.kept_proxy = self._pool.choose(request.url, without=tried_proxies)
             return attempt.kept_proxy
-        # No other proxy can replace one that the request or its session names.
+        # No other proxy can replace a proxy that the request or its session names.
         wait_s, health = self._pool.wait(proxy), self._pool.health(proxy)
         if proxy not in tried_proxies and wait_s <= 0:
             return proxy

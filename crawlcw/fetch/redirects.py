@@ -51,8 +51,8 @@ class FollowRedirects:
     - The request's timeout covers all hops.
     - Each target is admitted first, by scope, robots.txt and the host's turn. The target of a
       robots.txt needs only the turn.
-    - These redirects are returned as they are: one for which `Attempt.follows` returns false, one
-      that is a page itself (see `is_page`), and the response to a probe.
+    - These redirects are returned as they are: a redirect for which `Attempt.follows` returns
+      false, a redirect that is a page itself (see `is_page`), and the response to a probe.
     - `Response.url` is the target of the last redirect, `Response.request` is the attempt's,
       and `elapsed` is the sum of all hops.
     """
@@ -149,7 +149,8 @@ class FollowRedirects:
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
     """Return the request for the target of *response*, a redirect, without options.
 
-    *target* is the target of a redirect that is not one by its status. Raises `FetchError`.
+    If the status of *response* is not that of a redirect, *target* is its target. Raises
+    `FetchError`.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
@@ -178,7 +179,7 @@ def is_page(response: Response, request: Request, settings: Settings) -> bool:
     if accepted is None:
         accepted = settings.accept_statuses
     status = response.status
-    # A part of a page (206) is not a page, because no request asks for one.
+    # A part of a page (206) is not a page, because no request asks for a part.
     is_good = 200 <= status < 300 and status != 206 and status not in settings.throttle_statuses
     return is_good or status in accepted
 

@@ -183,7 +183,7 @@ class AiohttpDownloader:
                 if not isinstance(error, OSError) or error.errno not in descriptor_errnos:
                     raise failure_in(error, hop) from error
             # No descriptor is free. The page is not the cause, so this costs no attempt: close the
-            # idle connections first, then wait until others have ended.
+            # idle connections first, then wait until other connections have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
@@ -199,7 +199,7 @@ class AiohttpDownloader:
         if attempt.session is not None:
             jar = attempt.session.jar
         else:
-            # A request with its own cookies shares none with others.
+            # A request with its own cookies shares no cookies with other requests.
             jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
@@ -228,7 +228,8 @@ class AiohttpDownloader:
                 # The connection may have ended before the server read the request (RFC 9112,
                 # section 9.3.1).
                 hung_up = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # On a reused connection, the end of the last response may have come first.
+                # On a reused connection, the rest of the previous response may arrive before this
+                # one.
                 if not may_repeat or not (
                     hung_up or (isinstance(error, HttpProcessingError) and connection.released)
                 ):
@@ -264,7 +265,7 @@ class AiohttpDownloader:
         if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is not an HTTP status", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # The body of an error is read in any type, and so is a robots.txt.
+        # The body of an error is read whatever its type, and so is a robots.txt.
         is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS
         accepted = self._settings.accept_types if is_typed else ("*/*",)
         if kind != "text/html":  # the usual type needs no call
@@ -347,7 +348,7 @@ class AiohttpDownloader:
                     codings = codings_of(headers)
                     length = None if codings else _length(headers)
                     if not await file.begin(status, headers, length=length, coded=bool(codings)):
-                        return await self._page(connection, hop)  # it says why there is no file
+                        return await self._page(connection, hop)  # its status says why
                     decoder = BodyDecoder(codings)
                     async for data in connection.content.iter_any():
                         file.count_wire_bytes(len(data))
@@ -371,7 +372,7 @@ class AiohttpDownloader:
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:
-    """Return headers as they are sent; raises `ValueError` for a header that would be two."""
+    """Return headers as they are sent; raises `ValueError` if a header would become two."""
     for name, value in headers:
         if _TOKEN.fullmatch(name) is None or _NO_HEADER.search(value):
             raise ValueError(f"the header {name!r} is not one line of text")

@@ -1,6 +1,6 @@
 """The user's own code on the way of a request: hooks, layers, and a spider's own downloader.
 
-Any error of this code is the failure of that page alone.
+If this code raises an error, only the page of that request fails.
 """
 
 import asyncio
@@ -150,7 +150,7 @@ def _to_send(request: object, original: Request) -> Request:
         )
     # Copied, because a hook may have assigned values of any type to it.
     outgoing = copied(request)
-    outgoing.options = original.options  # those of the task: its timeout, its browser
+    outgoing.options = original.options  # the task's own options: its timeout, its browser
     return outgoing
 
 
@@ -201,7 +201,8 @@ class AttemptView:
 class UserLayer:
     """A user's layer, or a hook: its time, its errors, the turns of repeated calls.
 
-    A layer with `wire` gets requests of each purpose; any other layer gets only pages.
+    A layer with `wire` gets requests of each purpose; any other layer gets only the requests of
+    pages.
     """
 
     def __init__(self, layer: Layer, watch: Watchdog, admission: Admission) -> None:
@@ -214,7 +215,7 @@ class UserLayer:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return its response. Raises what ends the attempt, also `Defer` and `StopCrawl`."""
+        """Return the layer's response; raises what ends the attempt, also `Defer`, `StopCrawl`."""
         called = self._watch.last_user_call = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
@@ -260,7 +261,7 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        # If a hook or a layer adds to a URL, such as a signature, only the server sees that.
+        # If a hook or a layer adds a part to a URL, such as a signature, only the server sees it.
         return response if response.url == request.url else replaced(response, url=request.url)
 
     async def _send(
@@ -290,7 +291,7 @@ class OwnDownloader:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # the layer's
-        """Return its response."""
+        """Return the response of the spider's downloader."""
         called = Called(name="downloader", subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         current_hop.set(Hop(attempt))

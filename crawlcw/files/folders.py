@@ -63,7 +63,7 @@ class _LocalFolder:
 
 
 class _RemoteFolder:
-    """The same in a remote store; `keep` raises the store's errors."""
+    """A remote folder for complete files; `keep` raises the store's errors."""
 
     def __init__(self, location: str) -> None:
         self._store, path = filesystem(location)

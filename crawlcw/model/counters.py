@@ -116,7 +116,7 @@ class Counts:
         return numbers | {"finished": self.pages}
 
     def for_display(self) -> dict[str, int]:
-        """Return the same in the order of a task's life, with any redirects at the end."""
+        """Return the numbers by name in the order of a task's life, any redirects last."""
         numbers = self.by_name()
         order = ("todo", "processing", "failed", "finished", "ignored")
         redirects = {"redirects": self.redirects} if self.redirects else {}
@@ -253,7 +253,7 @@ class Report(Counters):
     released: int  #: tasks released at the end
     counts: Counts | None  #: numbers of the whole ledger; None if counting took too long, or failed
     detail: str = ""  #: why the spider or its callback ended the crawl
-    failed_before: int = 0  #: pages in the ledger that failed, in this run or before
+    failed_before: int = 0  #: pages in the ledger that failed, in this run or earlier
 
     @classmethod
     def of(cls, counters: Counters, **fields_: Any) -> Self:

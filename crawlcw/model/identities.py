@@ -153,7 +153,7 @@ def logged_in(
 
 
 def login_failed(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session whose login has failed: it logs in again later, or no more."""
+    """Return a session whose login has failed: it logs in again later, or never again."""
     return _resting(identity, cause, failures=identity.failures + 1, now=now, policy=policy)
 
 
@@ -180,7 +180,7 @@ def moved(identity: Identity, *, proxy: str | None) -> Identity:
 def replaced(identity: Identity, cause: str, *, proxy: str | None, logs_in: bool) -> Identity:
     """Return a new session in place of one that was banned, or retired without a login.
 
-    It keeps only the old one's name. Its count of failed logins is 0.
+    It keeps only the name of the old session. Its count of failed logins is 0.
     """
     return Identity(
         name=identity.name,

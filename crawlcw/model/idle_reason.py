@@ -90,7 +90,7 @@ def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
 
 def _both(first: IdleReason, second: IdleReason) -> IdleReason:
     network_failures = [wait.down_since for wait in (first, second) if wait.down_since is not None]
-    # Choose the first rest of a host; only without one, the next due task.
+    # Choose the first end of a host's rest; if no host rests, the next due task.
     waits_by_end = [(wait.ends_at, wait) for wait in (first, second) if wait.ends_at is not None]
     rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
     _, earliest = min(rests, key=lambda pair: pair[0], default=(None, IdleReason()))

@@ -136,7 +136,7 @@ class Task:
     options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
-    hops: int = 0  #: consecutive redirects that led here, each to a new task
+    hops: int = 0  #: consecutive redirects that led to this task, each from another task
     priority: int = 0  #: higher first
     status: Status = Status.TODO
     due: datetime | None  #: when a coordinator may take it; None: never again

@@ -1,7 +1,7 @@
 """Transitions: the events of a task, and its status after each.
 
-This file contains every change of a task's status, as a table. The ledgers apply the decisions
-made here and decide nothing themselves. The diagram in the manual is drawn from the table.
+This file contains every change of a task's status, as a table. The ledgers apply the decisions made
+in this file and decide nothing themselves. The diagram in the manual is drawn from the table.
 
 A `Change` has the task's new fields. A ledger applies it only if the task still has the id, the
 status and the fence on which the decision was based.
@@ -47,7 +47,7 @@ class Event(StrEnum):
     CLAIM = "claim"
     TAKE_OVER = "take over"  #: claimed after another worker's lease has expired
     LOSE = "lose"  #: its worker crashed while it ran this task alone
-    ABANDON = "abandon"  #: such a crash, for the last allowed time
+    ABANDON = "abandon"  #: its worker crashed like this as often as allowed
     FINISH = "finish"
     CONFIRM = "confirm"  #: visited again, and unchanged
     FAIL = "fail"  #: another attempt follows
@@ -274,7 +274,7 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: Changed pages with these statuses are reopened; ignored ones only for one of the reasons. None:
+#: Changed pages with these statuses are reopened; ignored pages only for one of the reasons. None:
 #: for any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
@@ -293,7 +293,7 @@ CLAIM = _bulk(Event.CLAIM, raises_fence=True)
 
 
 def too_deep(task: Task) -> Task:
-    """Return a new task whose link is deeper than the crawl goes, as an ignored one."""
+    """Return a new task whose link is deeper than the crawl goes, as an ignored task."""
     assert Status.IGNORED in TABLE[None, Event.ADD]
     return replace(task, status=Status.IGNORED, due=None, reason=Reason.REFUSED_DEPTH)
 
@@ -502,7 +502,7 @@ def _failed(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Decide the return of the task to its former status, without an attempt and with its `due`.
+    """Return the task to its former status: keep its `due` and count no attempt.
 
     `deferred_lease` may have set a later `due` in the lease's task.
     """

@@ -434,7 +434,7 @@ def scheme_of(url: str) -> str:
 
 
 def in_scope(host: str, allowed: Container[str]) -> bool:
-    """Return whether *host* is in *allowed* or a subdomain of such a host; `*` allows every host.
+    """Return whether *host* is in *allowed* or a subdomain of a host in it; `*` allows every host.
 
     A name without a port allows that name on every port.
     """

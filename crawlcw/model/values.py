@@ -313,7 +313,7 @@ def _refuse(self: object, *_: object, **__: object) -> Never:
 
 
 class _Frozen:
-    """The operations that both refuse; their copies are ordinary and can be changed."""
+    """The operations that frozen lists and dictionaries refuse; copies of these can be changed."""
 
     __setitem__ = __delitem__ = clear = pop = _refuse
 
