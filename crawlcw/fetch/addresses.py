@@ -51,8 +51,7 @@ _METADATA = [
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: If start URLs have more names, no name is trusted: no intranet has so many names, and each name
-#: costs memory.
+#: If start URLs have more names, none of the names is trusted: an intranet has fewer names.
 MOST_START_NAMES = 1_000
 #: Maximum number of addresses from `start` that the ledger notes.
 MOST_START_ADDRESSES = 1 << 16
