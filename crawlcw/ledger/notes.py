@@ -40,7 +40,7 @@ class Notes:
     async def set_state(self, state: Mapping[str, Any]) -> None:
         """Record clean values, durably; other names stay, and None removes a value.
 
-        `Admin.purge` removes `seeds`, because tasks that were added before may be gone.
+        `Admin.purge` removes `seeds`, because the tasks of the seeds may be gone.
         """
         await self._store.writing(_change, self._store.name, "state", state)
 
@@ -89,14 +89,14 @@ class SpiderStates:
         self._store = store
 
     async def read(self, *, known_revision: int = 0) -> StoredState | None:
-        """Return the state; None if its revision is *known_revision*."""
+        """Return the state; None if its revision is still *known_revision*."""
         return await self._store.reading(_read_state, known_revision)
 
     async def change(self, old_state: StoredState, new_state: StoredState) -> bool:
         """Write the differences of *new_state*, durably, if the revision is that of *old_state*.
 
         Return whether it was written. A change that is repeated after a lost reply is written
-        once. If others have written meanwhile, nothing is written.
+        once. If another process has changed the state meanwhile, nothing is written.
         """
         return await self._store.writing(_change_state, old_state, new_state)
 

@@ -18,7 +18,7 @@ from crawlcw.ledger.values import Count, Counts, Cursor, Dimension, Group, ItemR
 T = TypeVar("T")
 P = ParamSpec("P")
 
-#: The key of a document: the value of its `_id`, or those of the fields that are its table's key.
+#: The key of a document: the value of its `_id`, or the values of its table's key fields.
 Key = Any
 
 
@@ -87,7 +87,7 @@ class Edit:
 
     set: Mapping[str, Any] = field(default_factory=dict)  #: None: the field becomes absent
     inc: Mapping[str, int] = field(default_factory=dict)  #: numbers to add to fields
-    #: Values that replace smaller or absent ones.
+    #: Values that replace smaller or absent values.
     raise_to: Mapping[str, Any] = field(default_factory=dict)
     #: Members to set, each as a whole, in fields that are documents; other members stay.
     merge: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Path(StrEnum):
     DUE = "due"  #: of tasks with a `due`: the highest priority first, and then the first `due`
     HOST_DUE = "host due"  #: by host, and then as `due`
     READY = "ready"  #: of hosts with a time when they are ready, the earliest first
-    LAST_READY = "last ready"  #: the same, the last one first
+    LAST_READY = "last ready"  #: the same hosts, the last ready host first
     OWNER = "owner"  #: of leased hosts
     LEFT = "left_at"  #: of workers that left or not, and then by key
 
@@ -139,7 +139,7 @@ class Documents(Protocol):
     """Documents by their keys. An absent field may be read as None, or without members."""
 
     async def insert(self, documents: Sequence[Document]) -> int:
-        """Insert the documents whose keys are new; return how many.
+        """Insert the documents whose keys are new; return the number of inserted documents.
 
         Raises `LedgerError` for a document that the store cannot hold.
         """
@@ -147,7 +147,7 @@ class Documents(Protocol):
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
-        """Return the documents of those keys that pass *where*, with those fields or all.
+        """Return the documents with *keys* that pass *where*, with *fields* or all fields.
 
         The key of these documents must be one field.
         """
@@ -165,9 +165,9 @@ class Ordered(Documents, Protocol):
     async def scan(
         self, where: Where, *, by: Path = Path.KEY, limit: int, fields: Collection[str] = ()
     ) -> Sequence[Document]:
-        """Return the first *limit* documents of an index that pass, with those fields or all.
+        """Return the first *limit* documents of an index that pass, with *fields* or all fields.
 
-        It reads all documents in that range of the index.
+        It reads all documents in the range of the index that *where* gives.
         """
 
 
@@ -203,7 +203,7 @@ class Tasks(Ordered, Protocol):
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return the same; it reads and sorts all tasks in a range of an index."""
+        """Return what `listed` returns; it reads and sorts all tasks in a range of an index."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """Return how many tasks pass in a range of an index, at most *limit*."""
@@ -212,10 +212,10 @@ class Tasks(Ordered, Protocol):
         """Return how many tasks pass, from an index alone; None: no index has all the fields."""
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:
-        """Change the tasks of those keys that pass, durably, each atomically; return how many."""
+        """Change the tasks with *keys* that pass, durably, each atomically; return their number."""
 
     async def delete_all(self, keys: Sequence[Key], where: Where) -> int:
-        """Delete those of the tasks that pass, with all their data; return how many."""
+        """Delete the tasks with *keys* that pass, with all their data; return their number."""
 
     async def counts(self) -> Counts:
         """Return how many tasks there are of each status, and how many redirects."""
@@ -228,16 +228,16 @@ class Results(Protocol):
         """Return how many items there are; without an index of items, in *scan_limit* tasks."""
 
     async def of(self, keys: Sequence[Key]) -> tuple[list[ItemRow], int]:
-        """Return the items of the first tasks, in the order of the keys, and how many tasks.
+        """Return the items of the first tasks, in the order of the keys, and these tasks' number.
 
-        Each task comes with all its items. The last task is the one whose items fill a batch.
+        Each task comes with all its items. It ends with the task whose items fill the batch.
         """
 
     async def items(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the items of some tasks after a key, and the last key; None: there are no more."""
+        """Return the items of the next tasks, and the key of the last task; None: no more tasks."""
 
     async def versions(self, last_key: Key) -> tuple[list[ItemRow], Key | None]:
-        """Return the same for all kept visits, the earliest visit first."""
+        """As `items`, but with the items of all kept visits, the earliest visit first."""
 
 
 class Groups(Protocol):
@@ -246,7 +246,7 @@ class Groups(Protocol):
     async def by(self, dimension: Dimension) -> list[Group]:
         """Return how many tasks each value has, see `queries.Groups.by`.
 
-        They are in any order, and may be empty.
+        The groups are in any order, and may be empty.
         """
 
     async def of_hosts(self) -> dict[str, Counts]:
@@ -267,12 +267,12 @@ class Raw(Protocol):
     async def read(
         self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
-        """Return documents after a position, and the position of the last; None: there are no more.
+        """Return documents after a position, and the last document's position; None: no more.
 
-        Position None means the first documents; with *only*, all documents of those ids. They fit
-        in memory, because they leave out everything that grows with the results:
+        Position None means the first documents; with *only*, all documents with these ids. The
+        documents fit in memory, because they leave out everything that grows with the results:
 
-        - A task has the number of its `items`, the missing ones as `items_lost`, and its
+        - A task has the number of its `items`, its missing items as `items_lost`, and its
           references to blobs.
         - A host has no robots.txt.
         - A blob has only `task_id` and `create_time`.

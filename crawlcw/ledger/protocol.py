@@ -47,30 +47,31 @@ class Tasks(Protocol):
     async def add(self, tasks: Sequence[Task]) -> Added:
         """Add the tasks that the ledger does not have; they are durable when the call returns.
 
-        A task that the ledger has does not change, whatever its status. If the store cannot hold
-        a task, it rejects only that one. The call as a whole is not atomic.
+        A task that the ledger already has does not change, whatever its status. If the store cannot
+        hold a task, it rejects only that task. The call as a whole is not atomic.
         """
 
     async def admit_nearer(self, tasks: Sequence[Task]) -> int:
-        """Reopen those of *tasks* that are stored as `refused-depth` with a larger depth.
+        """Reopen the *tasks* that are stored as `refused-depth` with a larger depth.
 
         They become `todo`, due now, with the depth and the parent of the given task. Return
         their number; the caller wakes their hosts, as for `Tasks.add`.
         """
 
     async def reopen_changed(self, tasks: Sequence[ChangedTask]) -> int:
-        """Reopen those of *tasks* that ended before they `changed`: they become `todo`, due now.
+        """Reopen the *tasks* that ended before they `changed`: they become `todo`, due now.
 
         Ended tasks are finished tasks, and tasks ignored after a failure. They keep their results
-        until there are new ones. Return their number; the caller wakes their hosts, as for
+        until they have new results. Return their number; the caller wakes their hosts, as for
         `Tasks.add`.
         """
 
     async def page(self, *, limit: int, hosts: Collection[str] | None = None) -> list[Task]:
         """Return up to *limit* tasks that are due, by highest priority, then longest due.
 
-        This is a hint, because another worker may claim any of them first. With *hosts*, it returns
-        only tasks of these hosts. A leased task is included only after its lease has expired.
+        The list is a hint, because another worker may claim any of its tasks first. With *hosts*,
+        it returns only tasks of these hosts. A leased task is included only after its lease has
+        expired.
         """
 
     async def page_each(self, limit_by_host: Mapping[str, int]) -> list[Task]:
@@ -81,7 +82,7 @@ class Tasks(Protocol):
         """
 
     async def get(self, task_id: bytes) -> Record | None:
-        """Return the whole record of a task; None: there is no such task."""
+        """Return the whole record of a task; None: the task does not exist."""
 
 
 class Leases(Protocol):
@@ -94,14 +95,14 @@ class Leases(Protocol):
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
-        """Lease those of *tasks* that have not changed since `Tasks.page` returned them.
+        """Lease the *tasks* that have not changed since `Tasks.page` returned them.
 
         At any time at most one process holds the lease of a task. Each lease raises the task's
         fence by one. A task whose lease expired twice is quarantined, see
         `transitions.is_quarantined`. If the lease of a quarantined task expired after `begin`,
-        the task is not leased: it counts one `lost` and is due later, or is ignored
-        (`crashed-worker`) at *max_lost*. A call that is repeated after a lost reply also returns
-        the leases of the first call.
+        the task is not leased: its count `lost` grows by one and it is due later; at *max_lost* it
+        is ignored (`crashed-worker`). A call that is repeated after a lost reply also returns the
+        leases of the first call.
         """
 
     async def begin(self, lease: Lease) -> bool:
@@ -177,9 +178,9 @@ class Changes(Protocol):
     def watch(self) -> AsyncIterator[None]:
         """Yield once at the start, and then after a task was added or may be due again.
 
-        Each is only a hint: it may be early or late, or stand for many changes. If the store has no
-        notifications, the iterator ends after the first one. Raises `LedgerUnavailableError` if the
-        connection breaks.
+        Each notification is only a hint: it may be early or late, or stand for many changes. If the
+        store has no notifications, the iterator ends after its first item. Raises
+        `LedgerUnavailableError` if the connection breaks.
         """
 
 
@@ -212,7 +213,7 @@ class Ledger(Protocol):
 
         It never runs backwards within a process and does not follow jumps of the machine's clock.
         All processes on a ledger agree on it, except for the error of a measurement that each
-        repeats at least once a minute.
+        process repeats at least once a minute.
         """
 
     async def reconnected(self) -> "Ledger":

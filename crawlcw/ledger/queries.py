@@ -54,15 +54,15 @@ class Groups:
         self._store = store
 
     async def by(self, dimension: Dimension) -> list[Group]:
-        """Return how many tasks each value has, those with the most first.
+        """Return how many tasks each value has, the largest group first.
 
         - By host, callback and depth: all tasks.
         - By reason: failed tasks that wait, and ignored tasks.
-        - By status code: done tasks, with None for those that never had a response.
+        - By status code: done tasks, with None for tasks that never had a response.
 
-        It reads only indexes. SQLite counts one moment. MongoDB counts one index after another,
+        It reads only indexes. SQLite counts at one moment. MongoDB counts the indexes in sequence,
         0.3 s for a million tasks. A task that changes meanwhile counts as it was, as it is, as
-        both, or not at all. A number is wrong by at most these tasks.
+        both, or not at all. A number is wrong by at most the number of such tasks.
         """
         return largest_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
 
@@ -86,8 +86,9 @@ class Queries:
     ) -> list[Record]:
         """Return up to *limit* tasks, the last changed first, all statuses in one order.
 
-        They have no items. There are fewer only if there are no more tasks after *cursor*. Equal
-        times are ordered by id. It reads as many pages as necessary, see `page`.
+        The records are without their items. There are fewer than *limit* only if no more tasks
+        follow *cursor*. Equal times are ordered by id. It reads as many pages as necessary, see
+        `page`.
         """
         records: list[Record] = []
         while (remaining := limit - len(records)) > 0 and selection.statuses:
@@ -123,9 +124,9 @@ class Queries:
     ) -> Page:
         """Return up to *limit* of the next tasks, in bounded time.
 
-        If a host, reason or callback has at most *scan_limit* tasks, it examines those. Otherwise
-        it examines *scan_limit* tasks of the statuses and times, or a few times as many. A URL
-        prefix with its path counts as a host. Both limits are at least 1.
+        If a host, reason or callback of the filter has at most *scan_limit* tasks, it examines
+        these tasks. Otherwise it examines *scan_limit* tasks of the statuses and times, or a few
+        times as many. A URL prefix with its path counts as a host. Both limits are at least 1.
         """
         where = where_of(selection, self._store.kind)
         return await self._store.reading(_page, where, selection.ids, limit, scan_limit, cursor)
@@ -134,8 +135,9 @@ class Queries:
         """Return the number of chosen tasks, or a lower bound; nothing is written.
 
         `with_statuses` with the `from_statuses` of a bulk change gives the number that the change
-        would affect. An index counts tasks by times, by reason, by callback or by host; on MongoDB
-        the last two only for all tasks or for the done ones. Otherwise it examines 500,000 tasks.
+        would affect. An index counts tasks by times, by reason, by callback or by host; on MongoDB,
+        by callback or host only for all tasks or for done tasks. Otherwise it examines 500,000
+        tasks.
         """
         return await counted(self._store, [selection])
 
@@ -143,12 +145,12 @@ class Queries:
         """Return when the next task is due, live leases included; None: no task ever will be.
 
         None means drained: every task is finished or ignored. If tasks are due by *enough*, it
-        returns the time of any of them, which is cheaper.
+        returns the time of any such task, which is cheaper.
         """
         return await self._store.reading(_next_due, due_by)
 
     async def has(self, statuses: Collection[Status]) -> bool:
-        """Return whether there is a task of any of these statuses, by one index seek."""
+        """Return whether any task has one of *statuses*, by one index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
             await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))
@@ -157,7 +159,7 @@ class Queries:
     async def counts(self) -> Counts:
         """Return how many tasks each status has, and how many redirects there are.
 
-        SQLite counts one moment. MongoDB counts one status after another, two million tasks at a
+        SQLite counts at one moment. MongoDB counts the statuses in sequence, two million tasks at a
         time, so that it never reaches its time limit. A task that changes meanwhile may count
         twice, or not at all.
         """
@@ -198,8 +200,8 @@ class Queries:
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
         """Yield every recorded item, page by page in the order of task ids, in flat memory.
 
-        With *selection*, it yields only items of its tasks, the last changed first; it ignores its
-        ids.
+        With *selection*, it yields only items of its tasks, the last changed first; it ignores the
+        ids of *selection*.
         """
         if selection is None:
             async for row in self._rows(lambda unit, last_id: unit.results.items(last_id)):
@@ -245,7 +247,8 @@ async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
     """Return how many tasks pass one of the filters, each of which has different statuses."""
     total = Count(number=0)
     for selection in choices:
-        # Only the index of statuses has times. An end in the future excludes no task, so drop it.
+        # Only the index of statuses has times. A `changed_before` in the future excludes no task,
+        # so drop it.
         is_future = selection.changed_before is not None and selection.changed_before > store.now()
         where = where_of(
             replace(selection, changed_before=None) if is_future else selection, store.kind

@@ -29,9 +29,9 @@ from crawlcw.model.values import frozen
 class SessionChanges:
     """Changes that pages make to a session while it is ready."""
 
-    cookies: Mapping[str, Cookie | None]  #: the changed ones; None: deleted
+    cookies: Mapping[str, Cookie | None]  #: the changed cookies; None: deleted
     score: int = 0  #: number of further pages with a good response
-    login_probe: str | None = None  #: the last of these pages; None: as before
+    login_probe: str | None = None  #: the last page with a good response; None: unchanged
 
 
 class Sessions:
@@ -41,11 +41,11 @@ class Sessions:
         self._store = store
 
     async def get(self, name: str) -> Identity | None:
-        """Return the session of that name; None before its first use."""
+        """Return the session *name*; None before its first use."""
         return await self._store.reading(_get, name)
 
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
-        """Write a session durably if its fence is still *old_session*'s; return whether it did so.
+        """Write a session durably if its fence is still *old_session*'s; return whether it did.
 
         If *old_session* is None, it is written if no session has its name. A session that is sent
         again after a lost reply is written once, and the result is True.
@@ -61,7 +61,7 @@ class Sessions:
         return await self._store.writing(_keep, name, fence, changes)
 
     async def forget(self) -> int:
-        """Delete all sessions; return how many. The next use of one creates it again."""
+        """Delete all sessions; return how many. The next use of a session creates it again."""
         return await self._store.writing(lambda unit: unit.sessions.delete({}))
 
 

@@ -13,7 +13,7 @@ _CANCELLED_WITHIN = 0.5
 
 
 async def run_shielded(work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of *work*; if the caller is cancelled meanwhile, raise that afterwards."""
+    """Return the result of *work*; a cancellation of the caller is raised after its end."""
     future = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     # anyio's shield stops only cancellations by anyio's scopes, not `asyncio.Task.cancel`.

@@ -45,7 +45,7 @@ class Claimed:
 class Committed:
     """Result of `commit`."""
 
-    lost: tuple[Lease, ...] = ()  #: the lease had ended, so nothing was written
+    lost: tuple[Lease, ...] = ()  #: their lease had ended, so nothing was written for them
     rejected: tuple[tuple[Lease, str], ...] = ()  #: given up as `store-rejected`, with the reason
 
 
@@ -57,7 +57,7 @@ class Count:
     is_exact: bool = True  #: False: a lower bound
 
     def __add__(self, other: "Count") -> "Count":
-        """Return the sum, a lower bound if either is one."""
+        """Return the sum, which is a lower bound if either number is a lower bound."""
         return Count(number=self.number + other.number, is_exact=self.is_exact and other.is_exact)
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class TaskFilter:
 
     statuses: Collection[Status] = tuple(Status)
     reason: Reason | None = None
-    reasons: Collection[Reason] | None = None  #: any of these
+    reasons: Collection[Reason] | None = None  #: the reason must be any of these reasons
     host: str | None = None  #: for tracked tasks, the stage
     changed_since: datetime | None = None  #: last change of the status at or after this time
     changed_before: datetime | None = None  #: last change of the status before this time
@@ -83,7 +83,7 @@ class TaskFilter:
     due_by: datetime | None = None
 
     def with_statuses(self, statuses: Collection[Status]) -> "TaskFilter":
-        """Return the filter, restricted to tasks of those statuses."""
+        """Return the filter, restricted to tasks with *statuses*."""
         return replace(
             self, statuses=tuple(status for status in statuses if status in self.statuses)
         )
@@ -122,7 +122,7 @@ class Group:
         return self.open + self.finished + self.ignored
 
     def __add__(self, other: "Group") -> "Group":
-        """Return the sum, with the value of the first."""
+        """Return the sum of the counts, with the value of the first group."""
         return Group(
             value=self.value,
             open=self.open + other.open,

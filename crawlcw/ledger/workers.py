@@ -52,7 +52,7 @@ from crawlcw.model.rates import (
 from crawlcw.model.task import BlobRef, Lease, Status
 from crawlcw.model.transitions import lease_of
 
-#: A limit that the workers at work and the last ones that left never reach.
+#: A limit above the number of workers at work and of kept workers that left.
 _WORKER_LIMIT = 100_000
 #: Number of points in one read.
 _POINT_BATCH_SIZE = 5_000
@@ -66,13 +66,13 @@ class Workers:
         self._hosts = hosts
 
     async def join(self, worker: Worker) -> None:
-        """Add a worker to the list of those at work; its start is its first heartbeat.
+        """Add a worker to the list of workers at work; its start is its first heartbeat.
 
         Writes nothing if it is on the list already, or has left since it started.
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
-        # A delayed call must not undo a later write.
+        # A delayed call must not undo a later call.
         condition = {"left_at": AtMost(worker.started)}
         write = Write(worker.name, condition, Edit(set=fields), new=document)
         await self._store.writing(lambda unit: unit.workers.change([write]))
@@ -89,14 +89,14 @@ class Workers:
     ) -> None:
         """Record a worker's heartbeat, its counters, and whether it needs hosts.
 
-        It takes one write, including *vitals*; if these are missing, the last ones stay. It writes
-        nothing for a worker that is no longer on the list.
+        It takes one write, including *vitals*; if they are missing, the previous vitals stay. It
+        writes nothing for a worker that is no longer on the list.
         """
         totals = documents.counters_document(counters)
         changes: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": totals}
         if vitals is not None:
             changes["vitals"] = asdict(vitals)
-        # A delayed call must not undo a later one.
+        # A delayed call must not undo a later call.
         where = {"left_at": None, "heartbeat": AtMost(changes["heartbeat"])}
         write = Write(name, where, Edit(set=changes))
         await self._store.writing(lambda unit: unit.workers.change([write]))
@@ -152,7 +152,7 @@ class Workers:
         do those hosts of its tasks that have no owner. Its counters stay, see `counters`.
         """
         now = self._store.now()
-        # Mark the worker last, so that the next call does everything again after a crash in
+        # Mark the worker as left last, so that the next call repeats everything after a crash in
         # between.
         task_count, hosts = await self._store.writing(_end_leases, name, now)
         if task_count and not self._store.kind.tracked:
@@ -182,7 +182,7 @@ async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[st
 async def _tasks_of(
     unit: Unit, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
-    """Return the tasks that a worker leases, with those fields or all."""
+    """Return the tasks that a worker leases, with *fields* or all fields."""
     condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
     cursors, _ = await unit.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
     return await unit.tasks.read([cursor.id for cursor in cursors], fields, condition)
@@ -207,7 +207,7 @@ async def _leave(unit: Unit, name: str, now: datetime) -> None:
         {"left_at": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
     )
     if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
-        # A worker of that name may have joined again since the read.
+        # A worker of the same name may have joined since the read.
         await unit.workers.delete({"_id": Among(old), "left_at": Not(None)})
 
 
@@ -252,11 +252,11 @@ class Rates:
         self._store = store
 
     async def record(self, point: Point) -> None:
-        """Record a point of a worker, and delete those that are too old.
+        """Record a point of a worker, and delete points that are too old.
 
-        A worker has one point a minute, the latest. Points stay for a week: all of the last day,
-        one in ten minutes of the days before, and each worker's last one. Not durable: the next
-        point makes up for one that a crash loses.
+        A worker has one point a minute, the latest. Points stay for a week: all points of the last
+        day, one point in ten minutes of earlier days, and each worker's last point. Not durable:
+        the next point makes up for a point that a crash loses.
         """
         await self._store.writing(_record, point)
 
@@ -282,7 +282,7 @@ async def _record(unit: Unit, point: Point) -> None:
         "time": point.time,
         "vitals": asdict(point.vitals),
     }
-    # A delayed call must not undo a later one.
+    # A delayed call must not undo a later call.
     where = {"time": AtMost(point.time)}
     await unit.rates.change([Write(_key(document), where, Edit(set=document), new=document)])
     for days in (KEPT_DAYS, FINE_DAYS):

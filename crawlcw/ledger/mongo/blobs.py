@@ -213,7 +213,7 @@ class Blobs:
             await self._drop([blob.id for blob in blobs])
 
     async def drop_of(self, tasks: list[bytes]) -> None:
-        """Delete all files of the tasks *task_ids*."""
+        """Delete all files of *tasks*."""
         cursor = self._store.blob_files.find({"metadata.task": {"$in": tasks}}, {"_id": 1}).hint(
             BY_TASK
         )

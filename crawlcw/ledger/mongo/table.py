@@ -51,7 +51,7 @@ class Index(NamedTuple):
 
     name: str
     order: Sequence[tuple[str, int]]
-    condition: Document = {}  #: of the documents in it, with bounds so that the index alone answers
+    condition: Document = {}  #: met by the index's documents; its bounds let the index alone answer
 
 
 _BY_KEY = Index("_id_", [("_id", 1)])
@@ -70,11 +70,11 @@ class Sent(NamedTuple):
 
     matched: int = 0
     inserted: int = 0
-    refused: Mapping[int, str] = {}  #: indexes of those that cannot be stored, and why
+    refused: Mapping[int, str] = {}  #: indexes of updates that cannot be stored, and why
 
 
 async def send(collection: Any, updates: Sequence[Update]) -> Sent:
-    """Send updates by one unordered bulk; if some cannot be stored, the others are written."""
+    """Send updates by one unordered bulk; if some cannot be stored, it writes the other updates."""
     if not updates:
         return Sent()
     bulk = [
@@ -112,7 +112,7 @@ class Table:
         hidden: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """Take the fields that are null instead of absent, and those that `read` leaves out."""
+        """*null* are fields that are null instead of absent; `read` leaves out *hidden* fields."""
         self.collection = collection
         self._key = key
         self._null = null
@@ -159,7 +159,8 @@ class Table:
             cursor = (
                 self.collection.find(chosen, projection or None).sort(index.order).hint(index.name)
             )
-            # By default the server's first reply has 101 documents.
+            # Set the reply's size, because by default the server's first reply has only 101
+            # documents.
             cursor = cursor.limit(limit).batch_size(limit + 1)
             documents: list[Document] = await cursor.to_list(None)
         return documents
@@ -175,7 +176,8 @@ class Table:
         return Update(chosen, change, upsert=write.new is not None)
 
     async def _sent(self, updates: Sequence[Update]) -> Sent:
-        # If a key exists, but its document does not pass, the upsert only fails as a duplicate.
+        # If the document of a key exists, but fails the tests, the upsert only fails as a
+        # duplicate.
         with mapped():
             sent = await send(self.collection, updates)
         for why in sent.refused.values():
@@ -232,7 +234,7 @@ class Table:
         return " ".join(f"{v:{moment}}" if isinstance(v, datetime) else f"{v}" for v in value)
 
     def operators(self, edit: Edit, new: Document) -> Document:
-        """Return the operators of a change, and those that insert *new* if the key is unknown."""
+        """Return the operators of *edit*, and those that insert *new* if the key is unknown."""
         # A name has no dot, so it is one step of a path.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()

@@ -62,17 +62,19 @@ _OF_TASKS = {
 _IN_INDEX = {"status", "update_time"}
 #: Number of tasks of one status in one command, which takes a second on a slow server.
 COUNT_BATCH_SIZE = 2_000_000
-#: Tasks in one read for counting items, and for reading items; and bytes of items that end a
-#: batch, offloaded items included.
+#: Maximum number of tasks in one read that counts items, and in one read of items. A batch of items
+#: ends at the third number, in bytes, offloaded items included.
 _READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
-#: Statuses with items first; last those that may only wait for another visit.
+#: Statuses whose tasks have items come first. Tasks of the last statuses have items only if they
+#: wait for another visit.
 _ITEMS_FIRST = (*DONE, Status.FAILED, Status.PROCESSING, Status.TODO)
 _ITEM_FIELDS = ("url", "items", "items_from", "settled", "update_time", "response.final_url")
 _Reading = Callable[[Document], Awaitable[list[ItemRow]]]
-#: For each item, whether it is stored outside; for each value, its reference to a blob.
+#: The fields of a task for `doctor`: of each item whether it is stored outside, of each value its
+#: reference to a blob.
 _TASK: Mapping[str, Any] = {
     **dict.fromkeys((*TASK_STATE, "url", "host", "method", "body", "callback"), 1),
     **dict.fromkeys(("depth", "priority", "options", "update_time", "create_time"), 1),
@@ -127,8 +129,8 @@ class TaskTable(Table):
         index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
         rest = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
-        # Tasks with the cursor's time, and then earlier ones. Each filter is one index range for
-        # every status, which one filter for both would not be.
+        # Read the tasks with the cursor's time, and then earlier tasks. Each of the two filters is
+        # one index range for every status; a single filter for both would not be.
         for range_filter, order in after_cursor(index_range, cursor):
             missing = limit - len(cursors)
             size = scan_limit if rest else min(scan_limit, missing)
@@ -243,7 +245,7 @@ class TaskTable(Table):
         return deleted
 
     async def _forget(self, keys: Sequence[Key]) -> None:
-        """Delete the data of those tasks that no longer exist."""
+        """Delete the data of the given tasks that no longer exist."""
         if not keys:
             return
         existing_tasks = await self.read(keys, ("_id",))
@@ -259,7 +261,7 @@ class TaskTable(Table):
         counts = {status: await self._of_status({"status": int(status)}) for status in Status}
         return Counts(
             by_status={status: number for status, number in counts.items() if number},
-            # Their index has no order in which a second command could continue.
+            # The index of redirects has no order in which a second command could continue.
             redirects=await self._store.count(IS_REDIRECT, hint=BY_REASON),
         )
 
@@ -333,8 +335,8 @@ class Results:
         """Return the first tasks by id that fit into one server reply of 16 MiB."""
         with mapped():
             cursor = self._tasks.collection.find(chosen, dict.fromkeys(fields, 1))
-            # A negative limit: the server closes the cursor after its first reply, which has 101
-            # documents by default.
+            # With a negative limit the server closes the cursor after its first reply, which has
+            # 101 documents by default.
             cursor = cursor.sort([("_id", 1)]).hint("_id_").limit(-limit).batch_size(limit)
             tasks: list[Document] = await cursor.to_list(None)
         return tasks
@@ -342,7 +344,7 @@ class Results:
     async def _first(
         self, read: _Reading, tasks: Sequence[Document | None]
     ) -> tuple[list[ItemRow], int]:
-        """Return items of the first tasks, and the number of these: offloaded items are large."""
+        """Return the items of the first tasks that fill a batch, and the number of these tasks."""
         rows: list[ItemRow] = []
         size = 0
         for number, task in enumerate(tasks, 1):
@@ -360,7 +362,7 @@ def after_cursor(
 ) -> list[tuple[dict[str, Any], list[tuple[str, int]]]]:
     """Return the filters of the tasks after a cursor, each with its order.
 
-    Tasks of the same time come first, and then earlier ones.
+    Tasks with the cursor's time come first, and then earlier tasks.
     """
     if cursor is None:
         return [(dict(where), ORDER)]
@@ -368,7 +370,8 @@ def after_cursor(
     time = cursor.update_time
     earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
     if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
-        # No task has that time, and with it the server would sort the result.
+        # No chosen task has the cursor's time, and a filter with this time would make the server
+        # sort.
         return [(earlier, ORDER)]
     equal = {**where, "update_time": time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
@@ -401,7 +404,7 @@ class Raw:
                 return await read_batch(self._store.blob_files, fields, last_id=cursor, only=only)
 
     async def _with_lost_items(self, task: Document) -> Document:
-        """Return a task with the number of its items, and the numbers of the missing ones."""
+        """Return a task with the number of its items, and the numbers of its missing items."""
         if "items" not in task:
             return task
         outside = [number for number, is_outside in enumerate(task["items"]) if is_outside]

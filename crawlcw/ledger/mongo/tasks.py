@@ -1,4 +1,4 @@
-"""Adding tasks, and reading them: due tasks, or the whole record of one."""
+"""Add tasks, and read due tasks or the whole record of a task."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _ADD_BATCH_SIZE = 1_000
 _PIPELINES_PER_UNION = 40
 #: Fields that grow with a task's results; `page` leaves them out.
 _RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
-#: The same for the payload of a tracked task.
+#: Fields of a tracked task's payload, which `page` leaves out too.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
 
@@ -71,7 +71,7 @@ class Tasks(Reopening):
         pages: list[list[dict[str, Any]]] = [
             [
                 {"$match": {**of_host(host, self._store.kind), **due}},
-                # The order includes the host, because then no other index has this order.
+                # Include the host in the order, because then no other index has this order.
                 {"$sort": {"host": 1, "priority": -1, "due": 1}},
                 {"$limit": limit},
             ]

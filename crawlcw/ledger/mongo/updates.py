@@ -27,7 +27,7 @@ def unchanged_guard(task: Task) -> dict[str, Any]:
 
 
 def locked(ids: Iterable[bytes], tokens: Iterable[str]) -> dict[str, Any]:
-    """Return the filter of those tasks that are leased under one of the tokens."""
+    """Return the filter of the tasks that are leased under one of the tokens."""
     return {
         "_id": {"$in": list(ids)},
         # Send each token once, in an order that does not depend on the hashes of strings.

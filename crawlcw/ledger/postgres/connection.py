@@ -28,20 +28,20 @@ from crawlcw.ledger.sql.database import Values
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-#: Seconds after which a server that does not answer is given up.
+#: Seconds until we close the connection to a server that does not answer.
 _CONNECT_TIMEOUT = 5
 _REPLY_TIMEOUT = 60.0
 #: Seconds until the server ends a transaction whose client is silent, and releases its locks on
 #: rows. The network may have lost the client, which TCP detects only after hours.
 _IDLE_TIMEOUT = 15.0
-#: Maximum number of attempts at a transaction that the server ends because of a deadlock. Deadlocks
-#: are rare, because rows are locked in one order.
+#: Maximum number of attempts at a transaction, if the server ends it because of a deadlock.
+#: Deadlocks are rare, because rows are locked in one order.
 _MAX_TRIES = 5
 _SETTINGS = (
-    # Each search has an index, but a new table has no statistics that make the planner use it.
+    # Make the planner use indexes: each search has an index, but a new table has no statistics.
     "SET enable_seqscan = off",
     "SET jit = off",
-    # The statements rely on these values, and a user or a database may have others.
+    # The statements rely on these values, and a user or a database may have other values.
     "SET standard_conforming_strings = on",
     "SET default_transaction_isolation = 'read committed'",
     "SET lock_timeout = 0",
@@ -78,7 +78,7 @@ _ADVICE_BY_TEXT = {
     "no pg_hba.conf entry|pg_hba.conf rejects": "let pg_hba.conf admit the user to the database",
     "invalid port number": "give a port below 65536",
 }
-#: The same for errors with a code.
+#: Advice by the code of an error.
 _ADVICE_BY_CODE = {
     errors.InsufficientPrivilege: "a crawl needs CREATE on the database, or to own the tables",
     errors.ReadOnlySqlTransaction: (
@@ -99,7 +99,7 @@ class Row(tuple[Any, ...]):
         return tuple.__getitem__(self, self.names[key] if isinstance(key, str) else key)
 
     def keys(self) -> Iterable[str]:
-        """Return the names of the columns."""
+        """Return the names of the row's columns."""
         return self.names.keys()
 
 
@@ -114,7 +114,7 @@ def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
 
 
 class _BoolDumper(Int8Dumper):
-    """Booleans as numbers, as the columns have them in SQLite."""
+    """Writes booleans as numbers, because the columns hold numbers, as in SQLite."""
 
     def dump(self, obj: Any) -> bytes:
         """Return the text of 0 or 1."""
@@ -122,7 +122,7 @@ class _BoolDumper(Int8Dumper):
 
 
 class _TextDumper(StrDumperUnknown):
-    r"""Text with NUL as \1\1, because PostgreSQL's texts cannot contain it, and \1 as \1\2.
+    r"""Writes NUL as \1\1, because PostgreSQL's texts cannot contain it, and \1 as \1\2.
 
     Texts keep their order and their prefixes. JSON escapes both characters itself.
     """
@@ -135,7 +135,7 @@ class _TextDumper(StrDumperUnknown):
 
 
 class _TextLoader(Loader):
-    """The text that `_TextDumper` encoded."""
+    """Reads the text that `_TextDumper` encoded."""
 
     format = Format.BINARY
 
@@ -189,7 +189,7 @@ class Database:
         """Whether the connection has ended, even while it was not used."""
         if self._db.closed:
             return True
-        # Between statements the server sends nothing except the end.
+        # Between statements the server sends nothing, except when it ends the connection.
         poller = select.poll()
         poller.register(self._db.fileno(), select.POLLIN)
         return bool(poller.poll(0))
@@ -220,7 +220,7 @@ class Database:
                 # fails.
                 with suppress(psycopg.Error):
                     cursor.close()
-                # After an error the cursor is still open, and the driver would warn.
+                # After an error the cursor is still open, and the driver would warn about it.
                 cursor.close()
 
     @contextmanager
@@ -259,7 +259,10 @@ class Database:
                 self._db.execute("COMMIT")
 
     def cut(self) -> None:
-        """End the connection from another thread; one that waits for the server gets an error."""
+        """Close the connection; any thread may call it.
+
+        A thread that waits for the server gets an error.
+        """
         with suppress(OSError, psycopg.Error):
             duplicate = socket.socket(fileno=os.dup(self._db.fileno()))
             with duplicate:
@@ -309,8 +312,8 @@ class Connection(database.Connection):
                 try:
                     db = self._usable()
                     self._at_work = db, monotonic()
-                    # Set it up only now, because from here on a server that does not answer is
-                    # given up.
+                    # Set it up inside this block, because the block closes a connection whose
+                    # server does not answer.
                     if not db.is_set_up:
                         db.set_up()
                     if self._begun is not None:
@@ -338,7 +341,7 @@ class Connection(database.Connection):
     def _cutting_late(self) -> Iterator[None]:
         """During the block, end any operation that has lasted 60 s.
 
-        It may be an earlier one, whose caller was cancelled while its thread continued.
+        The operation may be an earlier one, whose caller was cancelled while its thread continued.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle
@@ -379,7 +382,7 @@ def _run_work(
         try:
             return work(db, *args, **kwargs)
         except (errors.DeadlockDetected, errors.SerializationFailure):
-            # The server has undone it, so it can be repeated.
+            # The server has undone the transaction, so it can be repeated.
             continue
     return work(db, *args, **kwargs)
 

@@ -12,9 +12,9 @@ from crawlcw.ledger.sql.schema import COLUMNS, Dialect
 
 _TYPES = {"BLOB": "BYTEA", "INTEGER": "BIGINT", "TEXT": 'TEXT COLLATE "C"', "REAL": "FLOAT8"}
 _CASTS = {"BLOB": "::bytea", "INTEGER": "::bigint", "TEXT": "::text", "REAL": "::float8"}
-#: A text in a statement, a name, or the placeholder of a value.
+#: Matches a text in a statement, a name, or the placeholder of a value.
 _TEXT_OR_PLACEHOLDER = re.compile(r"""'[^']*'|"[^"]*"|\?|(?<![:\w]):([a-z]\w*)""")
-#: Without INDEXED BY, because the planner chooses the index, see `connection`.
+#: Removed from statements: INDEXED BY, because the planner chooses the index, see `connection`.
 _REPLACEMENTS = (
     (re.compile(r' INDEXED BY "(?:[^"]|"")*"| NOT INDEXED| WITHOUT ROWID'), ""),
     (re.compile(r"\binstr\("), "strpos("),
@@ -43,7 +43,8 @@ class PostgresDialect(Dialect):
         self, table: str, changes: str, rows: str, condition: str, *, key: str, waits: bool
     ) -> str:
         """See `Dialect.update_many`: all transactions lock rows in the order of their ids."""
-        # Otherwise two transactions could each wait for a row of the other.
+        # Otherwise two transactions could each wait for a row that the other transaction has
+        # locked.
         lock = self.for_update if waits else self.skipping_locked
         return (
             f"WITH v AS (VALUES {rows}), mine AS MATERIALIZED "

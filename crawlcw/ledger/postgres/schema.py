@@ -1,4 +1,4 @@
-"""The tables of each name in a separate schema, and the notes about all of them."""
+"""The tables of each name in a separate schema, and the notes about all tables."""
 
 # ruff: noqa: S608  # the names are quoted; every value is a parameter
 
@@ -84,7 +84,7 @@ def prepare(
     """
     if create and (refusal := db.refusal()):
         raise LedgerConfigurationError(f"PostgreSQL: {refusal}")
-    # Read the marker last, because another process may create it together with the tables.
+    # Read the marker after the tables: another process may create both in between.
     missing, marker = tables.missing(db), marker_of(db, name)
     recorded_kind = check_marker(marker, name, kind=kind)
     if marker is None and "tasks" not in missing:
@@ -114,7 +114,7 @@ def prepare(
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)
-        # Another process may have created them meanwhile; if they are not as expected, undo
+        # Another process may have created the tables meanwhile; if they are not as expected, undo
         # everything.
         final_kind = check_marker(marker_of(db, name), name, kind=kind)
         if final_kind.tracked:

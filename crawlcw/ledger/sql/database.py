@@ -83,8 +83,8 @@ class Connection(ABC):
 
     def __init__(self) -> None:
         self._limiter = CapacityLimiter(1)
-        # The limiter makes calls wait without a thread. The lock is for a cancelled call, which
-        # leaves the limiter while its thread still works.
+        # The limiter makes calls wait without a thread. The lock is needed for a cancelled call,
+        # which leaves the limiter while its thread still works.
         self._lock = threading.Lock()
         self._db: Any = None
         self._closed = False
@@ -128,7 +128,7 @@ def number_of(db: Database, statement: str, values: Values = ()) -> int:
 
 
 def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row for each number in an index, the highest number first, by one seek each."""
+    """Yield a row for each number in an index, the highest number first, by one seek a row."""
     above = _ABOVE_ALL
     while row := db.execute(statement, {**bounds, "above": above}).fetchone():
         above = row[0]
@@ -136,6 +136,6 @@ def descending(db: Database, statement: str, bounds: Mapping[str, Any]) -> Itera
 
 
 def update(db: Database, statement: str, values: Mapping[str, Any]) -> int:
-    """Change rows by one statement, durably; return how many."""
+    """Change rows by one statement, durably; return the number of changed rows."""
     with db.transaction(durable=True):
         return db.execute(statement, values).rowcount

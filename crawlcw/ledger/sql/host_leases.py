@@ -1,4 +1,4 @@
-"""Leasing hosts in one transaction, which skips hosts that another one is about to lease."""
+"""Lease hosts in one transaction, which skips hosts that another transaction is about to lease."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -25,7 +25,7 @@ class SqlHostLeases(HostLeases):
         return await self._store.writer.run(self._lease, bounds)
 
     def _lease(self, db: Database, bounds: Mapping[str, Any]) -> list[HostLease]:
-        # Most searches find nothing, and these must not wait for other writers.
+        # Read before any write: most searches find nothing, and must not wait for other writers.
         if not db.execute(self._store.sql.ready_hosts, bounds).fetchone():
             return []
         with db.transaction():

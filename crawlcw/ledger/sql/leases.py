@@ -28,11 +28,11 @@ class Leases(LeasedTasks):
     """Claims tasks, and renews their leases."""
 
     _store: SqlStore
-    batch_size = 200  #: some 5 ms, during which other writers wait
+    batch_size = 200  #: a claim takes some 5 ms, and other writers wait
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
-        #: Leases of claims whose reply was lost, by task: it is unknown whether they succeeded.
+        #: Leases of claims whose reply was lost, by task: we do not know whether they succeeded.
         self._unconfirmed: dict[bytes, list[Lease]] = {}
 
     async def claim(
@@ -81,7 +81,7 @@ class Leases(LeasedTasks):
             guard = {"id": task.id, "status": int(task.status), "fence": task.fence, "due": now}
             writes.append((written(task, change), guard))
             # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
-            # it, and then no worker would count that crash again.
+            # it, and then no worker would count the crash again.
             is_outcome = is_outcome or change.lock is None
         with db.transaction(durable=is_outcome):
             applied = apply_each(db, self._store.sql, writes)
@@ -98,14 +98,14 @@ class Leases(LeasedTasks):
         return leases, counts
 
     def _note_unconfirmed(self, leases: Sequence[Lease]) -> None:
-        # Two calls may claim a task at the same time, and either may have got it.
+        # Two calls may claim a task at the same time, and either call may have leased it.
         for lease in leases:
             self._unconfirmed.setdefault(lease.task.id, []).append(lease)
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], end: datetime) -> list[Lease]:
         """Return the leases of earlier claims of *tasks* that were committed, extended to *end*.
 
-        They may have expired while the ledger was unavailable, which would cost the task a
+        These leases may have expired while the ledger was unavailable; the task would count a
         `lost`.
         """
         unconfirmed_leases = [
@@ -119,7 +119,7 @@ class Leases(LeasedTasks):
         try:
             return await self._store.writer.run(self._adopt, leases)
         except BaseException:
-            # The next caller must look again.
+            # The next caller must look these leases up again.
             self._note_unconfirmed(unconfirmed_leases)
             raise
 

@@ -1,4 +1,4 @@
-"""Recording the outcomes of tasks, and the guarded writes of claims and outcomes.
+"""Record the outcomes of tasks, and apply the guarded writes of claims and outcomes.
 
 A statement releases Python's lock at each step, and must wait for it again while the event loop
 works. So one statement writes many rows with the same columns.
@@ -43,18 +43,18 @@ _MAY_BE_LARGE = ("body", "context", "item")
 
 _T = TypeVar("_T")
 Values = Mapping[str, Any]  #: by column
-#: Columns of rows of one kind: those that a guard compares, and those that are set.
+#: Columns of rows of one kind: the columns that a guard compares, and the columns that are set.
 Shape = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Growth(NamedTuple):
     """The part of a change that depends on the stored values of its task."""
 
-    error: str | None  #: JSON, appended to the stored ones
+    error: str | None  #: JSON, appended to the stored errors
     kept_errors: int
     values: Values  #: of a tracked task: stage, context, data
-    results: documents.Document  #: by stage, added to the stored ones
-    trace: documents.Document | None  #: appended to the stored ones
+    results: documents.Document  #: by stage, added to the stored results
+    trace: documents.Document | None  #: appended to the stored trace
 
 
 class Write(NamedTuple):
@@ -62,14 +62,14 @@ class Write(NamedTuple):
 
     task: Task  #: before the change
     values: Values  #: only of the columns that it sets
-    items: list[dict[str, Any]] | None  #: rows; None: the stored ones stay
+    items: list[dict[str, Any]] | None  #: rows; None: the stored items stay
     version: int  #: the fence of the visit of the items
     kept_versions: int  #: number of visits whose items are kept
     growth: Growth | None
 
 
 class Outcomes:
-    """Writes the outcomes of leases, and releases them."""
+    """Writes the outcomes of leases, and releases leases without an outcome."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class Outcomes:
     def _commit(self, db: Database, settlements: Sequence[Settlement]) -> Committed:
         lost: list[Lease] = []
         rejected: list[tuple[Lease, str]] = []
-        # Encode before the transaction begins, because all others wait for it.
+        # Encode before the transaction begins, because all other writers wait for its end.
         writes: list[tuple[Write, Values]] = []
         refusals: list[str | None] = []
         for settlement in settlements:
@@ -125,7 +125,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=tuple(rejected))
 
     def _replace(self, db: Database, writes: Sequence[tuple[Lease, Write]]) -> list[Lease]:
-        """Write the rows that have not changed meanwhile; return the leases of the others."""
+        """Write the rows that have not changed meanwhile; return the leases of the other tasks."""
         guarded_writes = []
         for _, write in writes:
             task = write.task
@@ -170,7 +170,7 @@ def lease_guard(lease: Lease) -> dict[str, Any]:
 
 
 def written(task: Task, change: Change) -> Write:
-    """Return the change in the form of its row; raises one of `UNHOLDABLE` if none can hold it."""
+    """Return the change in the form of its row; raises one of `UNHOLDABLE` if that fails."""
     items = None
     if change.items is not None:
         url = change.response.final_url if change.response else task.url
@@ -216,10 +216,10 @@ def _growth(change: Change) -> Growth:
 def apply_each(
     db: Database, sql: Statements, writes: Sequence[tuple[Write, Values]]
 ) -> list[bool | Exception]:
-    """Change the tasks that still match their guards; return for each whether it did.
+    """Change the tasks that still match their guards; return for each task whether it matched.
 
     It must be the first call in a transaction, which it restarts if some tasks do not match. If a
-    row cannot hold the added values together with the stored ones, the result is one of
+    row cannot hold the added values together with the stored values, the result is one of
     `UNHOLDABLE`, and the task is unchanged.
     """
     ids = set()
@@ -228,7 +228,7 @@ def apply_each(
         ids.add(write.task.id)
         if write.growth is not None:
             growing_ids.append(write.task.id)
-    # Of several changes of one task only the first counts.
+    # Of several changes of one task only the first is applied.
     one_by_one = len(ids) < len(writes)
     stored = _stored(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
@@ -252,7 +252,7 @@ def apply_each(
         else:
             applied.append(values if isinstance(values, Exception) else number > 0)
         if applied[-1] is True and write.items is not None:
-            if write.task.settled:  # otherwise it has no items yet
+            if write.task.settled:  # a task that was never settled has no items
                 db.execute(sql.forget_items, (write.task.id,))
             items += write.items
             if write.kept_versions:
@@ -284,9 +284,9 @@ def _stored(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, 
 
 
 def _grown(write: Write, stored: Mapping[bytes, Row]) -> Values | Exception:
-    """Return the values of a write, with its errors, results and trace after the stored ones.
+    """Return the values of a write, with its errors, results and trace after the stored values.
 
-    Return one of `UNHOLDABLE` if these are too large together.
+    Return one of `UNHOLDABLE` if all of them are too large together.
     """
     row, growth = stored.get(write.task.id), write.growth
     if row is None or growth is None:
@@ -346,9 +346,10 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
 def _row_batches(
     rows: Iterable[tuple[Values, Values]], *, max_rows: int
 ) -> Iterator[tuple[Shape, int, list[Any]]]:
-    """Yield rows of one shape, up to *most* together: their shape, number and parameters.
+    """Yield batches of rows of one shape: their shape, number and parameters.
 
-    Only a few numbers occur, because each needs its own statement.
+    A batch has up to *max_rows* rows. Only a few numbers of rows occur, because each number needs
+    its own statement.
     """
     parameters_by_shape: dict[Shape, list[list[Any]]] = {}
     for guard, values in rows:

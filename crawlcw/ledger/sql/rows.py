@@ -82,11 +82,11 @@ def column_value(name: str, value: Any) -> Any:
     return stored_value
 
 
-@lru_cache(maxsize=256)  # most documents have the same fields as an earlier one
+@lru_cache(maxsize=256)  # most documents have the fields of an earlier document
 def _kinds(
     names: tuple[str, ...],
 ) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
-    """Return the fields to convert, and the others that may be too large for a column."""
+    """Return the fields to convert, and the other fields that may be too large for a column."""
     converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
     return converted, [name for name in names if name not in _TO_COLUMN and name not in _COUNTED]
 
@@ -187,7 +187,7 @@ def _untagged(value: dict[str, Any]) -> Any:
     return value
 
 
-# Created once, because to create one takes longer than to encode most values.
+# Create the encoder once, because that takes longer than the encoding of most values.
 _ENCODER = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_tagged
 )

@@ -83,7 +83,7 @@ class Dialect:
     position = "rowid"  #: the column of the order of a walk through a whole table
     #: Whether transactions write at the same time, and so must lock their rows in one order.
     locks_rows = False
-    #: End of a SELECT of rows that its transaction will write.
+    #: Clause at the end of a SELECT whose rows the transaction will write.
     for_update = ""
     skipping_locked = ""
 
@@ -189,7 +189,7 @@ class Tables:
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
             f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
-            # This index has only leased hosts, because `leave` must not read all the others.
+            # This index has only leased hosts, because `leave` must not read all free hosts.
             f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]

@@ -1,4 +1,4 @@
-"""Every statement that the operations use."""
+"""All SQL statements of the ledger's operations."""
 
 # ruff: noqa: S608  # the tables' names are quoted; every value is a parameter
 
@@ -14,17 +14,17 @@ from crawlcw.model.task import DONE, Status
 
 
 def among(statuses: Collection[Status]) -> str:
-    """Return the condition that the status is one of those."""
+    """Return the condition that the status is one of *statuses*."""
     return f"status IN ({', '.join(f'{status:d}' for status in statuses)})"
 
 
-#: Columns that a task is read from.
+#: The columns of a task.
 READ = ("id", *documents.TASK_FIELDS)
 _READ = ", ".join(READ)
 
 
 class Statements:
-    """Every statement, on the tables of one spider or use case."""
+    """All statements on the tables of one spider or use case."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
@@ -170,7 +170,7 @@ class Statements:
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
         fixed = "id, url, host, method, body, callback, depth, priority, options"
         columns = f"{fixed}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
-        # Only a reference to a blob begins like this, because it is escaped in other keys and in
+        # Only a reference to a blob begins like this, because `%` is escaped in other keys and in
         # text.
         pointer = """'{"%blob":'"""
         pointers = ", ".join(
@@ -179,7 +179,7 @@ class Statements:
         )
         number = f"nullif((SELECT count(*) FROM {items} WHERE task_id = {tasks}.id), 0) AS items"
         host_columns = ", ".join(name for name in HOST_COLUMNS if name != "robots")
-        #: Columns and table of each part, and the column of its order.
+        #: Of each part: its columns, its table, and the column that orders it.
         self.raw = {
             Part.TASKS: (f"{columns}, {pointers}, {number} FROM {tasks}", position),
             Part.HOSTS: (f"{host_columns} FROM {tables.hosts}", position),

@@ -45,9 +45,9 @@ _COMPARISONS = {AtMost: "<=", After: ">"}
 class Index(NamedTuple):
     """An index to read rows by."""
 
-    of: str  #: follows the table's name in a statement
+    of: str  #: text that follows the table's name in a statement
     order: str
-    condition: str = ""  #: of the rows in it, follows other tests
+    condition: str = ""  #: condition of the index's rows, follows other tests
 
 
 def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
@@ -64,7 +64,7 @@ def run_to_end(work: Coroutine[Any, Any, _T]) -> _T:
 class Table:
     """A table whose columns are the fields of its documents.
 
-    Given *columns*, only these fields are columns; all others are members of the column
+    Given *columns*, only these fields are columns; all other fields are members of the column
     `content`.
     """
 
@@ -89,7 +89,7 @@ class Table:
 
     async def insert(self, documents: Sequence[Document]) -> int:
         """See `port.Documents.insert`."""
-        # Encode before the transaction begins, because all others wait for it.
+        # Encode before the transaction begins, because all other writers wait for its end.
         with refusing():
             rows = [*map(self._insertion, documents)]
         return sum(self._execute(f"{text} ON CONFLICT DO NOTHING", values) for text, values in rows)
@@ -137,7 +137,7 @@ class Table:
         return [from_json(document.pop("content")) | document for document in documents]
 
     async def change(self, writes: Sequence[Write]) -> int:
-        """See `port.Documents.change`: one statement each, after a read if it is within JSON."""
+        """See `port.Documents.change`: one statement a write, after a read if it changes JSON."""
         with refusing():
             prepared = [
                 (write, write.new and self._insertion(write.new), self._update(write))
@@ -272,7 +272,7 @@ class Table:
         return self._compared(name, "=", test, values)
 
     def _compared(self, name: str, comparison: str, value: Any, values: list[Any]) -> str:
-        """Return the comparison of a field, or of all columns of a key or its first ones."""
+        """Return the comparison of a field, or of all or the first columns of a key."""
         if name == "_id" and len(self._key) > 1:
             row = row_of(dict(zip(self._key, value, strict=False)))
             values += row.values()

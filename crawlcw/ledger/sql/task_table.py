@@ -106,12 +106,12 @@ class TaskTable(Table):
         if not isinstance(times, Within):
             return self._tests({"update_time": times})
         text, values = self._tests({"update_time": Within(times.first, None)})
-        # Before a time means before the smallest possible id of that time.
+        # The end of a range excludes its own time: b"" is below all ids of this time.
         ends = [] if times.end is None else [(times.end, b"")]
         ends += [] if cursor is None else [(cursor.update_time, cursor.id)]
         if not ends:
             return text, values
-        # The index uses only one of two bounds: give it the nearer one.
+        # The index uses only one of two bounds: give it the nearer bound.
         time, identity = min(ends)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 

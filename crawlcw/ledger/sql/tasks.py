@@ -1,4 +1,4 @@
-"""Adding tasks, and reading them: due tasks, or the whole record of one."""
+"""Add tasks, and read due tasks or the whole record of a task."""
 
 import heapq
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -99,7 +99,7 @@ class Tasks(Reopening):
         return await self._store.reader.run(self._get, task_id)
 
     def _get(self, db: Database, task_id: bytes) -> Record | None:
-        # One statement, so that the items belong to the status beside them.
+        # Use one statement, so that the items belong to the status that it reads.
         rows = db.execute(self._store.sql.get, (task_id,)).fetchall()
         if not rows:
             return None

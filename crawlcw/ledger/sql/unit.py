@@ -40,7 +40,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),
-        # Releases need not be durable, because a lease expires if a power cut loses its release.
+        # Releases need not be durable: if a power cut loses a release, the lease expires.
         host_leases=Table(db, tables.hosts, dialect, durable=False),
         workers=Table(db, tables.workers, dialect, indexes={Path.LEFT: left_index}),
         sessions=Table(db, tables.sessions, dialect, columns=columns),
@@ -71,7 +71,7 @@ class Groups:
             for status, number in self._db.execute(self._sql.of_response_status, {"code": code})
         )
         (total_group,) = _added_up(self._db.execute(self._sql.count_done)) or [Group(value=None)]
-        # The done tasks without a response are all except those with a response.
+        # Done tasks without a response are all done tasks except the tasks with a response.
         no_value_group = Group(
             value=None,
             finished=total_group.finished - sum(group.finished for group in groups),
@@ -115,7 +115,7 @@ class Raw:
     async def read(
         self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
-        """See `port.Raw.read`; by positions, because rows whose ids are not bytes have one too."""
+        """See `port.Raw.read`; by positions, because ids may have a wrong type."""
         columns, position = self._sql.raw[part]
         select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
         if only is not None:
@@ -143,7 +143,7 @@ def _document(row: Row) -> Document:
         if isinstance(document[name], int) and abs(document[name]) < _LATEST:
             document[name] = moment(document[name])
     for name in _JSON & document.keys():
-        # Otherwise the value is shown unchanged.
+        # A value that cannot be decoded is shown unchanged.
         with suppress(TypeError, ValueError):
             document[name] = json.loads(document[name])
     return document

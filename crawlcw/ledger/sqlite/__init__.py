@@ -4,8 +4,8 @@
 share a file: their tables have their names.
 
 The file is in WAL mode, so that readers and the one writer do not wait for each other. A
-transaction is fsynced if the contract says durable. A claim is not, because a claim that a power
-cut loses only repeats a fetch.
+transaction is fsynced if the contract says durable. A claim is not fsynced, because a claim that a
+power cut loses only repeats a fetch.
 """
 
 from crawlcw.ledger.sqlite.ledger import SqliteLedger

@@ -25,7 +25,8 @@ class Changes:
         """
         version: int | None = None
         while True:
-            # The writer's own commits do not change it; those of all other connections do.
+            # `data_version` changes with the commits of other connections, not with this
+            # connection's own.
             current_version = await self._store.writer.run(number_of, _VERSION)
             if current_version != version:
                 version = current_version

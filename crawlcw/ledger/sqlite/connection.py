@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 _BUSY_TIMEOUT = 10.0
 _BUSY_RETRY_PAUSE = 0.01
-#: The name is read as bytes, because it may be in any encoding.
+#: Read the file's name as bytes, because it may be in any encoding.
 _FILE = "SELECT CAST(file AS BLOB) FROM pragma_database_list WHERE name = 'main'"
 #: macOS has no fdatasync.
 _sync_file: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -78,7 +78,7 @@ class Database(sqlite3.Connection):
             if self.in_transaction:
                 self.execute("COMMIT")
         except BaseException:
-            # A full disk may have rolled it back already.
+            # On a full disk SQLite may have rolled the transaction back already.
             if self.in_transaction:
                 self.execute("ROLLBACK")
             raise
@@ -147,7 +147,8 @@ class Connection(database.Connection):
 
         result, committed = await to_thread.run_sync(locked, limiter=self._limiter)
         if self._synced < committed:
-            # Others commit while some wait for their turn, and one sync covers all of them.
+            # Calls commit while other calls wait for their turn to sync, and one sync covers all
+            # commits.
             async with self._turn_to_sync:
                 if self._synced < committed:
                     await to_thread.run_sync(self._sync, limiter=self._syncing)
@@ -159,7 +160,8 @@ class Connection(database.Connection):
         `synchronous = FULL` does that at each commit, but holds the file's one write lock
         meanwhile. This sync makes no other process wait.
         """
-        # Read before the sync begins, because it may miss commits that come while it works.
+        # Read the number before the sync begins, because the sync may miss commits that come while
+        # it works.
         committed = self._committed
         try:
             if self._wal is None:
@@ -167,7 +169,7 @@ class Connection(database.Connection):
                 with self._lock:
                     (name,) = (self._db or self._opened()).execute(_FILE).fetchone()
                 file = Path(os.fsdecode(name))
-                # The file may be new, and then its name must survive as well.
+                # The file may be new, and then its entry in the folder must survive as well.
                 _sync_folder(file.parent)
                 self._wal = os.open(f"{file}-wal", os.O_RDONLY)
             _sync_file(self._wal)

@@ -27,7 +27,7 @@ def make_private(path: Path) -> None:
         if not folder.exists():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
     if not path.parent.is_dir():
-        path.parent.mkdir(exist_ok=True)  # its error names the obstacle
+        path.parent.mkdir(exist_ok=True)  # the error of mkdir names the obstacle
     with suppress(OSError):
         # Do not open an existing file, because closing it would end the locks of another
         # connection of this process. A link is followed.
@@ -44,7 +44,8 @@ def is_read_only(path: Path) -> bool:
 def is_still(path: Path) -> bool:
     """Return whether the file at *path* can be read as an immutable one.
 
-    It is read-only, and no process has it open: SQLite removes the `-wal` with the last one.
+    The file must be read-only, and not open in any process: SQLite removes the `-wal` when the last
+    process closes it.
     """
     file = path.resolve()
     return (

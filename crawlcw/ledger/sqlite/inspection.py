@@ -36,10 +36,10 @@ class Inspection(examination.Inspection):
 
     def _journal_mode(self, db: sqlite3.Connection) -> str:
         if is_still(self._store.path):
-            # Such a connection does not know the journal mode. In the header, 2 means WAL.
+            # An immutable connection does not know the journal mode. In the header, 2 means WAL.
             with self._store.path.open("rb") as file:
                 return "wal" if file.read(20)[18:] == b"\2\2" else "delete"
-        # Ask after a read, because until then a connection has the earlier mode.
+        # Ask for the mode after a read, because until then a connection has the earlier mode.
         return str(db.execute("PRAGMA journal_mode").fetchone()[0])
 
     def _health(self, db: sqlite3.Connection) -> Health:
@@ -88,7 +88,7 @@ def _store_violations(db: sqlite3.Connection, tables: Tables, spider: str) -> It
         yield Violation(kind=Kind.STORE_INCOMPLETE, detail="the number of its format is missing")
     texts = {row["name"]: row["sql"] for row in db.execute("SELECT name, sql FROM sqlite_master")}
     for statement in tables.create:
-        # SQLite stores the text of a statement without this.
+        # SQLite stores the text of a statement without `IF NOT EXISTS`.
         definition = statement.replace("IF NOT EXISTS ", "")
         name = definition.split('"')[1]
         if name not in texts:

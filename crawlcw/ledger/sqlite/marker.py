@@ -25,7 +25,7 @@ _TABLE = quoted(MARKER)
 
 
 class Tables(schema.Tables):
-    """The tables of one name, which contain the name."""
+    """The tables of one spider or use case; their names contain its name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -49,7 +49,7 @@ def prepare(
         raise LedgerConfigurationError(
             f"The ledger {path} {MISCONFIGURED[sqlite3.SQLITE_READONLY]}."
         )
-    # Check before any change, because the mode is written into the file.
+    # Check the file before any change, because the WAL mode is written into it.
     recorded_kind = check_marker(db, name, path, kind=kind)
     names = names_in(db)
     if not create and name not in names:
@@ -86,7 +86,7 @@ def prepare(
             )
         for statement in tables.create:
             db.execute(statement)
-        # Another process may have created them meanwhile; if they are not as expected, undo
+        # Another process may have created the tables meanwhile; if they are not as expected, undo
         # everything.
         return check_marker(db, name, path, kind=kind)
 

@@ -43,7 +43,8 @@ class SqliteStore(SqlStore):
         self.kind = await self.writer.run(
             prepare, self.tables, self.name, self.path, kind=kind, create=create
         )
-        # Do this only after the check, because until then the file may be another program's.
+        # Change the mode only after the check, because until then the file may be another
+        # program's.
         shut_out_others(self.path)
 
     async def drop(self) -> None:
