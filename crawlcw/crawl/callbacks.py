@@ -53,8 +53,8 @@ from crawlcw.model.values import cleaned_item, is_item
 
 #: A refresh after a longer time is no link: it shows the end of a session, for example.
 LONGEST_REFRESH = timedelta(seconds=100)
-#: Maximum number of different reasons. A reason may contain crawled text, so there could be any
-#: number.
+#: Maximum number of different reasons. A reason may contain crawled text, so their number has no
+#: natural limit.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _EMPTY_HOOK = "item() yielded nothing"
@@ -92,7 +92,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The links that a crawl follows; the seeder adds hosts, and `PageLimit` adds full ones."""
+    """The links that a crawl follows; the seeder adds hosts, and `PageLimit` adds full hosts."""
 
     hosts: set[str]  #: hosts of the seeds and of `allowed_hosts`
     max_depth: int | None
@@ -246,7 +246,7 @@ class CallbackRun:
         self._link_count = 0
         self._admitted_host = ""  #: the last admitted host
         self._yielded_ids: set[bytes] = set()
-        #: Why each plain link was dropped, by address; None: it was accepted.
+        #: Why each plain link was dropped, by address; None if the link was accepted.
         self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
@@ -344,7 +344,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item from a yielded thing, or drop it; return a call to await."""
+        """Make a task or an item from a yielded thing, or drop it; return any call to await."""
         if not isinstance(product, Request):
             if product is None:
                 return None

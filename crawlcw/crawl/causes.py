@@ -47,7 +47,7 @@ _MIN_BEHIND_S = 1.0
 _MAX_BANS = 4
 #: If the crawl has more hosts, some of them are worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds between the request for the first probe page and the requests for the other ones.
+#: Seconds between the request for the first probe page and those for the other probe pages.
 _FIRST_PROBE_S = 0.5
 
 
@@ -155,7 +155,8 @@ class Causes:
 
         The response is 503 with Retry-After, or has one of the `throttle_statuses` (by default
         429). If the cause is unknown, nothing counts until `Opening.probe` has asked a probe page.
-        The host continues after a good answer (`answered_well`), otherwise it rests (`unanswered`).
+        The host continues after a good answer (`answered_well`); without a good answer it rests
+        (`unanswered`).
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -455,7 +456,7 @@ class Causes:
         return response
 
     async def _probe_uplink(self) -> bool:
-        """Ask the last probe page, then all of them; return whether any host answers."""
+        """Ask the last probe page, then all probe pages; return whether any host answers."""
         async with anyio.create_task_group() as asking:
             self._check = asking.cancel_scope
 

@@ -1,6 +1,6 @@
 """Group commit of the fetchers' outcomes.
 
-The order of writes, and the state if the process dies after each of them:
+The order of writes, and the state if the process dies after each write:
 
 1. Other changes of pages (cookies of a session, the spider's state): the page is done again.
 2. Links that are too deep, then the links to follow: they are stored; the page is done again.
@@ -71,13 +71,14 @@ class TaskAdder:
     max_depth: int | None  #: the crawl's maximum depth; earlier crawls may have had a smaller one
     #: Writes the changes of sessions and of the spider's state, durably and before any task.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
-    run_started_at: datetime | None = None  #: when this run began; None: not known yet
+    run_started_at: datetime | None = None  #: when this run began; None if that is not known yet
     known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Links that are too deep: the ledger keeps them. A shorter path to such a page still counts.
+    #: Links that are too deep and that the ledger keeps. A shorter path to their pages still
+    #: counts.
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
-        """Add tasks and wake their hosts; return how many tasks become due by this.
+        """Add tasks and wake their hosts; return how many of them become due.
 
         Tasks that are *too_deep* are only kept. Changes of sessions and of the spider's state are
         written in any case.
@@ -114,7 +115,7 @@ class TaskAdder:
         self.too_deep_ids.clear()
 
     async def put(self, tasks: dict[bytes, Task]) -> int:
-        """Add tasks without waking their hosts; return how many tasks become due by this.
+        """Add tasks without waking their hosts; return how many of them become due.
 
         Tasks that the store cannot hold are removed from *tasks*.
         """

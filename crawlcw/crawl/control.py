@@ -45,7 +45,7 @@ class Control:
     paused: datetime | None = None  #: when the user paused the crawls
     stopped: datetime | None = None  #: crawls that began before this must end
     fed: str | None = None  #: a new text each time that the user adds or purges tasks
-    settings: Mapping[str, str] = field(default_factory=dict)  #: replace those of the crawls
+    settings: Mapping[str, str] = field(default_factory=dict)  #: override the crawls' own
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:

@@ -327,7 +327,7 @@ class Coordinator:
                 host.enter(Phase.SERVING)
         if await self.host_leaser.poll(background, idle=self.pool.has_idle_workers()):
             self._idle_pause_s = _MIN_IDLE_S
-        # Claim only what fits: no other process can work on a task that waits here.
+        # Claim only what fits: no other process can work on a task that waits in this process.
         if not self._is_low() or await self._page_and_claim(background):
             return False
         if time.monotonic() < self._ledger_poll_at:
@@ -352,7 +352,7 @@ class Coordinator:
         return count
 
     async def _page_and_claim(self, background: anyio.abc.TaskGroup) -> bool:
-        """Page and claim tasks of the hosts that need some; return whether there were any."""
+        """Page and claim tasks of the hosts that need tasks; return whether any host did."""
         low_hosts, _ = self.frontier.low_hosts()
         if not low_hosts:
             return False
@@ -522,7 +522,7 @@ class Coordinator:
         return IdleReason(ends_at=wakes_at)
 
     def _next_poll(self) -> float:
-        """Return the seconds until the next poll, if nothing changes before."""
+        """Return the seconds until the next poll, which a change can make earlier."""
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
         # If all fetchers are busy, wait: the next free fetcher wakes us. Releasing hosts now could

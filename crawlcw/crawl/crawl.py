@@ -161,7 +161,7 @@ class Parts:
 
 
 class Crawl:
-    """A crawl of one spider's ledger by this process, together with any number of others.
+    """A crawl of one spider's ledger by this process, together with any number of other processes.
 
     `run` may be called once; signal handlers of the loop may call `stop` and `stop_now` at any
     time.

@@ -1,9 +1,9 @@
 """Leases of this process's hosts: leased many at a time, renewed, saved, released.
 
 A host is released in these cases:
-- no work remains at it;
+- no work remains at the host;
 - it rests for long;
-- the crawl gives it up;
+- the crawl gives the host up;
 - its time slice is over and other hosts wait;
 - other workers have no hosts.
 """
@@ -104,7 +104,7 @@ class HostLeaser:
         await self._release_idle(background)
 
     async def _lease_hosts(self, *, idle: bool) -> bool:
-        """Lease hosts that are ready; return whether there were any.
+        """Lease hosts that are ready; return whether any host was ready.
 
         The ledger is asked often if few hosts are leased or fetchers are *idle*. If not, it is
         asked less often, because other workers wait.
@@ -246,7 +246,7 @@ class HostLeaser:
             await self._release([host])
 
     async def _share_hosts(self) -> None:
-        """Release hosts if ready hosts have no room in this process or if others lack hosts."""
+        """Release hosts if this process has no room for ready hosts, or if workers lack hosts."""
         now, owned_hosts = time.monotonic(), self._staying_hosts()
         self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:

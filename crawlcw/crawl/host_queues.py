@@ -1,8 +1,9 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the turns' times.
 
-Synchronous: the time is an argument. A lease waits here until its host may be asked again. So no
-fetcher sleeps before a task's first request, and a slow host delays no other host. Further requests
-of an attempt (hops of redirects, logins) take slots as well, and they go before waiting tasks.
+Synchronous: the time is an argument. A lease waits in its queue until its host may be asked again.
+So no fetcher sleeps before a task's first request, and a slow host delays no other host. Further
+requests of an attempt (hops of redirects, logins) take slots as well, and they go before waiting
+tasks.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from crawlcw.model.task import Lease
 #: If a host has a delay, its tasks are claimed for the turns of this number of seconds.
 CLAIM_AHEAD_S = 5.0
 _MAX_BONUS_S = 10
-#: If there are more queues of hosts that are not ours, the idle ones are forgotten.
+#: If there are more queues of hosts that are not ours, the idle queues are forgotten.
 _MAX_UNOWNED = 1000
 
 
@@ -72,7 +73,7 @@ class HostQueues:
         #: Names of hosts that have changed, or whose queues have changed.
         self.changed: set[str] = set()
         self.waiting_count = 0  #: leases in all queues
-        #: leases that may start soon: those in queues without a delay, up to `slots` in each
+        #: leases that may start soon: leases in queues without a delay, up to `slots` in each
         self.soon_count = 0
 
     def add_host(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
@@ -261,7 +262,7 @@ class HostQueues:
         return None
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
-        """Return whether a queue may use its turn now; if not, it gets a later turn or none."""
+        """Return whether a queue may use its turn now; if not, it gets a later turn or no turn."""
         has_slot = not queue.hops and not queue.is_full
         if (
             queue.is_open

@@ -283,7 +283,7 @@ class Pending:
         return unsaved
 
     def take_to_ignore(self) -> list[FrontierHost]:
-        """Return the hosts with tasks to ignore, except the busy ones, and forget them."""
+        """Return and forget the hosts with tasks to ignore, except the busy hosts."""
         hosts = [host for host in self.to_ignore if not host.is_busy]
         self.to_ignore.difference_update(hosts)
         return hosts
@@ -314,7 +314,7 @@ class Frontier:
         #: Tasks of a given-up origin that are settled one by one.
         self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
-        #: Whether all start URLs are known. The crawl's own hosts are unknown before that.
+        #: Whether all start URLs are known. Until then the crawl's own hosts are unknown.
         self.is_seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
@@ -337,7 +337,7 @@ class Frontier:
         self.usable_lease_s = settings.lease.total_seconds() * (1 - _LEASE_MARGIN)
         #: Hosts that need more tasks for their next turns.
         self._low_hosts: set[FrontierHost] = set()
-        self._idle_hosts: set[FrontierHost] = set()  #: hosts without work here
+        self._idle_hosts: set[FrontierHost] = set()  #: hosts without work in this process
 
     # --- holding hosts
 

@@ -108,7 +108,7 @@ class KeptState:
             await self._write()
 
     async def close(self) -> None:
-        """Write the remaining changes, and merge the settled ones into the values."""
+        """Write the remaining changes, and merge the settled changes into the values."""
         if self._is_used:
             await self._settle_others()
             await self._write(is_last=True)
@@ -155,7 +155,7 @@ class KeptState:
     # Ends of pages.
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Note the recorded outcomes, except those of tasks that are *lost*."""
+        """Note the recorded outcomes, except the outcomes of tasks that are *lost*."""
         if not self._is_used:
             return
         for settlement in settlements:

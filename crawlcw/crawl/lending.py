@@ -175,7 +175,7 @@ class Lending:
         if worker is None:
             return  # the borrower is gone, but the server may still work on its requests
         if not is_recorded and host.queue.slots and host.queue.active > host.queue.slots:
-            return  # its slots are still in use here
+            return  # its slots are still in use by this process
         is_ended = loan.is_closing or not self._frontier.may_lend(host)
         if is_ended and not is_recorded:
             del host.loans[name]

@@ -98,9 +98,9 @@ class MovedPages:
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a page behind redirects that were followed in place, once, under its own URL.
 
-        If this process can claim the task of that URL, and that task's own request equals the one
-        that was sent, the response is parsed as its page. In both cases the redirecting task is
-        finished.
+        If this process can claim the task of that URL, and that task's own request equals the
+        request that was sent, the response is parsed as its page. In both cases the redirecting
+        task is finished.
         """
         lease = attempt.lease
         target_request = onward(attempt.request, response, target=response.url)
@@ -112,7 +112,7 @@ class MovedPages:
             )
         target = self._at(lease.task, target_request, hops=0)
         if target.id == lease.task.id or not _is_plain(attempt):
-            # Another spelling of the same resource, or a `dont_filter` request.
+            # The target is another spelling of the same resource, or the request has `dont_filter`.
             return await self.outcomes.parsed(attempt, response)
         home = await self._claim(target)
         if home is None:

@@ -289,7 +289,7 @@ class Admission:
         return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
 
     async def enter(self, attempt: Attempt, url: str) -> None:
-        """Wait for a turn at the host of *url*, and for a slot unless it already has a slot there.
+        """Wait for a turn at the host of *url*, and for a slot unless the attempt already has one.
 
         A slot at another host is freed first. Raises `Defer` if the wait takes too long.
         """

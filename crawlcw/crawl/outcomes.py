@@ -101,7 +101,7 @@ class Outcomes:
         self.watchdog = session.watchdog
         self.banned_when = condition(self.runner.spider, "banned_when")
         self._stats = session.stats
-        # Build the policy once, because the settings build a new one at each access.
+        # Build the policy once, because the settings build a new policy at each access.
         self._retries = settings.retry_policy
         self._throttles = partial(throttles, statuses=settings.throttle_statuses)
         self._max_probe_s = min(settings.timeout, settings.read_timeout)

@@ -24,7 +24,7 @@ def folder(location: str) -> "Folder":
 
 
 class _LocalFolder:
-    """A local folder for complete files; blocking, thread-safe. `parts` has incomplete ones."""
+    """A local folder for complete files; blocking, thread-safe. `parts` has incomplete files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

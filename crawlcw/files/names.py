@@ -48,7 +48,7 @@ _TYPES = {
 }
 _EXTENSIONS = [(kind, entry.partition(":")) for kind in _TYPES for entry in _TYPES[kind].split()]
 _BY_TYPE = {f"{kind}/{entry[2] or entry[0]}": f".{entry[0]}" for kind, entry in _EXTENSIONS}
-#: A name keeps these extensions, even if the content type has another one.
+#: A name keeps these extensions, even if the content type has another extension.
 _KNOWN = SKIPPED_EXTENSIONS | {entry[0] for _, entry in _EXTENSIONS}
 #: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")

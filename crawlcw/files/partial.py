@@ -1,8 +1,8 @@
 """Partial download: locked by the process that writes it, and resumable after a crash.
 
-`KEY.part` has the bytes. `KEY.json` has the number of synced bytes and the version of the file.
-It is written after a sync, and removed before other bytes replace these. So after a crash, the
-bytes that it counts belong to one version. The operating system ends the lock with its process.
+`KEY.part` has the bytes. `KEY.json` has the number of synced bytes and the version of the file. The
+JSON file is written after a sync, and removed before other bytes replace these. So after a crash,
+the bytes that it counts belong to one version. The operating system ends the lock with its process.
 """
 
 import errno
@@ -47,7 +47,7 @@ class PartialFile:
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
-        """Return the partial file *key*, or a numbered one if another process has locked it."""
+        """Return the partial file *key*, or a numbered file if another process has locked *key*."""
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")

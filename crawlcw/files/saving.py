@@ -136,7 +136,7 @@ class FileTransfer:
         self._offset = partial_file.size - 1 if is_complete else partial_file.size
 
     def headers(self, base_headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send: the request's *base_headers*, and those for a range."""
+        """Return the headers to send: the request's *base_headers*, and the headers for a range."""
         # Accept no content coding, because a range of a coded body is not a range of the file.
         kept_headers = [
             pair for pair in base_headers if pair[0].lower() not in ("accept-encoding", "if-range")
@@ -244,7 +244,7 @@ class FileTransfer:
                 await self._in_thread(self._part.discard)
                 return start_response
         # Make the name outside of the thread, whose errors count as errors of the disk, because the
-        # server may cause errors here.
+        # name from the server may cause errors.
         name = stored_name(
             "",
             url=self._request.url,
@@ -330,7 +330,7 @@ class SaveFile:
         self._files = FileTransfers(settings)
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response, with its body in a file if the request wants that."""
+        """Return the response, with its body in a file if the request has `save_to`."""
         response = await call_next(attempt, request)
         is_wanted = request.options.save_to is not None and response.file is None
         if not is_wanted or not 200 <= response.status < 300:

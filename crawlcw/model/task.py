@@ -132,7 +132,7 @@ class Task:
     body: bytes | None = None
     callback: str = "parse"  #: the spider's method that parses the page; the stage
     errback: str | None = None  #: the spider's method for the given-up task, if not `on_error`
-    context: Mapping[str, Any] | BlobRef | None = None  #: values of the spider; not read here
+    context: Mapping[str, Any] | BlobRef | None = None  #: the spider's values
     options: RequestOptions = NO_OPTIONS
     depth: int = 0  #: links from a start URL
     parent: bytes | None = None  #: the id of the task whose page had this link
@@ -232,7 +232,7 @@ class Record:
 
     @property
     def leads_to(self) -> bytes | None:
-        """The id of the task that has this one's page; None: it is not a finished redirect."""
+        """The id of the task that has this task's page; None if this is no finished redirect."""
         is_redirect = self.task.status is Status.FINISHED and self.task.reason is Reason.REDIRECT
         if not is_redirect or self.response is None:
             return None

@@ -97,7 +97,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     # The task was once a page, and may be one again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # For example, the callback raised an error before.
+    # For example, the callback raised an error in the first run.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
 #: The status after an event that has only one result.
@@ -118,7 +118,7 @@ class Progress:
     started_at: datetime
     stage: str | None = None  #: the stage of the attempt, for the trace; None: the task's
     data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
-    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to earlier ones
+    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to earlier results
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
@@ -214,7 +214,7 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkChange:
-    """The same change for many tasks.
+    """One change for many tasks.
 
     A ledger applies it in batches, to the tasks that still have one of the given statuses. Each
     gets `update_time`. A task that becomes `todo` is due now and has no reason. A task that becomes
@@ -222,7 +222,7 @@ class BulkChange:
     """
 
     event: Event
-    from_statuses: tuple[Status, ...]  #: only tasks with one of these
+    from_statuses: tuple[Status, ...]  #: only tasks with one of these statuses
     to_status: Status
     from_reason: Reason | None = None  #: only tasks with this reason; None: with any
     resets: tuple[str, ...] = ()  #: counters that begin at 0 again
@@ -333,7 +333,8 @@ def losses(task: Task) -> int:
     """Return the number of workers that count as lost on *task* when it is claimed next.
 
     A worker counts only if it had begun to work on the task alone, see `Leases.begin`. Otherwise
-    another task may have crashed it while this one waited in its queue, or ran at the same time.
+    another task may have crashed the worker while *task* waited in its queue, or ran at the same
+    time.
     """
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
@@ -587,7 +588,7 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 def lease_of(task: Task) -> Lease:
     """Return the lease of a leased task, in the same form as its holder has it.
 
-    The ledger does not store the status before the claim, so this derives it: the status that
+    The ledger does not store the status before the claim, so this function derives the status that
     `release` must restore, due since the claim.
     """
     assert task.lock is not None

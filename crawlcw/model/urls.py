@@ -5,9 +5,9 @@ only on the address, so that two spellings of one page are one task. Ada is the 
 parsers that disagree about the host of a link would be a security hole. There is one exception:
 a path of plain names is joined as text, on an origin that Ada has parsed and not changed.
 
-Every function here accepts crawled text. For a text that is not a URL to fetch it raises
-`FetchError` with one of the `url-*` and `refused-*` reasons; `resolver`, which sees every link of
-a page, returns a `Refusal`.
+Every function of this module accepts crawled text. For a text that is not a URL to fetch it raises
+`FetchError` with one of the `url-*` and `refused-*` reasons; `resolver`, which sees every link of a
+page, returns a `Refusal`.
 """
 
 import re
@@ -78,8 +78,8 @@ _QUERY_FORMS = _forms("!$'()*,/:?@")
 #: Parts of an encoded query that must be escaped: text in ISO-2022-JP, whose bytes are ASCII; the
 #: reference of a character that the encoding lacks; and bytes outside of ASCII.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: In ISO-2022-JP text only `#` is escaped here: Ada would begin a fragment with it, and it escapes
-#: the other characters itself.
+#: In ISO-2022-JP text this module escapes only `#`, because Ada would begin a fragment with it. Ada
+#: escapes the other characters itself.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
@@ -129,7 +129,7 @@ def locate(url: str) -> Location:
 
 
 def located(url: str) -> Location | Refusal:
-    """Return the location of an absolute *url*, as `locate` does, or why there is none."""
+    """Return the location of an absolute *url*, as `locate` does, or why it has no location."""
     return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
 
 
@@ -193,8 +193,8 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
     """Return a function like `resolve` for the many links of one page, at the address *base*.
 
-    It returns a location, and a `Refusal` if `resolve` would raise, because most pages have such
-    links.
+    It returns a location, and a `Refusal` if `resolve` would raise, because most pages have links
+    that are refused.
 
     Characters outside of ASCII use the page's *encoding* in a query, and UTF-8 in a path (WHATWG
     URL standard). *encoding* is the standard's name.
@@ -211,7 +211,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
         target, mark, _ = href.partition("#")
         first_character = target[:1]
         if first_character <= " " or (mark and target[-1] <= " "):
-            # A space before the fragment is part of the address: strip only spaces around it.
+            # A space before the fragment is part of the address: strip only spaces around the link.
             target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
         if len(target) > max_link:
@@ -370,7 +370,8 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # Resolve it on a page of an invented host: a link that names no host stays there.
+        # Resolve the link on a page of an invented host: a link that names no host stays on that
+        # host.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True

@@ -79,8 +79,8 @@ def clean(value: object, *, depth: int = 0) -> Any:
     - Integers over 64 bits become text.
     - A float that is not finite becomes None.
     - A set or a tuple becomes a list.
-    - A datetime is cut to milliseconds. An aware one becomes UTC; a naive one stays naive,
-      because only its site knows the time zone.
+    - A datetime is cut to milliseconds. An aware datetime becomes UTC; a naive datetime stays
+      naive, because only its site knows the time zone.
     - Any other object becomes its text.
     """
     kind = type(value)
@@ -92,7 +92,7 @@ def clean(value: object, *, depth: int = 0) -> Any:
         return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # as above
     if kind is float:
         return value if math.isfinite(value) else None  # type: ignore[arg-type]  # as above
-    # Most nested values: check these types before all others.
+    # Most nested values: check these types before all other types.
     if depth < MAX_DEPTH:
         if kind is dict:
             cleaned = {}
@@ -197,7 +197,7 @@ def _as_text(value: object) -> str:
 def to_json(value: object) -> str:
     """Return a clean *value* as one line of JSON: times as ISO 8601, bytes as base64.
 
-    An aware time ends in `Z`, a naive one has no suffix.
+    An aware time ends in `Z`, a naive time has no suffix.
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
 
@@ -328,7 +328,7 @@ class _Frozen:
 
 
 class FrozenList(_Frozen, list[Any]):
-    """A read-only list; `+=` makes a new one."""
+    """A read-only list; `+=` makes a new list."""
 
     append = extend = insert = remove = reverse = sort = __imul__ = _refuse
 
@@ -337,7 +337,7 @@ class FrozenList(_Frozen, list[Any]):
 
 
 class FrozenDict(_Frozen, dict[str, Any]):
-    """A read-only dictionary; `|=` makes a new one."""
+    """A read-only dictionary; `|=` makes a new dictionary."""
 
     popitem = setdefault = update = _refuse
 

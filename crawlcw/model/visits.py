@@ -29,7 +29,7 @@ class Visit:
     """The state of a page at its last good response."""
 
     time: datetime  #: when the response came; it may be a 304
-    changed: datetime  #: when a response last differed from the one before
+    changed: datetime  #: when a response last differed from the previous response
     interval: float | None = None  #: seconds until the next visit; None: no visit is planned
     etag: str | None = None  #: as the server wrote it
     last_modified: str | None = None  #: as the server wrote it
@@ -65,7 +65,7 @@ class RevisitPolicy:
     def interval(
         self, requested: float | str | None, previous: Visit | None, *, changed: bool
     ) -> timedelta | None:
-        """Return the time from this visit to the next one; None: there is no next one.
+        """Return the time from this visit to the next visit; None if no next visit is planned.
 
         *requested* is the option of the request, which overrides the settings; *previous* is the
         previous visit. With `ADAPTIVE` the interval is halved if the page has *changed*, and
