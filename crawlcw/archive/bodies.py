@@ -1,9 +1,9 @@
 """WARC files of a spider's pages: written durably before an outcome refers to them, and read back.
 
-Each file is written by one process only. An unfinished one is called `NAME.warc.gz.open` and
-locked by its process; a finished one `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
-whose last record may be incomplete: the next process cuts that off and renames the file. Records
-that tasks refer to were synced before, so the cut loses none of them.
+Each file is written by one process only. An unfinished file is called `NAME.warc.gz.open`, and its
+process locks it; a finished file is called `NAME.warc.gz`. A crash leaves an unlocked `.open` file,
+whose last record may be incomplete: the next process cuts this record off and renames the file.
+Records that tasks refer to were synced before, so the cut loses none of them.
 """
 
 import errno
@@ -75,8 +75,8 @@ class Bodies:
     async def keep(self, attempt: Attempt, *, is_revisit: bool = False) -> StoredPage | None:
         """Store the exchanges of *attempt*, the redirects first; return the place of the page.
 
-        A task may refer to it after the next `sync`. None if the attempt has no exchange. A
-        revisit without a change stores a short record of itself: the page's earlier one stays.
+        A task may refer to it after the next `sync`. Return None if the attempt has no exchange. A
+        revisit of an unchanged page stores only a short record; the page's earlier record stays.
         """
         exchanges, attempt.exchanges = attempt.exchanges, []
         if not exchanges:
@@ -206,14 +206,14 @@ class WarcFiles:
         self._largest = largest
         self._turn = threading.Lock()  #: guards the buffers; never held during disk access
         self._writing = threading.Lock()
-        self._files: list[_OpenFile] = []  #: full ones, and the current one
+        self._files: list[_OpenFile] = []  #: full files, and the current file
         self._number = 0
         self._appended = self._synced = 0  #: numbers of `append` calls
         self._lost: OSError | None = None  #: the error of a failed write
         self.waiting = 0  #: bytes appended but not written yet
 
     def append(self, records: Sequence[bytes]) -> list[StoredPage]:
-        """Buffer records, adjacent in one file; return the places of the non-empty ones.
+        """Buffer records, adjacent in one file; return the places of the non-empty records.
 
         Raises the `OSError` of an earlier failed `sync`.
         """
@@ -337,7 +337,7 @@ class _OpenFile:
             sync_folder(self._path.parent)
 
     def finish(self) -> None:
-        """Rename the finished file, or delete an empty one."""
+        """Rename the finished file, or delete it if it is empty."""
         if self._stream is None:
             return
         stream, self._stream = self._stream, None
@@ -356,7 +356,7 @@ def _mended(path: Path) -> bool:
     try:
         stream = locked(path, mode=None)
     except FileNotFoundError:
-        return False  # another process was faster
+        return False  # another process has mended the file
     if stream is None:
         return False
     with stream:

@@ -1,7 +1,7 @@
 """Pages and the redirects to them as WARC 1.1 records, each one gzip member.
 
-A layer notes each exchange in the attempt; `Bodies` keeps them as soon as there is a page. So the
-files contain no robots.txt, no logins, no probes, and no answers that a hook has made.
+A layer notes each exchange in the attempt; `Bodies` stores the exchanges as soon as it has a page.
+So the files contain no robots.txt, no logins, no probes, and no answers that a hook has made.
 
 Bodies are stored without content codings. As in other archives, the original headers
 of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
@@ -52,10 +52,10 @@ _SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
 _CONDITIONS = frozenset({"if-none-match", "if-modified-since"})
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2"})
 _ORIGINAL = "x-orig-"
-#: Headers that describe the transferred bytes, not the stored ones.
+#: Headers that describe the transferred bytes, not the stored bytes.
 _OF_THE_WIRE = frozenset({"content-encoding", "content-length", "transfer-encoding"})
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-#: Control characters and line ends, also the Unicode ones.
+#: Control characters and line ends, also those of Unicode.
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]+")
 
 

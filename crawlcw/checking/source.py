@@ -31,7 +31,7 @@ class Finding:
     code: str  #: the code, or a sentence
     replacement: str = ""  #: the code to write instead, if there is any
     guide: str = ""  #: page and heading of the manual: `spiders#Callbacks`
-    #: Whether the file cannot be loaded, or gives no spider, before this is corrected.
+    #: Whether the file cannot be loaded, or gives no spider, before the mistake is corrected.
     stops: bool = False
 
     @property
@@ -74,7 +74,7 @@ class Class:
 
     @property
     def is_spider(self) -> bool:
-        """Whether it is a spider, of crawlcw or Scrapy, by the names of its bases."""
+        """Whether the class is a spider of crawlcw or Scrapy, by the names of its bases."""
         return any(
             name.endswith("Spider") for class_ in self.lineage for name in class_.foreign_bases
         )

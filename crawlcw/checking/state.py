@@ -151,7 +151,7 @@ def _tested(branch: ast.If) -> set[str]:
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
-    """Return the targets of an assignment, those of a tuple one by one."""
+    """Return the targets of an assignment; a tuple's elements are separate targets."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     flat_targets: list[ast.expr] = []
     while targets:

@@ -148,7 +148,7 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
     """Yield the violations of a task.
 
     *document* has the fields that `ledger.documents` names. For the results it has `items` (their
-    number), `items_lost` (the missing ones) and `blobs_lost` (the missing blobs).
+    number), `items_lost` (the missing items) and `blobs_lost` (the missing blobs).
     """
     if malformed := [*_malformed(document, *_TASK)]:
         yield from malformed
@@ -184,7 +184,7 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
 def _mend_of_lease(
     document: Mapping[str, Any], *, now: datetime, due: datetime | None
 ) -> dict[str, Any]:
-    """Return the fields that complete a lease of a task; empty if it is complete."""
+    """Return the fields that complete a lease of a task; empty if the lease is complete."""
     mend: dict[str, Any] = {}
     if document.get("lock_time") is None:
         mend["lock_time"] = document["update_time"]

@@ -86,7 +86,7 @@ async def export(
 
 
 def check(targets: Sequence[Target]) -> None:
-    """Raise `UsageError` if one of *targets* cannot be written, or two are the same."""
+    """Raise `UsageError` if one of *targets* cannot be written, or two targets are the same."""
     for target in targets:
         forms.check(target.format)
         target.check()

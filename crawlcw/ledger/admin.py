@@ -89,10 +89,10 @@ class Admin:
 
         A task whose lease has expired counts as not leased, as for `withdraw`. *stage*, if given,
         becomes the stage and host of tracked tasks. With *deletes_results* their results are
-        deleted. A spider's pages have neither: they keep their callbacks and hosts, and
-        `Hosts.wake_all` wakes the hosts. The fences rise by one, so that earlier reads and claims
-        no longer match. Tasks whose status changes at or after `selection.changed_before`, or
-        after now, do not change, so the call is idempotent.
+        deleted. A spider's pages have no stage and no results: they keep their callbacks and hosts,
+        and `Hosts.wake_all` wakes the hosts. The fences rise by one, so that earlier reads and
+        claims no longer match. Tasks whose status changes at or after `selection.changed_before`,
+        or after now, do not change, so the call is idempotent.
         """
         extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -165,7 +165,7 @@ class Admin:
         """Delete tasks with their data; return their number.
 
         It also deletes leased tasks if *selection* names their status; with `selection.due_by`,
-        only those whose lease expired by then.
+        it deletes only tasks whose lease expired by this time.
         """
         # Forget the seeds first, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
@@ -189,7 +189,7 @@ class Admin:
         await self._store.drop()
 
     async def mend(self, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task or host if it still equals *document*; return whether it was.
+        """Set fields of a task or host if it still equals *document*; return whether it did.
 
         *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """

@@ -102,7 +102,7 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
 
 
 def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
-    """Return the filter, restricted to changes until *now* if it has no end."""
+    """Return the filter; if it has no `changed_before`, restrict it to changes until *now*."""
     return (
         replace(selection, changed_before=now + _MOMENT)
         if selection.changed_before is None
@@ -196,5 +196,5 @@ def _host_of(prefix: str) -> str | None:
         location = urls.locate(origin)
     except FetchError:
         return None
-    # No task's URL begins with another spelling.
+    # Tasks have normalised URLs, so no task's URL begins with another spelling of the origin.
     return location.host if location.url == origin else None

@@ -1,4 +1,4 @@
-"""LedgerCopier a ledger into an empty one of any store, and checking that all of it has arrived."""
+"""Copy a ledger into an empty ledger of any store, and check that all documents have arrived."""
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -150,7 +150,7 @@ async def copy(
     Both have the same name and kind, and no worker runs on them. It calls *on_progress* from time
     to time, with the number of documents of a part that are written so far. A target that is only
     partly filled has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read
-    back differ from the written ones.
+    back differ from the written documents.
     """
     await target.notes.set_state({UNFINISHED: True})
     copied: dict[Part, Digest] = {}

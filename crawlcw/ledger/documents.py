@@ -86,11 +86,11 @@ from crawlcw.model.task import (
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
 
-#: Fields that `page` reads of a task: all except those that grow with its results.
+#: Fields that `page` reads of a task: all except the fields that grow with its results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
 #: Further fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Fields that every task's document has without conversion. Further ones are left out if they are
+#: Fields that every task's document has without conversion. Other fields are left out if they are
 #: None, because MongoDB would include null in the indexes of due tasks.
 _PLAIN = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
@@ -118,7 +118,7 @@ _BLOB = "%blob"
 #: A naive time is stored under this key as ISO 8601 text, because a store's dates are instants.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
-#: Maximum number of workers that the ledger keeps after they have left: the last ones.
+#: Maximum number of workers that the ledger keeps after they have left: the last to leave.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
@@ -216,7 +216,7 @@ def results_document(results: Mapping[str, Any]) -> Document:
 
 
 def changed(change: Change) -> Document:
-    """Return the fields of a task that *change* sets, without appended or unchanged ones.
+    """Return the fields of a task that *change* sets, without appended or unchanged fields.
 
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
@@ -248,7 +248,7 @@ def source_document(settlement: Settlement) -> Document:
 def progressed(change: Change) -> Document:
     """Return the further fields that a change of a tracked task sets.
 
-    `results` has only the added ones.
+    `results` has only the added results.
     """
     new_fields: Document = {}
     if change.next is not None:
@@ -309,8 +309,8 @@ def host_document(host: Host) -> Document:
 def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
     """Return the fields that an owner writes; None: the field becomes absent.
 
-    Leaves the robots record out if *since* has the same one: it is by far the largest part of a
-    host, and changes once a day.
+    It leaves the robots record out if *since* has the same record: the record is by far the largest
+    part of a host, and changes once a day.
     """
     host_fields = _fields(host, (*_OF_HOST, "not_before"))
     host_fields["given_up"] = str(host.given_up) if host.given_up is not None else None
@@ -366,7 +366,7 @@ def _origin(origin_fields: Mapping[str, Any]) -> Origin:
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
-    """Return the bounds of the URLs with a scheme, the second one exclusive; None: any."""
+    """Return the bounds of the URLs with a scheme, the second bound exclusive; None: any scheme."""
     # '0' follows '/', and 'i' follows all texts that begin with 'http'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
@@ -465,7 +465,7 @@ def escaped(value: Any) -> Any:
 
 
 def unescaped(value: Any) -> Any:
-    """Return the value of an encoded one, the inverse of `escaped`."""
+    """Return the original of an encoded value, the inverse of `escaped`."""
     if isinstance(value, dict):
         if _NAIVE in value:
             return datetime.fromisoformat(value[_NAIVE])

@@ -36,7 +36,8 @@ from crawlcw.model.transitions import GIVE_UP_HOST
 BATCH = 5_000
 #: Number of whole hosts in one read of a walk: few, because each has a robots.txt of up to 512 KiB.
 _BATCH_SIZE = 100
-#: Number of tasks with a `due` in one search for their hosts; most hosts have only a few.
+#: Number of tasks with a `due` in one search for their hosts; most hosts have only a few such
+#: tasks.
 _SCAN_LIMIT = 100
 #: Fields of a host except its robots.txt, which is by far the largest.
 _STATE = (
@@ -59,7 +60,8 @@ class Hosts(ABC):
         do not wake it. A worker that makes a task due calls this after the task is in the ledger.
         It writes only changes.
         """
-        # All processes use the same order, so two that wake the same hosts never deadlock.
+        # All processes write hosts in the same order, so two processes that wake the same hosts
+        # never deadlock.
         for batch in batches(sorted(dues.items()), BATCH):
             while not await self._store.writing(_wake, dict(batch)):
                 pass  # another process changed one of the hosts after the read
@@ -168,8 +170,8 @@ class Hosts(ABC):
     async def due(self, *, last_host: str, limit: int) -> list[str]:
         """Return the next hosts after *last_host* that have tasks with a `due`.
 
-        It takes one index seek for a host with many such tasks, or for many hosts with few. An idle
-        process calls it to find lost wake-ups.
+        It takes one index seek for a host with many such tasks, or for many hosts with few such
+        tasks. An idle process calls it to find lost wake-ups.
         """
         return await self._store.reading(_due, last_host, limit)
 
@@ -185,8 +187,8 @@ class Hosts(ABC):
 async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
     """Write hosts that are unknown or would be ready too late; return whether all were written.
 
-    A host that is leased when it is read needs no write, even if it is released right after: its
-    owner looks for tasks after the release, and the caller's task is already in the ledger.
+    A host that is leased when it is read needs no write, even if its owner releases it right after:
+    the owner looks for tasks after the release, and the caller's task is already in the ledger.
     """
     states = ("owner", "ready_at", "not_before")
     hosts = await unit.hosts.read([*dues], states)
@@ -211,7 +213,8 @@ async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | 
     end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, end), "owner": None}
     fields = {"ready_at": now, **_AWAKE}
-    # If the host has no failures, keep `not_before`: it is only the gap after the last request.
+    # If the host has no failures, keep `not_before`: this time is only the gap after the last
+    # request.
     number = await unit.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await unit.hosts.change_where({**where, "failures": After(0)}, edit), end
@@ -256,7 +259,8 @@ async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
         tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_SCAN_LIMIT, fields=("host",))
         if not tasks:
             break
-        # If a host has more tasks than one read, the next read skips its other tasks.
+        # If a host has more tasks than one read returns, the next read skips the host's other
+        # tasks.
         last_host = tasks[-1]["host"]
         names |= dict.fromkeys(task["host"] for task in tasks)
     return [*names][:limit]

@@ -37,8 +37,8 @@ class Claimed:
 
     leases: tuple[Lease, ...] = ()
     missed: int = 0  #: changed by another worker meanwhile
-    abandoned: int = 0  #: ignored instead, because they crashed too many workers
-    deferred: int = 0  #: due later instead, because they crashed a worker while they ran alone
+    abandoned: int = 0  #: not leased but ignored, because they crashed too many workers
+    deferred: int = 0  #: not leased but due later, because alone they crashed a worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class Group:
     """Counts of the tasks with one value."""
 
     value: str | int | None  #: None: tasks without a value
-    open: int = 0  #: not done yet, including those in progress
+    open: int = 0  #: not done yet, including tasks in progress
     finished: int = 0
     ignored: int = 0
 

@@ -68,7 +68,7 @@ class Workers:
     async def join(self, worker: Worker) -> None:
         """Add a worker to the list of workers at work; its start is its first heartbeat.
 
-        Writes nothing if it is on the list already, or has left since it started.
+        Writes nothing if the worker is on the list already, or has left since it started.
         """
         document = documents.worker_document(worker)
         fields = {name: value for name, value in document.items() if name != "_id"}
@@ -104,7 +104,7 @@ class Workers:
     async def lend(self, worker: Worker, loan: Loan) -> bool:
         """Offer a loan to a worker, or change it, if the ledger still has the loan of *worker*.
 
-        Return whether it has this loan now; a repeated call returns True too.
+        Return whether the ledger has the new loan now; a repeated call also returns True.
         """
         new_loan = asdict(loan)
         old_loan = None if worker.loan is None else asdict(worker.loan)
@@ -126,7 +126,7 @@ class Workers:
         """Record the report of a borrower, which is not idle, with its heartbeat.
 
         Writes nothing if the worker is no longer on the list, or if its last report is not
-        *previous*: a delayed report does not replace a later one.
+        *previous*: a delayed report does not replace a later report.
         """
         last = None if previous is None else documents.report_document(previous)
         edit = Edit(

@@ -36,7 +36,7 @@ class Metric:
     kind: Kind
     help: str
     label: str | None = None
-    has_name_label: bool = False  #: label `name` too, for several crawls at one address
+    has_name_label: bool = False  #: also has the label `name`, for crawls at one address
 
     @property
     def labels(self) -> tuple[str, ...]:

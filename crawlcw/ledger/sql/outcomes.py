@@ -240,7 +240,7 @@ def apply_each(
             bulk.append((guard, values))
     number = 0 if one_by_one else changed(db, sql, bulk)
     if 0 < number < len(bulk):
-        # This is rare: find out one by one which tasks do not match.
+        # Mismatches are rare: find out one by one which tasks do not match.
         db.restart()
         one_by_one = True
     applied: list[bool | Exception] = []
@@ -329,7 +329,7 @@ def changed(db: Database, sql: Statements, changes: Iterable[tuple[Values, Value
 
 
 def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
-    """Add rows, except those with a known key, which stay unchanged; return how many are new."""
+    """Add the rows whose keys are new, and change no other row; return their number."""
     total, max_rows = 0, _MAX_ROWS
     pairs: list[tuple[Values, Values]] = []
     for row in rows:
@@ -373,9 +373,8 @@ def _update(dialect: Dialect, table: str, shape: Shape, number: int) -> str:
     guard, names = shape
     # The values come before the guard, as in the parameters of a row.
     columns = (*names, *guard)
-    # If another process is claiming a task, this claim need not wait: it has lost the task. If it
-    # waited, two claims that lock the same tasks one by one, each in its own order, would
-    # deadlock.
+    # If another process is claiming a task, our claim need not wait: it has lost the task. If it
+    # waited, two claims that lock the same tasks one by one, each in its own order, would deadlock.
     waits = "due" not in guard or not dialect.locks_rows
     is_plain = number == 1 and waits
     placeholders = ["?" if is_plain else f"v.column{n}" for n in range(1, len(columns) + 1)]

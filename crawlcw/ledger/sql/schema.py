@@ -101,7 +101,7 @@ class Dialect:
         key: str,  # noqa: ARG002  # there is one writer at a time
         waits: bool,  # noqa: ARG002
     ) -> str:
-        """Return the UPDATE of the rows whose values `v` has, with their ids in its column *key*.
+        """Return the UPDATE of rows to the values in the table `v`, whose column *key* has the ids.
 
         If another transaction writes a row, the UPDATE waits for it, or skips the row.
         """

@@ -113,7 +113,7 @@ class Connection(database.Connection):
         self._wal: int | None = None
         self._syncing = CapacityLimiter(1)
         self._turn_to_sync = Lock()
-        #: Durable transactions, numbered in the order of their commits, and the last synced one.
+        #: Numbers of the last committed and of the last synced durable transaction.
         self._committed = 0
         self._synced = 0
 
@@ -132,8 +132,8 @@ class Connection(database.Connection):
             with self._lock:
                 try:
                     db = self._db or self._opened()
-                    # SQLite continues with a file that has no name any more, and everything that it
-                    # writes there is lost when the process ends.
+                    # SQLite continues to write into a deleted file, and everything that it writes
+                    # is lost when the process ends.
                     if _identity(self._file) != self._identity:
                         raise self._gone_error()
                     result = work(db, *args, **kwargs)
@@ -223,7 +223,7 @@ class Connection(database.Connection):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Return the identity of a file; None: there is no file of this name."""
+    """Return the identity of a file; None: no file has this name."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -42,7 +42,7 @@ def is_read_only(path: Path) -> bool:
 
 
 def is_still(path: Path) -> bool:
-    """Return whether the file at *path* can be read as an immutable one.
+    """Return whether SQLite can read the file at *path* as immutable.
 
     The file must be read-only, and not open in any process: SQLite removes the `-wal` when the last
     process closes it.
@@ -58,7 +58,7 @@ def is_still(path: Path) -> bool:
 def shut_out_others(path: Path) -> None:
     """Remove the access of all other users who may read the file.
 
-    A file that is open only to its group does not change, because its owner wanted that.
+    A file that is open only to its group does not change, because its owner chose this mode.
     """
     for file in (path, *(path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm"))):
         with suppress(FileNotFoundError):

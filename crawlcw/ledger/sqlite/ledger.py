@@ -44,11 +44,11 @@ class SqliteLedger(Facets):
         kind: LedgerKind | None = None,
         create: bool = True,
     ) -> Self:
-        """Return the ledger of *name* in the file at *path*; creates both if they do not exist.
+        """Return the ledger of *name* in the file at *path*; create both if they do not exist.
 
         *kind* says whether the tasks are a use case's or a spider's; None: as recorded, or a
         spider's. Without *create* it raises `UnknownNameError` for a missing name. Raises
-        `LedgerConfigurationError` for a file that is not such a ledger.
+        `LedgerConfigurationError` for a file that is not a ledger of this kind.
         """
         async with cls._opening(path, name, clock) as ledger:
             await ledger.store.prepare(kind=kind, create=create)
@@ -58,8 +58,8 @@ class SqliteLedger(Facets):
     async def open_temporary(cls, name: str, *, kind: LedgerKind | None = None) -> Self:
         """Return a new temporary ledger of *name*, deleted when it is closed.
 
-        It is a file in the system's temporary folder, because one connection could not read a
-        database in memory while another one writes.
+        It is a file in the system's temporary folder, because a connection could not read a
+        database in memory while another connection writes.
         """
         folder = Path(await to_thread.run_sync(partial(tempfile.mkdtemp, prefix="crawlcw-")))
         ledger = await cls.open(folder / "ledger.db", name, kind=kind)
@@ -78,8 +78,8 @@ class SqliteLedger(Facets):
         """Return the ledger of *name* in the file at *path* unchanged, for inspection.
 
         Nothing is created or switched; *kind* as for `open`. Raises
-        `LedgerConfigurationError` for a file that is not a ledger, or one of another format
-        or kind.
+        `LedgerConfigurationError` for a file that is not a ledger, or a ledger of another format or
+        kind.
         """
         async with cls._opening(path, name, clock) as ledger:
             store = ledger.store

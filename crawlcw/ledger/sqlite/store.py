@@ -36,7 +36,7 @@ class SqliteStore(SqlStore):
         )
 
     async def prepare(self, *, kind: LedgerKind | None, create: bool = True) -> None:
-        """Create missing tables and indexes, and check existing ones; see `marker.prepare`.
+        """Create missing tables and indexes, and check existing tables; see `marker.prepare`.
 
         Removes other users' access to the file.
         """
