@@ -1,4 +1,4 @@
-"""Assembly of a crawl from its parts, except its downloader, which `pipeline.web` makes."""
+"""Assemble a crawl from its parts; `pipeline.web` makes its downloader."""
 
 import asyncio
 import os
@@ -92,7 +92,7 @@ def assemble(
 ) -> Crawl:
     """Return a crawl on an open ledger and an open downloader; call it in the crawl's event loop.
 
-    It does not close them. *proxies* are the proxies of the downloader's requests.
+    The crawl closes neither of them. *proxies* are the proxies of the downloader's requests.
     """
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
@@ -105,7 +105,7 @@ def assemble(
 
 @dataclass(eq=False)
 class _Parts(Parts):
-    """The parts of one crawl, made from the ledger upwards: each method uses the parts before."""
+    """The parts of one crawl; each method uses the parts that the methods above it have made."""
 
     spider: Spider
     raw_ledger: Ledger
@@ -135,7 +135,7 @@ class _Parts(Parts):
         self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
 
     def make_layers(self, downloader: Downloader) -> None:
-        """Make the chain of layers for each purpose, and the parts that send requests by it."""
+        """Make the chain of layers for each purpose, and the parts that send by it."""
         spider, settings = self.spider, self.settings
         self.credentials = Credentials(
             entry_urls(spider), headers=settings.headers, auth=settings.auth
@@ -201,7 +201,7 @@ class _Parts(Parts):
         self.ending.on_stop = self.coordinator.stop
 
     def make_writers(self) -> None:
-        """Make the parts that write sessions, tasks and outcomes, and the one that obeys orders."""
+        """Make the writers of sessions, tasks and outcomes, and the part that obeys orders."""
         settings, session = self.settings, self.session
         preparations: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
@@ -248,7 +248,7 @@ class _Parts(Parts):
         )
 
     def make_fetcher(self) -> None:
-        """Make the fetchers, from a lease to the outcome of its page."""
+        """Make the parts that turn a leased page into its outcome."""
         session = self.session
         runner = Runner(
             spider=self.spider,
@@ -289,7 +289,7 @@ class _Parts(Parts):
             idle_reason=self.coordinator.idle_reason,
             stop=self.ending.stop_by_spider,
         )
-        # Not in the coordinator: after its end, running pages may still wait for the uplink.
+        # Do not watch it in the coordinator, because pages may wait for the uplink after its end.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,

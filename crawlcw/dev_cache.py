@@ -1,8 +1,8 @@
-"""A cache of responses on disk for the development of a spider: it fetches each page only once.
+"""Cache responses on disk, so that each page is fetched only once while a spider is developed.
 
 It is not an HTTP cache: it ignores the servers' rules of freshness, and uses a response until it
-is `cache_expires` old. Libraries for HTTP caches need another client, or work inside of aiohttp's
-client, in which bodies are not yet decoded and limited.
+is `cache_expires` old. Libraries for HTTP caches need a different client, or work inside of
+aiohttp's client, where bodies are not yet decoded and limited.
 """
 
 import json

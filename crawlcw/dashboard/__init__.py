@@ -1,1 +1,1 @@
-"""Web page to watch, search and control crawls: see `crawlcw dashboard`."""
+"""The web page to watch, search and control crawls: see `crawlcw dashboard`."""

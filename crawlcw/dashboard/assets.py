@@ -1,4 +1,4 @@
-"""Static files of the page, and its Content Security Policy: nothing from other origins."""
+"""Serve the page's static files, and a Content Security Policy that forbids other origins."""
 
 from collections.abc import Mapping
 from importlib import resources
@@ -7,7 +7,7 @@ from aiohttp import web
 
 from crawlcw.server.connections import Handler
 
-#: Only the page's own scripts and styles; text never becomes markup; no framing.
+#: Allows only the page's own scripts and styles, no markup from text, and no frames.
 POLICY = "; ".join(
     (
         "default-src 'none'",

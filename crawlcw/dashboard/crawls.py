@@ -1,4 +1,4 @@
-"""The shown spiders and use cases: their ledgers, opened on demand, and their overviews.
+"""Open the ledgers of the shown spiders and use cases on demand, and make their overviews.
 
 All viewers share the rows that are read from a ledger.
 """
@@ -50,7 +50,7 @@ class Crawls:
         read_names: Callable[[], Awaitable[Sequence[str]]],
         shown_names: Sequence[str] = (),
     ) -> None:
-        """*read_names* returns all names; of these, show *shown_names*, or all if it is empty."""
+        """*read_names* returns all names; show only *shown_names*, or all if it is empty."""
         self._open_ledger = open_ledger
         self._names = _Cached(read_names, interval=_NAMES_INTERVAL)
         self._summaries = _Cached(self._read_summaries, interval=_PART_INTERVAL)
@@ -71,7 +71,7 @@ class Crawls:
         return [name for name in all_names if not self._shown_names or name in self._shown_names]
 
     async def summaries(self) -> list[dict[str, Any]]:
-        """Return the numbers of each shown crawl, by name; raises `LedgerUnavailableError`.
+        """Return the overview numbers of each shown crawl by name; raises `LedgerUnavailableError`.
 
         A crawl whose ledger cannot be read has only its `name` and the `error`.
         """
@@ -113,18 +113,18 @@ class Overview:
     def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
-        # This has no cost limit, because the parts have their own and the wait for a count is
+        # The overview has no cost limit: its parts have limits, and the wait for a count is
         # bounded.
         self._overview = _Cached(self._read_overview, interval=_OVERVIEW_INTERVAL, cost_factor=0)
         self._counters = _Cached(ledger.workers.counters, interval=_PART_INTERVAL)
         self._failures = _Cached(self._read_failures, interval=_PART_INTERVAL)
 
     async def get(self) -> dict[str, Any]:
-        """Return the data of the page, at most some seconds old; raises `LedgerError`."""
+        """Return the page's data, which is at most some seconds old; raises `LedgerError`."""
         return await self._overview.get()
 
     def expire(self) -> None:
-        """Drop the cache, after a user has changed tasks."""
+        """Drop the cache; called after a user has changed tasks."""
         self._observer.expire()
         self._overview.expire()
         self._failures.expire()

@@ -1,10 +1,10 @@
-"""Access control of the dashboard: token, host name, origin.
+"""Control access to the dashboard by token, host name and origin.
 
 A page of another site can make a browser on this machine send requests to the
-dashboard. Three checks stop it. The Host header must be a known name, which is not the
-case for a foreign name that points to this machine (DNS rebinding). The browser's
-headers Origin and Sec-Fetch-Site must not name another site. A request that changes
-something must carry a key that only the dashboard's own page knows.
+dashboard. Three checks stop it. The Host header must be a known name, so the dashboard refuses a
+foreign name that points to this machine (DNS rebinding). The browser's headers Origin and
+Sec-Fetch-Site must not name another site. A request that changes something must carry a key that
+only the dashboard's own page knows.
 """
 
 import hmac
@@ -21,7 +21,7 @@ KEY_HEADER = "X-Crawlcw-Key"
 #: Accepted values of Sec-Fetch-Site: the page itself, or the address bar.
 _ALLOWED_SITES = ("same-origin", "none")
 
-#: Paths with data of crawls; the others are the page's own files.
+#: Paths with data of crawls; all other paths are the page's own files.
 _PROTECTED_PATHS = ("/api/", "/metrics")
 
 

@@ -1,4 +1,4 @@
-"""Data of the charts: rates of a crawl over time."""
+"""Compute the data of the charts: rates of a crawl over time."""
 
 from datetime import timedelta
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from crawlcw.model import rates
 from crawlcw.model.rates import Slot
 from crawlcw.server.requests import RequestModel
 
-#: Length of a chart, and of its steps.
+#: Duration of a chart, and of each of its steps.
 RANGES = {
     "quarter": (timedelta(minutes=15), timedelta(minutes=1)),
     "hour": (timedelta(hours=1), timedelta(minutes=1)),

@@ -1,4 +1,4 @@
-"""The recorded items of a crawl, page by page, each with its task."""
+"""List a crawl's recorded items page by page, each with its task."""
 
 from typing import Annotated, Any
 
@@ -25,7 +25,7 @@ class ListItems(RequestModel):
 async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
     """Return the tasks with items, and the cursor of the next page; null: there are no more.
 
-    It reads `limit` tasks, or fewer if they have many items, and skips tasks without items.
+    It reads `limit` tasks, or fewer tasks if they have many items, and skips tasks without items.
     """
     cursor = views.parse_cursor(query.cursor) if query.cursor is not None else None
     page = await ledger.queries.page(

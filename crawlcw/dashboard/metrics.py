@@ -1,4 +1,4 @@
-"""`/metrics` of the dashboard: numbers of each shown crawl, from its ledger."""
+"""Make the dashboard's `/metrics`: numbers of each shown crawl, from its ledger."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,8 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         # The ledger is unavailable for all crawls, and an error makes Prometheus set `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
-        # A ledger of another schema, or one dropped just now, must not hide the others.
+        # A ledger that another version wrote, or that was just dropped, must not hide all other
+        # ledgers.
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 
@@ -42,6 +43,6 @@ def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
     if overview["counted_at"] is not None:
-        # Leave it out before the first count, because 0 would be wrong.
+        # Leave the number out before the first count, because 0 would be wrong.
         values[metrics.LEDGER_TASKS.name] = overview["counts"]
     return values

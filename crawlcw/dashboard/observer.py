@@ -20,14 +20,15 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
 
-#: Wait until the next count, as a multiple of the last one's duration: counts take 5 % of the time.
+#: Wait until the next count, as a multiple of the last count's duration: counts take 5 % of the
+#: time.
 _COUNT_COST = 20
-#: Period of the average, and interval of its reads.
+#: Period of the average rate, and interval between its reads.
 _AVERAGE_PERIOD = timedelta(hours=1)
 _AVERAGE_INTERVAL = timedelta(seconds=30)
 #: Number of leased hosts, and of waiting hosts, to examine.
 _MAX_HOSTS = 100
-#: A worker does not count as live after a longer silence.
+#: Longest silence of a live worker.
 _MAX_SILENCE = timedelta(seconds=30)
 
 
@@ -49,13 +50,13 @@ class CrawlState:
     now: datetime
     counts: Counts
     counted_at: datetime | None  #: time of the counts; None: the first count is running
-    reasons: Mapping[str, int]  #: of failed and ignored tasks, the most frequent first
+    reasons: Mapping[str, int]  #: reasons of failed and ignored tasks, frequent first
     workers: tuple[Worker, ...]
     average_rate: float | None  #: tasks finished a second over the last hour; None: unknown yet
-    hosts: tuple[HostLine, ...]  #: failing or waiting ones first, then the slowest
+    hosts: tuple[HostLine, ...]  #: failing or waiting hosts first, then the slowest
     paused: str | None = None  #: start of a pause, as recorded
     settings: Mapping[str, str] = field(default_factory=dict)  #: changes of the crawls' settings
-    stages: tuple[Group, ...] = ()  #: of a use case, the largest first
+    stages: tuple[Group, ...] = ()  #: stages of a use case, the largest first
     error: str = ""  #: why this state is outdated, if it is
 
     @property
@@ -92,7 +93,7 @@ class _CountResult:
     reasons: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[Group, ...] = ()
     counted_at: datetime | None = None
-    next_count_at: float = 0.0  #: time of the next count, in seconds of the clock
+    next_count_at: float = 0.0  #: time of the next count by the monotonic clock
 
 
 class Observer:
@@ -156,7 +157,7 @@ class Observer:
         )
 
     def expire(self) -> None:
-        """Count again at the next poll, after a user has changed tasks."""
+        """Count again at the next poll; called after a user has changed tasks."""
         self._last_count = replace(self._last_count, next_count_at=0.0)
 
     async def _count(self) -> _CountResult:
@@ -182,7 +183,7 @@ def average_rate(spans: list[Span], *, start: datetime) -> float | None:
         return None
     finished_tasks = 0.0
     for span in spans:
-        # A span that began earlier counts in part.
+        # Only a part of a span counts if the span began before *start*.
         share = (span.end - max(span.start, start)).total_seconds() / span.seconds
         finished_tasks += share * span.vitals.finished
     first_start = max(min(span.start for span in spans), start)
@@ -190,7 +191,7 @@ def average_rate(spans: list[Span], *, start: datetime) -> float | None:
 
 
 def notable_hosts(hosts: list[Host], *, now: datetime) -> tuple[HostLine, ...]:
-    """Return the failing hosts, the waiting ones, and then those with the longest delays."""
+    """Return the failing hosts, then the waiting hosts, then the hosts with the longest delays."""
     hosts_by_name = {
         host.name: host
         for host in hosts
@@ -212,7 +213,7 @@ def _rank(host: Host, *, now: datetime) -> tuple[int, bool, float, str]:
 
 
 def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:
-    """Return the first reason that applies.
+    """Return the first reason that applies to a host.
 
     *unfinished*: the host has tasks to do; *paused*: its crawl is paused.
     """

@@ -1,4 +1,4 @@
-"""HTTP server of the dashboard: routes, handlers, and live updates.
+"""Serve the dashboard over HTTP: routes, handlers, and live updates.
 
 Live updates are server-sent events:
 https://html.spec.whatwg.org/multipage/server-sent-events.html
@@ -52,7 +52,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve the dashboard of *crawls* within the block, and yield the address.
 
-    *allowed_hosts* are accepted host names, besides those of loopback and *host*. Raises
+    *allowed_hosts* are accepted host names, besides the names of loopback and *host*. Raises
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """
@@ -143,7 +143,7 @@ class _Dashboard:
         model: type[RequestT],
         respond: Callable[[Ledger, RequestT], Awaitable[dict[str, Any]]],
     ) -> Handler:
-        """Return the handler of requests of a kind on one ledger; a POST changes it."""
+        """Return the handler for a kind of requests on one ledger; a POST may change the ledger."""
         type_adapter: TypeAdapter[RequestT] = TypeAdapter(model)
 
         async def handler(request: web.Request) -> web.Response:

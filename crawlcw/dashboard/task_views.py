@@ -1,4 +1,4 @@
-"""Tasks for the page: a row of a list, all details of one task, and the pages around it.
+"""Prepare tasks for the page: a row of a list, or a task's details with its related pages.
 
 Headers and bodies of requests are not shown: they may hold passwords.
 """
@@ -13,10 +13,10 @@ from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
 from crawlcw.tracking.views import holder_of
 
-#: Maximum number of characters of one item or result, and of items.
+#: Maximum number of characters of an item or a result, and maximum number of items.
 _MAX_CHARACTERS = 20_000
 _MAX_ITEMS = 50
-#: Limit of the chain of links, and of the chain of redirects.
+#: Maximum lengths of the chain of links, and of the chain of redirects.
 _MAX_PAGES = 50
 
 
@@ -64,7 +64,7 @@ async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
 
 
 async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
-    """Yield the page with the link to *task*, the page with the link to that, up to the start."""
+    """Yield the page that links to *task*, the page that links to that page, up to a start URL."""
     for _ in range(_MAX_PAGES):
         if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
             return
@@ -73,9 +73,9 @@ async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
 
 
 async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
-    """Yield the target of a redirect, the target of that, up to a page.
+    """Yield the targets of a chain of redirects, up to a page.
 
-    In a loop the first repeated task is yielded again, as the last one.
+    In a loop the first repeated task is yielded again, as the last task.
     """
     seen_ids = {record.task.id}
     while (target_id := record.leads_to) is not None and (
@@ -94,7 +94,7 @@ def fields(value: object, *names: str) -> dict[str, Any]:
 
 
 def items_of(record: Record) -> dict[str, Any]:
-    """Return the first items of a task as JSON texts, and the number of all."""
+    """Return the first items of a task as JSON texts, and the number of all its items."""
     return {
         "items": [_json_text(item) for item in record.items[:_MAX_ITEMS]],
         "item_count": len(record.items),

@@ -1,4 +1,4 @@
-"""Search for tasks, act on them, and give orders to crawls; the requests are pydantic models."""
+"""Search for tasks, change tasks, and give orders to crawls; the requests are pydantic models."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -28,7 +28,7 @@ from crawlcw.tracking import keys, views
 #: Maximum number of tasks in a page of a search, and of tasks chosen one by one.
 _MAX_PAGE = 200
 _MAX_CHOSEN = 1_000
-#: Number of tasks that one search examines: this takes less than 0.5 s on a ledger of any size.
+#: Number of tasks that a search examines at most, in less than 0.5 s on a ledger of any size.
 _SCAN_LIMIT = 10_000
 
 
@@ -41,7 +41,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter of tasks, which must match all fields; the times bound the last change."""
+    """A filter of tasks; a task must match all fields, and the times bound its last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -76,14 +76,14 @@ class FindTasks(Selection):
 
 
 class Order(RequestModel):
-    """An order to the running crawls; `set` changes `settings`, and null undoes a change."""
+    """An order to the running crawls; `set` changes `settings`, and null resets a setting."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}
 
 
 class Action(RequestModel):
-    """An action on listed tasks, or on all of a selection."""
+    """An action on listed tasks, or on all tasks of a selection."""
 
     action: Literal["retry", "ignore", "reset"]
     tasks: Annotated[list[TaskId], Field(min_length=1, max_length=_MAX_CHOSEN)] | None = None
@@ -118,7 +118,7 @@ async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
 async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
     """Change tasks; return their number, or with `dry_run` the number that would change.
 
-    Leased tasks do not change, and neither do tasks that change during the action. `at_least` means
+    The action skips leased tasks, and tasks that change while it runs. `at_least` means
     that there may be more.
     """
     match command:
@@ -132,7 +132,7 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
         count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
-        # This makes the request idempotent, because changed tasks have a later time.
+        # The bound makes the request idempotent, because changed tasks have a later time.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match command.action:
         case "retry":
@@ -184,7 +184,7 @@ async def _count(ledger: Ledger, command: Action, task_filter: TaskFilter) -> Co
 
 
 async def _exact(ledger: Ledger, query: FindTasks) -> Record | None:
-    """Return the task whose complete URL or key was typed, if it matches the filter."""
+    """Return the task whose complete URL or key the user typed, if it matches the filter."""
     url_or_key = query.prefix or query.text
     if not url_or_key:
         return None

@@ -1,4 +1,4 @@
-"""Access control: a bearer token, or, without one, loopback clients only.
+"""Control access: by a bearer token; without a token, only loopback clients may connect.
 
 A web page in a browser on this machine can send requests to loopback too. The browser
 does not let it send a JSON body without a preflight request, and the check of the Host
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return the address that *host* is; None for a name."""
+    """Return *host* as an address; None if it is a name."""
     try:
         return ip_address(host)
     except ValueError:

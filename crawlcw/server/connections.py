@@ -1,7 +1,7 @@
 """Limit the number of connections, and the time that each may keep the server waiting.
 
-A protocol stands in front of aiohttp's on every connection. aiohttp alone accepts any
-number of connections, waits an hour for the headers of a request and without limit for
+On every connection a protocol of this module stands in front of aiohttp's protocol. aiohttp alone
+accepts any number of connections, waits an hour for the headers of a request and without limit for
 a body: a few hundred silent clients would block all others. A new connection at the limit
 replaces the one that has kept the server waiting longest. The server never ends a running
 request for a new connection.
@@ -27,9 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 #: File descriptors for the ledger, the log and the loop: MongoDB's driver opens up to 100.
 _OTHER_FILES = 128
-#: With fewer the server refuses to start.
+#: Minimum number of connections: the server refuses to start if fewer are possible.
 _MIN_CONNECTIONS = 16
-#: Number of connections that may receive a 503 at the same time; further ones get no response.
+#: Number of connections that may receive a 503 at the same time; more get no response.
 _MAX_REFUSALS = 32
 #: Seconds for the last response on a connection to arrive.
 _LAST_RESPONSE_S = 1.0
@@ -52,7 +52,7 @@ _REFUSAL = (
 class Deadlines:
     """Seconds that a connection may keep the server waiting."""
 
-    headers: float = 10.0  #: from the first byte of a request, or from the connection's start
+    headers: float = 10.0  #: for the headers: from a request's first byte, or the start
     body: float = 30.0  #: from the end of the headers to that of the body
     idle: float = 75.0  #: from the start of a response, which the client must read in this time
 
@@ -80,13 +80,13 @@ class Connections:
     ) -> Callable[[], asyncio.Protocol]:
         """Return a factory of protocols for new connections.
 
-        Each stands in front of one from *make_protocol*.
+        Each protocol stands in front of a protocol that *make_protocol* returns.
         """
         return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make_protocol))
 
     @web.middleware
     async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request while it is answered."""
+        """Count a request until its response is complete."""
         self.start_work(request)
         self._requests += 1
         self._no_requests.clear()
@@ -131,14 +131,14 @@ class Connections:
             timeout_text = f"{self.deadlines.body:g} s"
             raise RefusedError(408, f"the body did not arrive within {timeout_text}") from None
         except (ConnectionError, web.RequestPayloadError):
-            # The client left, or does not speak HTTP. Do not log that.
+            # The client has left, or does not speak HTTP: do not log the error.
             raise RefusedError(400, "the body is shorter than its Content-Length") from None
         finally:
             if connection is not None:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether a new connection is accepted; may close a waiting one for it."""
+        """Return whether to accept a new connection; may close a waiting connection for it."""
         if len(self._connection_by_transport) >= self._max_connections:
             if not self.waiting:
                 self._refused_count += 1
@@ -180,7 +180,7 @@ CONNECTIONS = web.AppKey("connections", Connections)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, in front of the protocol that serves it."""
+    """A connection, in front of the protocol that serves it."""
 
     _transport: asyncio.Transport
 
@@ -189,7 +189,7 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         self._connections = connections
         self._make_protocol = make_protocol
-        self._protocol = asyncio.Protocol()  #: ignores everything; stays for a rejected connection
+        self._protocol = asyncio.Protocol()  #: ignores data; replaced if accepted
         self._timer: asyncio.TimerHandle | None = None
         self._is_idle = False  #: whether a request may begin
         self.is_last = False  #: whether the next response is the last one
@@ -205,8 +205,8 @@ class _Connection(asyncio.Protocol):
             rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until then: if unread data remains, closing resets the connection,
-            # and the client loses the response.
+            # Read the request until the timer ends: if unread data remains, closing resets the
+            # connection, and the client loses the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()
@@ -235,10 +235,10 @@ class _Connection(asyncio.Protocol):
         self._is_idle = False
         self._set_timer(within)
         self._connections.waiting.pop(self, None)
-        self._connections.waiting[self] = None  # behind all others
+        self._connections.waiting[self] = None  # behind all other connections
 
     def work(self) -> None:
-        """Stop the timer: the server works on a request."""
+        """Stop the timer, because the server works on a request."""
         self._is_idle = False
         self._set_timer(None)
         self._connections.waiting.pop(self, None)
@@ -269,7 +269,7 @@ class _Connection(asyncio.Protocol):
 def allowed_connections(requested: int) -> int:
     """Return the number of connections that the limit of open files allows, at most *requested*.
 
-    First raises the process's soft limit as far as the system permits. Raises
+    Before, it raises the process's soft limit as far as the system permits. Raises
     `UsageError` if fewer than 16 connections would be left.
     """
     needed_files = requested + _OTHER_FILES

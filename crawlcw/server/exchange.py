@@ -1,4 +1,4 @@
-"""Read requests and write responses: JSON only, of bounded size; a refusal is one sentence."""
+"""Read requests and write responses, which are JSON of bounded size; a refusal is one sentence."""
 
 import json
 import logging

@@ -22,7 +22,7 @@ MAX_BODY = 8 << 20
 _MAX_LINE = 64 << 10
 #: Seconds for running requests to end at shutdown.
 _SHUTDOWN_S = 20.0
-#: Seconds after that for their responses to reach the clients.
+#: Seconds after the running requests for their responses to reach the clients.
 _LAST_RESPONSES_S = 1.0
 
 #: Method, path, and the handler of requests.
@@ -43,10 +43,10 @@ async def listening(
 ) -> AsyncIterator[str]:
     """Serve *routes* within the block, and yield the address.
 
-    *check* raises if it refuses a request; the *middlewares* around it turn its exceptions
-    into responses. At the block's end the socket closes, and the server calls *stop* and
-    completes the running requests. Raises `UsageError`, which begins with *subject*, if the
-    server cannot listen at the address.
+    *check* raises if it refuses a request; the *middlewares* turn the exceptions into responses. At
+    the block's end the socket closes, and the server calls *stop* and completes the running
+    requests. Raises `UsageError`, which begins with *subject*, if the server cannot listen at the
+    address.
     """
 
     @web.middleware

@@ -1,4 +1,4 @@
-"""`/metrics` of a crawl, on its own socket, and of the servers; requests are counted here."""
+"""Serve `/metrics` of a crawl on its own socket, or of a server, and count a server's requests."""
 
 import logging
 import time
@@ -19,7 +19,7 @@ from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts
 
 #: Returns the text and its content type for the Accept header of a request.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
-#: Prometheus keeps one connection open; the others are for people.
+#: Limit of connections: Prometheus keeps one connection open, and people use the others.
 _MAX_CONNECTIONS = 32
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
 
 
 def route(scrape: Scrape) -> Route:
-    """Return the route of requests for metrics."""
+    """Return the route that answers requests for metrics."""
 
     async def respond(request: web.Request) -> web.Response:
         text, content_type = await scrape(request.headers.get("Accept", ""))
@@ -67,7 +67,7 @@ def metrics_text(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
 
 @web.middleware
 async def _map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    # Do not import the JSON of the other servers, because it needs pydantic.
+    # Do not use `exchange.json_response`, because its module needs pydantic.
     try:
         return await handler(request)
     except RefusedError as refusal:

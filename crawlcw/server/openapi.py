@@ -1,4 +1,4 @@
-"""OpenAPI document of the server, generated from the models that validate the requests."""
+"""Generate the server's OpenAPI document from the models that validate its requests."""
 
 from collections.abc import Mapping
 from typing import Any

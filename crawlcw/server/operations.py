@@ -1,4 +1,4 @@
-"""The server's operations: each with its path, request, response and refusals.
+"""Define the server's operations, each with its path, request, response and refusals.
 
 The routes and the OpenAPI document are generated from them.
 """
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 #: Seconds between two polls of a waiting request, because other servers send no signals.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: Refusals of any request, in addition to 401 or 403; and those of a request with a body.
+#: Refusals of any request, in addition to 401 or 403, and refusals of a request with a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
 #: The ending of each type of a worker's report.
@@ -49,7 +49,7 @@ class Operation:
     accepts: TypeAdapter[Any]  #: the body of a POST, the query of a GET
     returns: type[responses.ResponseModel]
     api_method: Callable[["Api", Any, web.Request], Awaitable[responses.ResponseModel]]
-    refusals: tuple[int, ...]  #: their statuses, except 401 or 403
+    refusals: tuple[int, ...]  #: statuses of refusals, except 401 or 403
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class Api:
         self._stopping = False
 
     def stop(self) -> None:
-        """End the requests that wait for tasks, and let none wait from now on."""
+        """End the requests that wait for tasks; later requests do not wait."""
         self._stopping = True
         self.tracker.tasks_due.set()
 
@@ -114,7 +114,7 @@ class Api:
     async def claim_task(
         self, body: requests.ClaimTask, request: web.Request
     ) -> responses.ClaimedTasks:
-        """Claim tasks up to the limit: first the worker's unfinished ones, then others by priority.
+        """Claim tasks up to the limit: the worker's unfinished tasks, then new tasks by priority.
 
         Unfinished tasks beyond the limit are released.
         """
@@ -192,7 +192,7 @@ class Api:
 
 
 def _to_dataclass(dataclass_type: type[T], body: requests.RequestModel) -> T:
-    """Return a dataclass with the fields of a request, which has its delay in seconds."""
+    """Return a dataclass with the fields of a request; a delay in seconds becomes a timedelta."""
     values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # all that are made are dataclasses
     if "delay" in values:
         values["delay"] = timedelta(seconds=values["delay"])

@@ -1,4 +1,4 @@
-"""Request bodies and queries of the server, as pydantic models.
+"""Define the server's request bodies and queries as pydantic models.
 
 The models validate requests, and the OpenAPI document is generated from them.
 """
@@ -29,7 +29,7 @@ def _to_integer(value: object) -> object:
 
 
 def integer_of_digits(value: object) -> object:
-    """Return the number of a text of digits, anything else unchanged."""
+    """Return the number if *value* is a text of digits; return any other value unchanged."""
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
@@ -88,7 +88,7 @@ class NewTasks(RequestModel):
     tasks: Annotated[list[NewTask], Field(max_length=MAX_TASKS)]
 
 
-#: Discriminators of bodies with several shapes.
+#: The discriminators of bodies that have several shapes.
 TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
@@ -177,7 +177,7 @@ EndTask = Annotated[
 
 
 class RenewTask(RequestModel):
-    """A worker renews its leases: those of `keys`, or all."""
+    """A worker renews its leases: of `keys`, or all."""
 
     worker: Identifier
     keys: Annotated[list[Key], Field(max_length=MAX_TASKS)] | None = None

@@ -1,4 +1,4 @@
-"""Response bodies of the server, as pydantic models."""
+"""Define the server's response bodies as pydantic models."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -39,7 +39,7 @@ class RejectedTask(ResponseModel):
 
 
 class Created(ResponseModel):
-    """Numbers of added tasks: new ones, and existing ones, which did not change."""
+    """Numbers of new tasks, and of tasks that existed already and did not change."""
 
     new: int
     existing: int
@@ -67,7 +67,7 @@ class ClaimedTasks(ResponseModel):
 
 
 class Accepted(ResponseModel):
-    """The report is recorded, by this request or an earlier one."""
+    """The report is recorded, by this request or by an earlier request."""
 
     accepted: Literal[True] = True
 

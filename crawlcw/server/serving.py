@@ -1,4 +1,4 @@
-"""HTTP server of tracked tasks."""
+"""Serve tracked tasks over HTTP."""
 
 import json
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve a tracker's tasks within the block, and yield the address.
 
-    At its end the server completes the running requests and accepts no new ones. Raises
+    At the block's end the server completes the running requests and accepts no new requests. Raises
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """

@@ -1,4 +1,4 @@
-"""Contract tests for a custom downloader, and for a custom layer.
+"""Test a custom downloader, or a custom layer, against its contract.
 
     class TestMine(DownloaderContract):
         def downloader(self, default):
@@ -8,7 +8,7 @@
         def layer(self):
             return MyLayer()
 
-Each test has its own event loop, so that any test runner can run them. Each of a downloader
+Each test has its own event loop, so that any test runner can run them. Each test of a downloader
 starts its own server on 127.0.0.1.
 """
 
@@ -39,7 +39,7 @@ _URL = "http://site.example/page"
 
 
 def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
-    """Make a test, without arguments, of a check that the contract's `_run` calls in a loop."""
+    """Return a test without arguments, which calls the check by the contract's `_run`."""
 
     def test(contract: Any) -> None:
         coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
@@ -53,8 +53,8 @@ def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
 class DownloaderContract:
     """Base class of the tests; derive from it and define `downloader`. See `Downloader`.
 
-    `settings` are those of the default downloader: `max_body` is 64 KiB, `read_timeout`
-    one second.
+    `settings` are the settings of the default downloader: `max_body` is 64 KiB, `read_timeout` one
+    second.
     """
 
     settings: ClassVar[Settings] = Settings(max_body=_LIMIT, read_timeout="1s")
@@ -132,7 +132,7 @@ class DownloaderContract:
 
     @_test
     async def test_a_failure_raises_fetch_error(self, downloader: Downloader, origin: str) -> None:
-        """Refused connection, closed connection, incomplete body, timeout."""
+        """`FetchError` for a refused or closed connection, an incomplete body, and a timeout."""
         refused_url = "http://127.0.0.1:1/"
         for url in (refused_url, *(f"{origin}/{path}" for path in ("nothing", "cut", "silence"))):
             try:
@@ -166,7 +166,7 @@ class DownloaderContract:
 
     @_test
     async def test_it_can_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
-        """`close` is called in every state."""
+        """A crawl calls `close` in every state."""
         await downloader.close()
 
     async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
@@ -196,7 +196,7 @@ def _serving() -> Iterator[int]:
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """Sends one response, and closes the connection."""
+    """Sends a response, and closes the connection."""
 
     def _respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -252,7 +252,7 @@ class LayerContract:
         raise NotImplementedError("return the layer to test")
 
     def test_it_is_a_layer(self) -> None:
-        """An object, not a class, with an `async` method of three arguments."""
+        """A layer is an object, not a class, with an `async` method of three arguments."""
         check_layers([self.layer()], type(self).__name__)
 
     @_test
@@ -298,7 +298,7 @@ class LayerContract:
 
     @_test
     async def test_a_failure_stays_a_failure(self, layer: Layer) -> None:
-        """After a failure: a response, another try, or an allowed exception."""
+        """After a failure it returns a response, tries again, or raises an allowed exception."""
 
         async def next_layer(_: Attempt, request: Request) -> Response:
             raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")

@@ -1,4 +1,4 @@
-"""Downloader with responses from memory, for tests of spiders and of the crawl itself."""
+"""Replay responses from memory, to test spiders and the crawl itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,10 +26,9 @@ class ReplayDownloader:
     """A `Downloader` that returns prepared responses and opens no socket.
 
     *responses* maps a URL, as the spider requests it, to its response: the body of
-    an HTML page (bytes or text); a `Replay`; an exception to raise; or a list of
-    these. A list is used one after the other, and its last entry again and again.
-    A URL without a response is a 404. `requested_urls` has the URLs of all requests,
-    in order.
+    an HTML page (bytes or text); a `Replay`; an exception to raise; or a list of these. Requests
+    get the entries of a list in order, and then its last entry again and again. A URL without a
+    response is a 404. `requested_urls` has the URLs of all requests, in order.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tracking of orders, files, videos - anything that must be done once - in a crawl's ledger.
+"""Track orders, files, videos - anything that must be done once - in a crawl's ledger.
 
     tracker = await Tracker.open("sqlite:///orders.db", "orders", max_retry=3)
     await tracker.add("order-1", data={"amount": 3})

@@ -1,4 +1,4 @@
-"""Adding tasks: check them, store their large values as blobs, and write them."""
+"""Add tasks: check the tasks, store their large values as blobs, and write the tasks."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ class NewTask:
 
 
 def check_many(tasks: object) -> None:
-    """Raise `UsageError` unless these are tasks, one by one."""
+    """Raise `UsageError` unless *tasks* is an iterable of tasks, and not a single task."""
     if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable | AsyncIterable):
         raise UsageError(
             f"add_many takes an iterable of keys and NewTasks, not "
@@ -35,9 +35,9 @@ def check_many(tasks: object) -> None:
 
 
 async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str]) -> Added:
-    """Add the tasks that the ledger does not have, by one write; large values become blobs.
+    """Add the tasks that the ledger does not have, in one write; large values become blobs.
 
-    Raises `UsageError` for an object that cannot be a task; then none is added.
+    Raises `UsageError`, and adds no task, if an object cannot be a task.
     """
     stored_tasks = []
     for task in [_task(use_case, declaration, now=session.ledger.now()) for declaration in tasks]:
@@ -77,8 +77,8 @@ async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Ad
         return
     task_filter = TaskFilter(ids={task.id for task in stored_tasks})
     records = await session.ledger.queries.find(task_filter, limit=len(stored_tasks))
-    # Every blob has a unique id: if several callers add one key at the same time, each finds here
-    # whether the task refers to its blob. If a task is not found, its values stay.
+    # Every blob has a unique id: if several callers add one key at the same time, each caller sees
+    # whether the task refers to its blob. The blobs of a task that is not found stay.
     blobs_by_id = {record.task.id: _blobs(record.task) for record in records}
     blobs_by_id |= {task.id: () for task, _ in added.rejected if task.id not in blobs_by_id}
     await session.delete_blobs(

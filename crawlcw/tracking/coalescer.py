@@ -1,7 +1,7 @@
-"""One call for all callers that arrive at the same time.
+"""Make one call for all callers that arrive at the same time.
 
-A caller that comes alone gets its result immediately. Callers that come meanwhile share one round
-trip, instead of one each.
+A caller that comes alone gets its result immediately. Callers that come during a call share the
+next call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Coalescer(Generic[A, R]):
         return future
 
     async def finish(self) -> None:
-        """Wait until all arguments so far have their results."""
+        """Wait for the results of all arguments that callers have passed."""
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
@@ -52,7 +52,8 @@ class Coalescer(Generic[A, R]):
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
-                    # Read the error, because asyncio would report it if all callers are gone.
+                    # Read the error, because asyncio reports an unread error if all callers are
+                    # gone.
                     future.exception()
         else:
             for (_, future), result in zip(batch, results, strict=True):

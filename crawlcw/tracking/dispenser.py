@@ -1,8 +1,9 @@
-"""Dispense tasks to external workers, which have only a name here.
+"""Dispense tasks to external workers, which crawlcw knows only by name.
 
-There is no background work: each call claims, renews or releases tasks of one worker. Such a worker
-is not on the list of workers, and no process checks whether it lives. If it does not touch a task
-in time, the lease expires: the task returns to the pool and counts as lost, as with any lease.
+There is no background work: each call claims, renews or releases tasks of one worker. An external
+worker is not on the list of workers, and no process checks whether it lives. If it does not touch a
+task in time, the lease expires. The task then returns to the pool and counts as lost, as after any
+expired lease.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ class Assignment:
     context: Mapping[str, Any]  #: the context from the previous stage
     fence: int  #: number of this claim, larger than that of any earlier claim
     attempt: int  #: number of this attempt at the stage; the first is 1
-    expires_at: datetime  #: end of the lease, unless the task is touched before
+    expires_at: datetime  #: end of the lease, unless the worker touches the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +113,21 @@ class Dispenser:
         stages: Collection[str] | None = None,
         request: str | None = None,
     ) -> list[Assignment]:
-        """Return at most *limit* tasks for *worker*, first its own unfinished ones.
+        """Return at most *limit* tasks for *worker*, first its own unfinished tasks.
 
-        The unfinished ones are renewed for another `ttl`.
+        The leases of the unfinished tasks are renewed for `ttl`.
 
-        - If they are fewer than *limit*, others are added by priority, only of *stages* if given.
-        - If they are more, some are released: the most recently claimed ones, and among these the
-          ones of lowest priority.
+        - If they are fewer than *limit*, waiting tasks are added by priority, only of *stages* if
+          given.
+        - If they are more, the most recently claimed tasks are released; of tasks claimed together,
+          those with the lowest priority.
 
         Two concurrent requests of one worker may each get up to the limit. Then some tasks may be
         in neither result, or in both: `check` shows them, and the next `assign` corrects them.
 
-        *request*, a token that the worker chooses, separates the tasks from its others. If the
-        worker repeats the request, it gets those of the tasks that it still leases, and new ones
-        only if there are none. Raises `UsageError`.
+        *request*, a token that the worker chooses, separates the tasks of this request from the
+        worker's other tasks. If the worker repeats the request, it gets the tasks of the request
+        that it still leases. It gets new tasks only if it leases none of them. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
@@ -145,12 +147,12 @@ class Dispenser:
         return [entry for entry in assignments if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
-        """Return those of the keys that the worker still leases: `finish` would accept them now."""
+        """Return which of the *keys* the worker still leases: `finish` would accept these now."""
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
-        """Renew the worker's tasks, or only *keys*, for another `ttl`; return their number."""
+        """Renew all leases of the worker, or only of *keys*, for `ttl`; return their number."""
         return len(await self.renew(worker, keys))
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
@@ -189,7 +191,7 @@ class Dispenser:
         may_retry: bool = True,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Fail an attempt of each task: the last one if *may_retry* is false.
+        """Fail an attempt of each task; if *may_retry* is false, it is the task's last attempt.
 
         *fences* as for `end`.
         """
@@ -205,14 +207,14 @@ class Dispenser:
     ) -> EndReport:
         """End tasks, each with its ending; return which endings are accepted.
 
-        Accepted are:
+        The dispenser accepts:
 
         - endings of tasks that the worker leases
         - repeated endings that were recorded the first time
         - the release of a task that the worker no longer leases
 
         A late ending, after the task went to another worker, is refused and writes nothing.
-        *fences* (key -> `Assignment.fence`) say which claims these are. A repeated
+        *fences* (key -> `Assignment.fence`) say which claims the worker ends. A repeated
         ending without a fence counts for a later claim by the same worker, if there is one. Raises
         `UsageError`.
         """
@@ -252,7 +254,7 @@ class Dispenser:
         )
 
     async def rebuild(self, mapping: Mapping[str, int]) -> RebuildReport:
-        """Replace the pool of waiting tasks by these keys with their priorities.
+        """Replace the pool of waiting tasks by the keys of a mapping, with their priorities.
 
         - Unknown keys are added.
         - Waiting tasks get their priority.
@@ -260,8 +262,8 @@ class Dispenser:
         - Withdrawn tasks in the mapping are reopened.
         - Assigned, finished and given-up tasks do not change.
 
-        It may be repeated, and run beside other calls: each task follows the last call that changed
-        it. Tasks that others add after its start do not change.
+        A call may be repeated, and run beside other calls: each task follows the last call that
+        changed it. Tasks that are added after the call's start do not change.
         """
         ledger = self._ledger
         started_at = ledger.now() + MILLISECOND
@@ -301,9 +303,9 @@ class Dispenser:
     async def _commit(
         self, endings: Collection[tuple[Lease, Ending]], worker_holder: str
     ) -> dict[str, Refusal]:
-        """Record endings of *worker_holder*; return the keys of those not recorded, and why.
+        """Record endings of *worker_holder*; return the keys of refused endings, and the reasons.
 
-        They are written together with endings of other holders.
+        One write may also record endings of other holders.
         """
         if not endings:
             return {}
@@ -334,7 +336,7 @@ class Dispenser:
             await self._tracker.session.refresh()
 
     async def _renew(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Renew leases for another `ttl`; return those that still hold."""
+        """Renew leases for `ttl`; return the leases that still hold."""
         if not leases:
             return []
         lost_ids = await self._ledger.leases.renew(leases, lease=self.ttl)
@@ -349,9 +351,9 @@ class Dispenser:
     async def _claim(
         self, task_holder: str, limit: int, stages: Collection[str] | None
     ) -> list[Lease]:
-        """Claim for a holder by priority, of *stages* if given, until *limit* or none is due.
+        """Claim due tasks for a holder by priority, of *stages* if given, at most *limit*.
 
-        It runs one call at a time, because concurrent calls would read the same tasks, and each
+        Only one call runs at a time, because concurrent calls would read the same tasks, and each
         task can be claimed only once.
         """
         token_prefix = f"{task_holder}:{self._nonce}"
@@ -366,7 +368,7 @@ class Dispenser:
                     lease=self.ttl,
                     max_lost=self._tracker.policy.max_lost,
                 )
-                # The result may contain a claim of another request whose reply was lost.
+                # The result may contain a claim of an earlier request whose reply was lost.
                 leases += [
                     lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
                 ]
@@ -391,7 +393,7 @@ class Dispenser:
         return [task for task in page if not ended_since(task, grace_start)][:limit]
 
     async def _trim(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
-        """Return the leases within the limit, and release the others."""
+        """Return the leases within the limit, and release all others."""
         # If a lease is read again, its `due` is the time of its claim.
         ordered_leases = sorted(
             leases, key=lambda lease: (lease.task.due, -lease.task.priority, lease.task.id)
@@ -413,7 +415,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # The task ended after this read, and its data was replaced.
+            # The task ended after its lease was read, and its data was replaced.
             return None
         return Assignment(
             key=task.url,

@@ -1,4 +1,4 @@
-"""Endings of tracked tasks, which of them are accepted, and the settlements that result."""
+"""Define the endings of tracked tasks, decide which are accepted, and make their settlements."""
 
 import random
 import re
@@ -48,7 +48,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """An attempt failed; if *may_retry* is false, it was the last one."""
+    """An attempt failed; if *may_retry* is false, it was the last attempt."""
 
     error: str
     may_retry: bool = True
@@ -96,7 +96,7 @@ class Refusal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReport:
-    """Which endings are accepted, and why the others are refused."""
+    """Lists the accepted endings, and why the other endings are refused."""
 
     accepted: frozenset[str] = frozenset()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
@@ -118,12 +118,12 @@ def has_lease(holder: str, task: Task, fence: int | None) -> bool:
 def refusal_of(
     holder: str, record: Record | None, ending: Ending, fence: int | None
 ) -> Refusal | None:
-    """Return why an ending without a lease is refused; None: it was recorded before."""
+    """Return why an ending without a lease is refused; None: an earlier request has recorded it."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task
     if fence is None:
-        # The task was not claimed since then.
+        # The task was not claimed since that event.
         entries = [entry for entry in record.trace if entry.fence == task.settled == task.fence]
     else:
         entries = [entry for entry in record.trace if entry.fence == fence]
@@ -225,7 +225,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the large values that nothing refers to any more."""
+        """Delete the large values that *settlement* has replaced, or could not record."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}

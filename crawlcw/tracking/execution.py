@@ -1,7 +1,7 @@
-"""One execution of a tracked task: its data while a worker leases it, and its end.
+"""Define the execution of a tracked task: its data while a worker leases it, and its end.
 
-It ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or otherwise at the end of
-the block around it. Only `checkpoint` and a successful end record changes of `data`.
+An execution ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or otherwise at the
+end of the block around it. Only `checkpoint` and a successful end record changes of `data`.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class Execution:
         use_case: UseCase,
     ) -> None:
         self.lease = lease
-        self.data = data  #: may be changed
-        self.results = results  #: of earlier stages: stage -> its result
+        self.data = data  #: the task's data, which the worker may change
+        self.results = results  #: results of earlier stages: stage -> its result
         self.context = context  #: the context from the previous stage
         self.result: Any = None  #: of this stage
         self.has_ended = False
@@ -152,7 +152,7 @@ class Execution:
         )
         self._check()
         commit_future = self._session.commit(settlement)
-        # Set this only now, because an ending that cannot be recorded leaves the execution open.
+        # Set `_ended` only after the write: an ending that fails to be recorded leaves it open.
         self.has_ended = True
         error = await commit_future
         await self._settlements.drop_replaced(settlement, is_recorded=error is None)
@@ -160,7 +160,7 @@ class Execution:
             raise error
 
 
-#: The functions between the user's code and the block around it.
+#: Frames of these functions are between the user's code and the block around it.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
     str(Path(anyio.__file__).parent),

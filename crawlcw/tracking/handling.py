@@ -1,4 +1,4 @@
-"""Running a handler on an execution: in the loop, in a thread, or in a process."""
+"""Run a handler on an execution: in the loop, in a thread, or in a process."""
 
 import functools
 import importlib
@@ -34,9 +34,9 @@ async def run_handler(
 ) -> None:
     """Run *handler* on its stage; its return value is the stage's result.
 
-    Raises the handler's exceptions, except `UnwantedError`, which ignores the task. If the lease
-    is lost meanwhile, a coroutine is cancelled, and a process is killed. A thread continues, but
-    the execution accepts no further changes from it.
+    Raises the handler's exceptions, except `UnwantedError`, which ignores the task. If the lease is
+    lost while the handler runs, a coroutine is cancelled, and a process is killed. A thread
+    continues, but the execution accepts no further changes from it.
     """
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)
@@ -102,15 +102,15 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **
 
 
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a function in this process, which is not the worker's process.
+    """Call a function in the current process, a child of the worker's process.
 
     The arguments name the function and its module. A module that was loaded from a file by its
-    path cannot be imported by its name, so *path* is used then.
+    path cannot be imported by its name, so it is loaded from *path* again.
     """
     target: Any = _load_module(module, path)
     for attribute in name.split("."):
         target = getattr(target, attribute)
-    # A decorator may have replaced the function under this name.
+    # A decorator may have replaced the function in its module.
     return getattr(target, "__wrapped__", target)(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Keys, stages, data and delays that a tracked task may have."""
+"""Check the keys, stages, data and delays of tracked tasks."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from crawlcw.model import values
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
-#: Any date at this distance can still be written.
+#: The largest delay: every date at this distance from now can be written.
 LONGEST_DELAY = timedelta(days=36_500)
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 

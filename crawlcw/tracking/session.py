@@ -1,4 +1,4 @@
-"""Session of one process on a use case: claim, renew, settle and release its tasks.
+"""Define the session of one process on a use case: it claims, renews and ends tasks.
 
 All work on tracked tasks uses a session. A process thus has one name in the ledger, one renewal
 and one group commit. It joins the list of workers at its first claim; other calls
@@ -38,7 +38,7 @@ class Session(WorkerSession):
     """The leases of one process on one use case."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
-        """Give up if the ledger has not answered for *give_up*."""
+        """Give up the ledger after *give_up* without an answer."""
         self.policy = policy
         super().__init__(ledger, lease_length=lambda: self.policy.lease, give_up=give_up)
         self._claims: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
@@ -48,12 +48,12 @@ class Session(WorkerSession):
         self._failure: Exception | None = None
 
     async def claim(self, tasks: Sequence[Task]) -> Claimed:
-        """Claim tasks as `Leases.claim` does, and store the leases; raises `LedgerError`."""
+        """Claim tasks as `Leases.claim` does, and keep the leases renewed; raises `LedgerError`."""
         await self._ensure_joined()
         return await self._await_claim(asyncio.create_task(self._claim(tasks)))
 
     async def claim_one(self, task: Task) -> Lease | None:
-        """Do the same as `claim` for one task; concurrent calls share a round trip."""
+        """Claim one task as `claim` does; concurrent calls share a round trip."""
         await self._ensure_joined()
         claimed = await self._await_claim(self._claims(task))
         return next(iter(claimed.leases), None)
@@ -66,7 +66,7 @@ class Session(WorkerSession):
             raise
 
     async def _claim_for_callers(self, tasks: Sequence[Task]) -> list[Claimed]:
-        """Claim tasks for separate callers; if two want the same one, the second misses it."""
+        """Claim tasks for separate callers; if two want the same task, the second misses it."""
         task_by_id = {task.id: task for task in tasks}
         claimed = await self._claim(list(task_by_id.values()))
         lease_by_id = {lease.task.id: (lease,) for lease in claimed.leases}
@@ -84,7 +84,7 @@ class Session(WorkerSession):
         self.stats.claims_missed += claimed.missed
         self.leases.add(claimed.leases)
         if lease != self.policy.lease:
-            # The renewal after that change did not include these leases.
+            # The renewal after the change of the lease's duration did not include these new leases.
             self.lease_changed()
         return claimed
 
@@ -103,7 +103,7 @@ class Session(WorkerSession):
             self.leases.orphans += claim_future.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
-        """Record an outcome, together with others that are pending, and end its lease.
+        """Record an outcome, together with other pending outcomes, and end its lease.
 
         The returned future says why the outcome was not recorded, see `commit_outcomes`; it raises
         `LedgerError` if the ledger stays unavailable. The call itself raises `LedgerError` if
@@ -120,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # Do this first, because a session that breaks stops all work under the current leases.
+            # Stop the work first: a session that fails stops all work under the current leases.
             self.leases.end(leases)
             self._fail(error)
             raise
@@ -144,7 +144,7 @@ class Session(WorkerSession):
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def delete_blobs(self, *stored_values: Any) -> None:
-        """Delete those of the values that are blobs; nothing may refer to them any more."""
+        """Delete the blobs among the values; nothing may refer to these blobs any more."""
         if blobs := [value for value in stored_values if isinstance(value, BlobRef)]:
             await self.ledger.blobs.drop(blobs)
 
@@ -179,13 +179,13 @@ class Session(WorkerSession):
         self._failure = self._failure or LedgerError("the tracker was closed")
         leases = self.leases.all()
         # If the ledger is unavailable, the next process on this machine detects the end of this
-        # one.
+        # process.
         try:
             with suppress(LedgerUnavailableError):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Do this last, because it may stop the caller itself.
+            # Cancel last, because this may stop the caller itself.
             self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
@@ -194,7 +194,7 @@ class Session(WorkerSession):
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
-            # A user edited them in the database; keep the current settings.
+            # A user has made the settings in the database invalid; keep the current settings.
             logger.warning(
                 "the settings in the ledger are invalid, so the current ones stay in force: %s",
                 printable(error),
@@ -208,7 +208,7 @@ class Session(WorkerSession):
             raise self._failure
 
     async def _ensure_joined(self) -> None:
-        """Join the workers and begin the upkeep, unless that has happened already."""
+        """Join the workers and begin the upkeep, unless the session has done so already."""
         self._check()
         if self._upkeep_task is not None:
             return
@@ -227,7 +227,7 @@ class Session(WorkerSession):
             self._fail(errors.exceptions[0])
 
     def _fail(self, error: Exception) -> None:
-        """Stop everything that runs under a lease, because none of it could be recorded."""
+        """Stop all work under leases, because its outcome could not be recorded."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         logger.error(
@@ -254,7 +254,7 @@ class Session(WorkerSession):
 async def commit_outcomes(
     ledger: Ledger, settlements: Sequence[Settlement]
 ) -> list[LedgerError | None]:
-    """Record outcomes; return for each why it was not recorded, or None if it was.
+    """Record outcomes; return for each outcome why it was not recorded, or None.
 
     The reason is `LeaseLostError` if another worker has the lease now, and `LedgerError` if the
     store cannot hold the outcome: then the ledger gives up the task as `store-rejected`.

@@ -1,4 +1,4 @@
-"""A tracker and its executions for threads other than that of their event loop."""
+"""Let threads outside of the event loop use a tracker and its executions."""
 
 import asyncio
 import concurrent.futures
@@ -50,9 +50,10 @@ class SyncCalls(ThreadProxy):
         end of the block raises `LedgerError`.
         """
         portal: LoopPortal = self._portal
-        # It completes when the thread ends the block, with the exception that ended it, if any.
+        # Completes when the thread ends the block; its result is the exception that ended the
+        # block.
         thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
-        thread_end.set_running_or_notify_cancel()  # so that a cancelled wait does not cancel it
+        thread_end.set_running_or_notify_cancel()  # a cancelled wait must not cancel the future
 
         async def run_block(*, task_status: TaskStatus[Any]) -> None:
             tracked_block = self._subject.start(key, **options)
@@ -91,7 +92,7 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the coroutine function's result; raises `LedgerError` after the end."""
+        """Return the coroutine function's result; raises `LedgerError` if the portal is closed."""
         with self.closed_as_ledger_error():
             return self.open().call(functools.partial(function, *args, **kwargs))
 

@@ -1,4 +1,4 @@
-"""The tasks of a use case: read, find and count them, and change those that no worker leases."""
+"""Read, find and count the tasks of a use case, and change tasks that no worker leases."""
 
 import asyncio
 import heapq
@@ -26,11 +26,11 @@ MAX_PAGE_SIZE = 1_000_000
 
 
 class Tasks:
-    """A use case with its session on a ledger: reads, counts and changes its tasks.
+    """Reads, counts and changes the tasks of a use case.
 
     `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return their number. The
-    caller passes keys, filters, or `all=True` for every task. Each raises `UsageError` without
-    any of these, also for an empty list of keys.
+    caller passes keys, filters, or `all=True` for every task. Each method raises `UsageError` if
+    the caller passes none of these, or an empty list of keys.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Tasks:
         record_by_id: dict[bytes, Record] = {}
         for host in self._stored_stages(stage):
             stage_filter = replace(task_filter, host=host)
-            # If a task moves to another stage meanwhile, its later record counts.
+            # If a task moves to another stage during the reads, its later record counts.
             record_by_id |= {
                 row.task.id: row
                 for row in await self.ledger.queries.find(
@@ -189,7 +189,7 @@ class Tasks:
         stage: str | None = None,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Start tasks again, whatever their status, except leased ones.
+        """Start tasks of any status again, except leased tasks.
 
         They go to *stage*, by default the use case's first. Their results are deleted; data and
         context stay.
@@ -230,7 +230,7 @@ class Tasks:
         force: bool = False,
         all: bool = False,  # noqa: A002  # as in `retry`
     ) -> int:
-        """Delete tasks; with *force* also leased ones."""
+        """Delete tasks; with *force* also leased tasks."""
         filters = {
             "status": status,
             "changed_since": changed_since,
@@ -248,10 +248,10 @@ class Tasks:
     def _filters(
         self, chosen_keys: Collection[str], all_tasks: bool, **filters: Any
     ) -> list[TaskFilter]:
-        """Return the filter, one for each name of a stage; raises `UsageError`."""
+        """Return a filter for each stored name of the stage; raises `UsageError`."""
         if chosen_keys and all_tasks:
             raise UsageError("pass either keys or all=True, not both")
-        # An empty list of keys may be a computed one, so it does not mean all tasks.
+        # A caller may have computed an empty list of keys, so it does not mean all tasks.
         if not (chosen_keys or all_tasks) and all(value is None for value in filters.values()):
             filter_names = "".join(f"{name}=, " for name in filters)
             raise UsageError(f"choose tasks: pass keys, {filter_names}or all=True for every task")

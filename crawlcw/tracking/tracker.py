@@ -1,4 +1,4 @@
-"""Tracking of any tasks in a ledger: each is done once, with its state and history."""
+"""Track any tasks in a ledger: each is done once, and keeps its state and history."""
 
 import functools
 from collections.abc import (
@@ -85,9 +85,9 @@ class Tracker(Tasks):
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
         Await it, or use it by `async with`, which closes it. *url* is as for
-        `open_ledger`; *driver* is `pymongo` or `motor`. *policy* are settings of
-        `Policy` to record; the others do not change. Raises `UsageError`,
-        `LedgerConfigurationError` (the name is a spider's), `LedgerUnavailableError`.
+        `open_ledger`; *driver* is `pymongo` or `motor`. *policy* are settings of `Policy` to
+        record; other settings do not change. Raises `UsageError`, `LedgerConfigurationError` (the
+        name is a spider's), `LedgerUnavailableError`.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
         return TrackerOpening(cls._open(url, declaration, driver, ledger_give_up, policy))
@@ -142,7 +142,7 @@ class Tracker(Tasks):
         return self.session.policy
 
     async def configure(self, **policy: Any) -> Policy:
-        """Record settings: this process follows them immediately, others within half a minute.
+        """Record settings: this process follows them immediately, other processes in half a minute.
 
         Return all current settings. Raises `SettingsError`.
         """
@@ -180,8 +180,8 @@ class Tracker(Tasks):
         """Add the tasks that the ledger does not have, 500 at a time, whatever their number.
 
         Tasks of an asynchronous source are added soon after it yields them. If the source raises,
-        the tasks that it yielded before are added. Raises `UsageError` for an object that is not
-        a task; the tasks before it are added, except some of the same write.
+        the tasks that it has already yielded are added. Raises `UsageError` for an object that is
+        not a task. The earlier tasks are added, except tasks that would share its write.
         """
         check_many(tasks)
         added = Added()
@@ -218,7 +218,7 @@ class Tracker(Tasks):
 
         With *from_status* a task of that status, such as `Status.FINISHED`, is reopened in
         *stage*. Raises a subclass of `TaskMissedError` if the task cannot be started now, and
-        `LeaseLostError` if another worker has claimed it meanwhile.
+        `LeaseLostError` if another worker has claimed it during the block.
         """
         reopened_statuses = parse_statuses(from_status)
         lease = await self._claim(keys.key(key), reopened_statuses, stage)
@@ -227,7 +227,7 @@ class Tracker(Tasks):
 
     @asynccontextmanager
     async def start_leased(self, lease: Lease) -> AsyncIterator[Execution]:
-        """Do the same as `start`, with a lease that exists already."""
+        """Hold a task as `start` does, by the lease that the caller has."""
         held_leases = self.session.leases
         execution: Execution | None = None
         try:

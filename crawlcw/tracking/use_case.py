@@ -1,7 +1,7 @@
-"""Declaration of a use case: its name, its stages and their handlers, and its settings.
+"""Declare a use case: its name, its stages and their handlers, and its settings.
 
-The settings are in its ledger, and every process on it follows them. `Tracker.open` records the
-settings that it gets; the others stay as recorded.
+The ledger records the settings, and every process on the use case follows them. `Tracker.open`
+records the settings that it gets; other settings stay as recorded.
 """
 
 import difflib
@@ -44,7 +44,7 @@ class UseCase:
     """Declaration of tasks of one kind, which `crawlcw work module:object` accepts."""
 
     def __init__(self, name: str, *, chain: Sequence[str] = (), **policy: Any) -> None:
-        """*chain* has stages in their order: after one is done, the next is due.
+        """*chain* has stages in their order: when a stage is done, the next stage is due.
 
         *policy* are settings of `Policy`. Raises `UsageError` and `SettingsError`.
         """
@@ -89,7 +89,7 @@ class UseCase:
     def stage(
         self, function: _F | None = None, *, name: str | None = None, process: bool = False
     ) -> _F | Callable[[_F], _F]:
-        """Decorate a function as the handler of a stage, by default the one with its name.
+        """Decorate a function as the handler of a stage, by default the stage with its name.
 
         A coroutine function runs in the event loop. Another function runs in a thread, or with
         *process* in a separate process.
@@ -169,7 +169,7 @@ class Policy:
 
 
 def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of *values* that are not None; raises `SettingsError`."""
+    """Return the *values* that are not None; raises `SettingsError`."""
     setting_names = {field.name for field in fields(Policy)}
     settings = {name: value for name, value in values.items() if value is not None}
     for name in settings:

@@ -1,4 +1,4 @@
-"""A tracked task in the ledger, as its users see it."""
+"""Show a tracked task of the ledger as its users see it."""
 
 import base64
 import binascii
@@ -34,7 +34,7 @@ class TrackedTask:
     priority: int
     retry: int  #: failed attempts at this stage
     lost: int  #: workers lost on it
-    due: datetime | None  #: when it may be worked on, or the end of its lease; None: never
+    due: datetime | None  #: when a worker may claim it, or the end of its lease; None: never
     holder: str | None  #: name of the worker that leases it
     create_time: datetime
     update_time: datetime  #: of the last change of its status

@@ -1,4 +1,4 @@
-"""A worker: pulls tasks of the stages that it has handlers for, and runs the handlers on them.
+"""A worker: pulls tasks of the stages that it has handlers for, and runs the handlers.
 
 It pulls when its pool is low, so that it never leases more tasks than it can begin soon. If there
 is nothing to do, it polls with growing pauses. It polls immediately when a task is added in this
@@ -56,7 +56,7 @@ class WorkReport:
     succeeded: int  #: stages that ended well
     failed: int  #: attempts that failed
     released: int  #: tasks released at the end
-    counts: Counts | None = None  #: of the whole use case; None: not counted in time
+    counts: Counts | None = None  #: tasks of the whole use case; None: not counted in time
 
 
 class Worker:
@@ -121,12 +121,12 @@ class Worker:
     def stop(self) -> None:
         """Stop soon: finish the running tasks within the grace period, and release all others."""
         self._stopping = True
-        # If the ledger is unavailable, a stop does not wait until it is back.
+        # A stop does not wait until an unavailable ledger is back.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
         self._wake.set()
 
     def stop_now(self) -> None:
-        """Stop immediately, and release everything."""
+        """Stop immediately, and release all tasks."""
         self._stopping_now = True
         self._session.retry.shorten(CLOSE_TIMEOUT)
         self.stop()
@@ -134,7 +134,7 @@ class Worker:
             self._run_scope.cancel()
 
     def abandon(self) -> None:
-        """Release everything from another thread, because the process ends while `run` hangs."""
+        """Release all tasks from another thread, because the process ends while `run` hangs."""
         anyio.run(self._abandon)
 
     async def _abandon(self) -> None:
@@ -159,7 +159,7 @@ class Worker:
         )
 
     async def _run(self) -> FinishReason:
-        reason = FinishReason.STOPPED  # this remains the reason if it is cancelled
+        reason = FinishReason.STOPPED  # the reason if `run` is cancelled
         async with anyio.create_task_group() as task_group:
             task_group.start_soon(self._wake_by_additions)
             task_group.start_soon(cancelled_gently, self._wake_by_changes)
@@ -192,7 +192,7 @@ class Worker:
         return FinishReason.STOPPED
 
     async def _claim_due(self, free_capacity: int) -> bool:
-        """Claim up to *free_capacity* due tasks; return whether there were any."""
+        """Claim up to *free_capacity* due tasks; return whether any task was due."""
         grace_start = self._session.retry.grace_start(self._ledger.now())
         limit = free_capacity if grace_start is None else free_capacity + _GRACE_SCAN
         page = await self._ledger.tasks.page(limit=limit, hosts=self._stages)
@@ -200,7 +200,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.leases
-            # After an outage their holders may come back soon.
+            # Skip these tasks: after an outage their holders may come back soon.
             and not ended_since(task, grace_start)
         ][:free_capacity]
         if not claimable:
@@ -211,7 +211,7 @@ class Worker:
         if claimed.leases:
             self._pause_s = _MIN_PAUSE_S
         elif claimed.missed:
-            # Other workers claim the same tasks, so a random pause avoids the same rhythm.
+            # Other workers claim the same tasks, so pause for a random time to leave their rhythm.
             await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
@@ -219,9 +219,9 @@ class Worker:
         return await self._ledger.queries.next_due(due_by=self._ledger.now())
 
     async def _wait_for_due(self, horizon: datetime | None) -> None:
-        """Pause until other tasks may be due: tasks that are due now are not for this worker.
+        """Pause until more tasks may be due; this worker cannot claim the tasks that are due now.
 
-        While no task is due, it only asks for the time of the next one.
+        While no task is due, the worker only asks when the next task is due.
         """
         if self._is_due(horizon):
             self._warn_of_stages()
@@ -267,7 +267,7 @@ class Worker:
         try:
             async with self._tracker.start_leased(lease) as execution:
                 while not await self._quarantine.enter(lease):
-                    pass  # another task had to run alone first
+                    pass  # an earlier quarantined task had to run alone first
                 async with Cancellation().contained():
                     await run_handler(
                         handler, execution, threads=self._threads, processes=self._processes
