@@ -140,11 +140,11 @@ class Policy:
     )
     lease: Duration = Duration(
         "60s",
-        "time after which another worker takes over the task of a dead one",
+        "time after which another worker takes over the task of a dead worker",
         minimum=_SHORTEST_LEASE,
     )
     backoff_base: Duration = Duration(
-        "5s", "longest wait after the first failed attempt; doubles with each further one"
+        "5s", "longest wait after the first failed attempt; each further failure doubles it"
     )
     backoff_max: Duration = Duration("1h", "longest wait after any failed attempt")
     kept_errors: Count = Count(KEPT_ERRORS, "number of last errors that a task stores")
