@@ -48,7 +48,8 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: Maximum number of such waits, if parts of the page still wait for a slot of their host.
+#: Maximum number of waits for an idle network, if parts of the page still wait for a slot of their
+#: host.
 _MAX_WAITS = 5
 #: Headers of the browser's own connection, which the crawl replaces.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
@@ -339,7 +340,7 @@ class _Parts:
                 if is_document and _is_download(response):
                     raise FetchError(Reason.CONTENT_TYPE, "its scripts start a download")
                 return response, url
-            # Follow redirects here, because the browser has no network.
+            # Follow redirects in this loop, because the browser has no network.
             url = urls.resolve(url, response.headers["location"])
             request = Request(url)
         raise FetchError(Reason.REDIRECT_LIMIT, f"more than {max_redirects} hops")

@@ -3,8 +3,8 @@
 Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
 parsed by another process. If that process survives, a thread parses the page again, because a tree
 cannot be sent to another process. If it dies, the page is refused. Each tree has its share of the
-memory budget until its callback has ended. Once a callback has used a tree of parsel's, such trees
-are prepared too.
+memory budget until its callback has ended. Once a callback has used a tree of parsel's, parsel's
+trees are prepared too.
 
 `anyio.to_process` and `multiprocessing` would run the main module again, which may be a crawl.
 """

@@ -41,7 +41,8 @@ _RULE = re.compile(r"\s*(?:d[is]+al+[ao]w|diasllow|allow)(?:\s|:|$)", re.IGNOREC
 _SITEMAP = re.compile(r"\s*site-?maps?(?:\s|:|$)", re.IGNORECASE)
 _CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
 _SLASH = re.compile("%2f", re.IGNORECASE)
-#: `Disallow` in every spelling that protego accepts. Without such a line everything is allowed.
+#: `Disallow` in every spelling that protego accepts. Without a `Disallow` line everything is
+#: allowed.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: A product token has no slash, so no crawler has this name.
 _NO_GROUP = "/"

@@ -1,7 +1,7 @@
 """The sessions of one process: the session of each page, and whether it is logged in.
 
-Sessions are in the ledger, and every process uses the same ones. A process writes changes of
-cookies there before the outcomes of their pages. If a page's session is not ready, the page is
+The ledger has the sessions, and all processes share them. A process writes changes of cookies to
+the ledger before the outcomes of their pages. If a page's session is not ready, the page is
 deferred while one process logs the session in.
 
 If a page's response is that of a visitor who is logged out, either the session is logged out or it
@@ -385,7 +385,7 @@ class Sessions:
         entry.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write changes of pages without an outcome and read those of other processes, for ever."""
+        """Write changes of pages without an outcome and read other processes' changes, forever."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for entry in list(self._entries.values()):

@@ -156,7 +156,7 @@ class _Retrying:
         if not self._name:
             if name in Ledger.__annotations__:
                 member = _Retrying(member, self._retry, name=name)
-        # Walks are not coroutines, so use those of the real ledger.
+        # Walks are not coroutines, so use the walks of the real ledger.
         elif iscoroutinefunction(member):
             member = partial(self._retry.call, f"{self._name}.{name}", member)
         # Store the method: the next access finds it in the instance.

@@ -141,7 +141,7 @@ class Quarantine:
         """Return whether to start a task now; a started task must `leave`.
 
         False means that another task had to end first, so the turn of this task's host is over. If
-        the lease is lost, its work is cancelled here. Raises `Defer` if the wait takes too long.
+        the lease is lost, `enter` cancels its work. Raises `Defer` if the wait takes too long.
         """
         if self.quarantined_lease is not None:
             await self._quarantine_ended.wait()

@@ -111,7 +111,7 @@ class Watchdog:
         """Start to watch."""
         self._loop_thread = threading.get_ident()
         self.stalls = StallLog(now=self._clock())
-        # A process has only one such timer, and the program around the crawl may use it.
+        # A process has only one timer of CPU time, and the program around the crawl may use that.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
             # `chain` calls the default handler afterwards, which ends the process.
@@ -141,7 +141,7 @@ class Watchdog:
         if lag >= STALL:
             self._stats.stalls += 1
             self._stats.longest_stall = max(self._stats.longest_stall, round(lag, 3))
-            # Log the stall here too, because the thread may not have run during the stall.
+            # Log the stall in the loop too, because the thread may not have run during the stall.
             self._log_stall(self.last_user_call, lag)
         self.last_user_call = None
         if self._cpu_limit_s:

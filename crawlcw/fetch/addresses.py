@@ -81,9 +81,9 @@ class Hop:
     stage: Stage = Stage.DIALLING
 
 
-#: The exchange of the current request in this context, or the one that a user's own
-#: downloader works on. aiohttp tries the addresses of a name in separate tasks, which
-#: inherit the context of the request. No other request can see it.
+#: The exchange of the current request in this context, or the exchange that a user's own downloader
+#: works on. aiohttp tries the addresses of a name in separate tasks, which inherit the context of
+#: the request. No other request can see it.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
@@ -99,7 +99,7 @@ class PublicNames:
     """The names of start URLs in the ledger's notes, for all processes and later crawls."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Use the ledger's notes; only a spider that *has_own_start* records its hosts there."""
+        """Use the ledger's notes; only a spider that *has_own_start* records its hosts in them."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
@@ -162,7 +162,7 @@ class AddressGuard:
         self._start_names: dict[str, frozenset[int]] = {}
         self._ports = _PORTS
         self._public_names = public_names
-        #: Names that had a public address, including those that `start` may still yield.
+        #: Names that had a public address, including names that `start` may still yield.
         self._public: dict[str, None] = {}
         self._private: set[str] = set()  #: names of start URLs that never had a public address
         self._trust(start_origins)

@@ -1,13 +1,13 @@
 """Body of a response: its content codings, its memory, and the bodies that are not read.
 
 - **Codings.** The limit counts *decoded* bytes, and no step returns more than one piece at a
-  time, because 52 bytes of brotli can stand for gigabytes. A stream that ends too early is
-  noticed here, because with a correct Content-Length nothing else notices it. A page with such
-  a stream is marked, and a file fails.
+  time, because 52 bytes of brotli can stand for gigabytes. This module notices a stream that ends
+  too early, because with a correct Content-Length nothing else notices it. A page whose stream ends
+  too early is marked, and a file fails.
 - **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so small
-  shares do not keep a large one waiting. A holder of a share never waits for another share, or for
-  a request that waits for one, because holders could wait for each other. So the further shares of
-  a holder may exceed the limit.
+  shares do not keep a large share waiting. A holder of a share never waits for another share, or
+  for a request that waits for one, because holders could wait for each other. So the further shares
+  of a holder may exceed the limit.
 - **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
   picture that calls itself HTML is still a picture. PDF, and bodies that are only called
   `application/octet-stream`, are read: spiders want them, and nothing distinguishes them.
@@ -31,7 +31,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
-#: The value of Accept-Encoding: all codings that have a decoder here.
+#: The value of Accept-Encoding: all codings that have a decoder in this module.
 ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
@@ -48,8 +48,8 @@ _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
 #: RFC 9659: a window of at most 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: Codings of IANA's list and of archives that have no decoder here. Any other name is no coding
-#: (`aws-chunked`, a charset, a media type), so browsers show the body as it is.
+#: Codings of IANA's list and of archives that have no decoder in this module. Any other name is no
+#: coding (`aws-chunked`, a charset, a media type), so browsers show the body as it is.
 _WITHOUT_DECODER = frozenset(
     {
         *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
@@ -61,10 +61,10 @@ _WITHOUT_DECODER = frozenset(
 class BodyDecoder:
     """Removes the codings of a body, one piece at a time.
 
-    *codings* are those of Content-Encoding, in the order in which they were applied. A body over
-    *limit* decoded bytes is cut there. Without a limit, as for a file, a body fails if it swells to
-    more than a hundred times its bytes on the wire. The constructor and `pieces` raise `FetchError`
-    (`content-encoding`), also for a coding without a decoder or a corrupt stream.
+    *codings* are the codings of Content-Encoding, in the order in which they were applied. A body
+    over *limit* decoded bytes is cut at the limit. Without a limit, as for a file, a body fails if
+    it swells to more than a hundred times its bytes on the wire. The constructor and `pieces` raise
+    `FetchError` (`content-encoding`), also for a coding without a decoder or a corrupt stream.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:

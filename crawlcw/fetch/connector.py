@@ -107,7 +107,7 @@ class Site:
     idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
 
     def distrust(self) -> None:
-        """Use no connection twice any more, and close the idle ones."""
+        """Use no connection twice any more, and close the idle connections."""
         self.is_kept = False
         for connection in self.idle:
             connection.close()
@@ -178,7 +178,7 @@ class Listener(ResponseHandler):
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
-        # uvloop sends in its next round, so note the time there.
+        # uvloop sends in its next round, so note the time in that round.
         self._loop.call_soon(self._note_sent)
         self.transport.write(request)
         if not self.writing_paused:
@@ -288,7 +288,8 @@ class Listener(ResponseHandler):
         head, body = data[: head_end.end()], data[head_end.end() :]
         self._head, self._framing = None, self._wire - len(body)
         try:
-            # The parser accepts such a line as a length or a coding, and hides its name.
+            # The parser accepts a name with a blank, even of a length or a coding, and hides the
+            # name.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
                 raise HttpProcessingError(
                     message="a blank before the colon of a header of a header"
@@ -318,7 +319,7 @@ class Listener(ResponseHandler):
 
 
 class Connector(TCPConnector):
-    """Opens connections, and keeps those that are idle."""
+    """Opens connections, and keeps the idle connections."""
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
@@ -365,7 +366,7 @@ class Connector(TCPConnector):
         return site
 
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return a connection for a request: the longest idle one that may be used, or a new one.
+        """Return a connection for a request: the one that was idle longest, or a new one.
 
         The caller must pass it to `release`.
         """

@@ -37,8 +37,8 @@ _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
 _LONGEST = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
-#: A header with one of these sets no cookie: controls, and bytes that are not UTF-8. Browsers keep
-#: such bytes, but no store can hold them.
+#: A header with controls, or with bytes that are not UTF-8, sets no cookie. Browsers keep bytes
+#: that are not UTF-8, but no store can hold them.
 _REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Section 5.6.2; `-` alone is not a number.
 _MAX_AGE = re.compile(r"-?[0-9]+")

@@ -21,10 +21,10 @@ HARMLESS = frozenset(
 
 
 class Credentials:
-    """The layer that sends each origin its secrets, whatever page has led there.
+    """The layer that sends each origin its secrets, whatever page has led to the origin.
 
-    The spider and the hooks do not see the secrets. The request's own headers come first; then
-    those of the session, for the origins that its login asked; then those of the start URL.
+    The spider and the hooks do not see the secrets. The request's own headers come first; then the
+    session's headers, for the origins that its login asked; then the headers of the start URL.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Credentials:
     ) -> None:
         """Use the secrets of *start_urls*; raises `FetchError` for an invalid URL.
 
-        *headers* and *auth* are those of the settings: the origins of the start URLs get all of
-        them, other origins get only the harmless headers.
+        *headers* and *auth* are settings: the origins of the start URLs get all of them, other
+        origins get only the harmless headers.
         """
         self._passwords: dict[str, str] = {}
         self._everywhere = {

@@ -1,9 +1,9 @@
 """Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
 aiohttp's parser refuses a head because of one line that is not a header, and a chunk because of a
-blank or a bare line feed. A browser reads these, so a site that sends them works. Such a connection
-is not used again: a proxy that reads the response differently may read a part of it as a second
-response.
+blank or a bare line feed. A browser reads these, so a site that sends them works. The connection of
+a mended response is not used again: a proxy that reads the response differently may read a part of
+it as a second response.
 """
 
 import re

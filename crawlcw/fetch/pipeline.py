@@ -70,7 +70,7 @@ def layers(
     watch: Watchdog,
     keeps_bodies: bool = False,
 ) -> list[Step | None]:
-    """Return the layers of a crawl of *spider*, the outermost first; None for unneeded ones.
+    """Return the layers of a crawl of *spider*, the outermost first; None for unneeded layers.
 
     A layer sees each request after the layers above have changed it, and the response after the
     layers below have changed it. The purposes of a layer name the requests that pass it; by default

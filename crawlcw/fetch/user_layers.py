@@ -69,7 +69,7 @@ def _checked(error: Defer) -> BaseException:
     wait = error.due
     try:
         if isinstance(wait, datetime):
-            wait -= datetime.now(UTC)  # a naive time raises here
+            wait -= datetime.now(UTC)  # a naive time raises an error
         if wait is not None and not isinstance(wait, timedelta):
             raise TypeError  # like a naive time
     except Exception:  # the time zone may be the user's own code
@@ -278,7 +278,7 @@ class UserLayer:
 
 
 class OwnDownloader:
-    """The layer of a spider's own downloader; the default downloader continues from here.
+    """The layer of a spider's own downloader; the default downloader runs the layers below.
 
     Its exceptions are failures of the page, and so is a result that is not a response.
     `testing.DownloaderContract` checks the other parts of its contract.

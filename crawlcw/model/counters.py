@@ -69,7 +69,7 @@ FINISH_RULES: Mapping[FinishReason, FinishRule] = {
 
 
 def merged_reason(reasons: Iterable[FinishReason | None], *, is_empty: bool) -> FinishReason:
-    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed one.
+    """Return the finish reason of a crawl from its workers' *reasons*, None for a failed worker.
 
     *is_empty* says that no task remains. The result is `failed` if tasks remain and no worker has
     another reason.
@@ -132,7 +132,7 @@ Examples = Mapping[str, Sequence[str]]
 
 @dataclass(slots=True)
 class DroppedLinks:
-    """Counts dropped links by reason, and keeps the first few different ones."""
+    """Counts dropped links by reason, and keeps the first few different links."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -141,7 +141,7 @@ class DroppedLinks:
         """Count one link; *link* is its text in the page, which may be anything."""
         self.counts[reason] += 1
         examples = self.examples.setdefault(reason, [])
-        # Clean only the kept ones: a page may have thousands, and cleaning all costs more than
+        # Clean only the kept links: a page may have thousands, and cleaning all costs more than
         # filtering them.
         if len(examples) < KEPT_EXAMPLES and (example := printable(redacted(link))) not in examples:
             examples.append(example)

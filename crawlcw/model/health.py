@@ -45,7 +45,7 @@ HOST_FAILURES = CONNECTION_FAILURES | {Reason.TLS, Reason.ROBOTS_UNAVAILABLE}
 #: Failures of a connection to an address, so the name had an address.
 PAST_THE_NAME = frozenset({Reason.CONNECT, Reason.TIMEOUT_CONNECT, Reason.TLS})
 _DNS_FAILURES = frozenset({Reason.DNS_TEMPORARY, Reason.DNS_NXDOMAIN})
-#: Failures of requests when the uplink goes down, before they were sent or after.
+#: Failures of requests, sent or not yet sent, when the uplink goes down.
 _UPLINK_FAILURES = CONNECTION_FAILURES | {
     Reason.TIMEOUT_READ,
     Reason.TIMEOUT_TOTAL,
@@ -174,7 +174,7 @@ class _Probe:
 
         A host over its limit throttles every request, and may answer well a moment later. Only
         pages that are throttled for the first time count: otherwise some pages would never cost
-        an attempt. One is enough if the host has a *delay*, because it has shown a limit before.
+        an attempt. One is enough if the host has a *delay*, because it has already shown a limit.
         """
         first_throttled = sum(self.pages.values())
         # After a rest one page fewer is enough, because the probe gets a good response in any case.
@@ -224,7 +224,7 @@ class Origin(Breaker):
 
     @property
     def probe_page(self) -> str | None:
-        """The page for the next probe, the one with the fewest probes."""
+        """The page for the next probe: the page with the fewest probes."""
         return min(reversed(self.probes), key=self.probes.__getitem__, default=None)
 
     def answered(self, marks: Marks, *, sent: float, delay: float) -> bool:

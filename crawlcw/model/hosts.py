@@ -6,8 +6,8 @@ decide, synchronously; the ledgers apply the decisions.
 
 Politeness (delay, rest) belongs to the host, and each origin has a circuit breaker: a host
 whose port 443 is closed may serve every page on port 80. A host has at most two origins,
-because its name contains any port that is not the scheme's default. So the scheme names the
-origin here.
+because its name contains any port that is not the scheme's default. So the scheme names the origin
+within a host.
 """
 
 from collections import defaultdict

@@ -2,8 +2,8 @@
 
 A session is durable and shared by all processes. It is fresh until a login makes it ready,
 and retired after it was logged out or banned. The ledger writes a decision only if the session
-still has the fence on which the decision was based; every such write raises the fence. Nothing
-here does I/O, and no `repr` shows a secret.
+still has the fence on which the decision was based; each write of a decision raises the fence.
+Nothing in this module does I/O, and no `repr` shows a secret.
 """
 
 import re
@@ -55,7 +55,7 @@ class Identity:
     fence: int = 0  #: raised by every change, except changes by pages
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    origins: tuple[str, ...] = ()  #: the origins that get the headers: those that the login used
+    origins: tuple[str, ...] = ()  #: the origins that the login used, which get the headers
     proxy: str | None = None  #: `Proxy.key` of the proxy for its requests
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: values of the spider
     score: int = 0  #: the number of signs that this login works, see `sessions`

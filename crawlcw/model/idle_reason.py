@@ -77,8 +77,8 @@ class IdleReason:
 def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
     """Return why a crawl of several workers waits; None if any of them makes progress.
 
-    If one worker knows a reason, that has precedence, because the others only wait for that worker.
-    The workers count different hosts, so the numbers of hosts are added.
+    If one worker knows a reason, that reason has precedence, because the other workers only wait
+    for that worker. The workers count different hosts, so the numbers of hosts are added.
     """
     total: IdleReason | None = None
     for idle_reason in workers:

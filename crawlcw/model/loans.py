@@ -19,7 +19,7 @@ class Loan:
     host: str
     slots: int  #: requests at the same time; 0: no limit
     expires: datetime
-    is_closing: bool = False  #: no new request may begin; the current ones keep their slots
+    is_closing: bool = False  #: no new request may begin; current requests keep their slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

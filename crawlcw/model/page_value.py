@@ -1,8 +1,8 @@
 """Decorator for dataclasses that each page of a crawl makes.
 
 A frozen dataclass is slow, because it sets each field by a call. So only the type checker treats
-these as frozen. Their hash uses all fields, as for frozen ones. Tasks and leases, which user code
-gets, are frozen at run time.
+these dataclasses as frozen. Their hash uses all fields, like that of a frozen dataclass. Tasks and
+leases, which user code gets, are frozen at run time.
 """
 
 from typing import TYPE_CHECKING

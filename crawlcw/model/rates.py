@@ -46,9 +46,9 @@ class Worker:
     """A process that works on the ledger."""
 
     name: str  #: its leases' tokens are `name:n`
-    machine: str  #: an id of its machine, the same for all processes there
+    machine: str  #: an id of its machine, the same for all processes on it
     pid: int
-    birth: str  #: distinguishes the process from a later one with the same pid
+    birth: str  #: distinguishes it from a later process with the same pid
     started: datetime
     heartbeat: datetime  #: the time of its last heartbeat
     host: str = ""  #: the machine's name, for people

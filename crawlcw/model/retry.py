@@ -49,7 +49,7 @@ class RetryPolicy:
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
     kept_errors: int = KEPT_ERRORS  #: the number of last errors that a task keeps
-    statuses: Collection[int] = RETRY_STATUSES  #: those that may be different next time
+    statuses: Collection[int] = RETRY_STATUSES  #: statuses that may be different next time
 
     def with_options(self, options: RequestOptions) -> "RetryPolicy":
         """Return the policy for a task with the *options* of its request."""

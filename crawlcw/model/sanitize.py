@@ -82,7 +82,7 @@ def text_of(error: BaseException) -> str:
 def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> str:
     """Return the traceback of *error* without our first frames, which the user cannot change.
 
-    *own_prefixes* are those of the names of our files. For a `SpiderError`, whose text names the
+    *own_prefixes* are the prefixes of our files' names. For a `SpiderError`, whose text names the
     mistake, only the user's frames remain; without any the result is empty.
     """
     frames = error.__traceback__
@@ -109,7 +109,8 @@ def where(
 ) -> str:
     """Return the innermost file and line of *error*'s frames in the file of *function*.
 
-    If there is no such frame, return those of the innermost frame outside of *own_prefixes*.
+    If that file has no frame, return the file and line of the innermost frame outside of
+    *own_prefixes*.
     """
     unwrapped = inspect.unwrap(function)  # may be a callable object
     code = getattr(unwrapped, "__code__", getattr(type(unwrapped).__call__, "__code__", None))

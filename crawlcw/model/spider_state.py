@@ -113,7 +113,7 @@ class History:
 
     def __init__(self) -> None:
         self.stored = StoredState()
-        self._pages: dict[Run, Page] = {}  #: running pages, and ended ones before their write
+        self._pages: dict[Run, Page] = {}  #: running pages, and ended pages before their write
         #: Ended runs: whether their pending numbers count, or must be dropped.
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
@@ -284,7 +284,7 @@ class State(MutableMapping[str, Any]):
     - All processes of a crawl share one state.
     - If two pages assign one name, the later commit wins. `add` counts exactly, even if a crash
       makes a page run again.
-    - Lists and dictionaries are read-only: assign a new one to change it.
+    - Lists and dictionaries are read-only: assign a new value to change one.
     - Without a crawl, as in a test of a callback, it is a mapping in memory.
     """
 
