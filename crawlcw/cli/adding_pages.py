@@ -18,7 +18,7 @@ from crawlcw.model.task import ChangedTask, Task
 
 #: Number of requests in a transaction. Tasks of many hosts are spread over SQLite's indexes, and
 #: most index pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in
-#: transactions of 1,000, and 8 GiB in these.
+#: transactions of 1,000, and 8 GiB at this size.
 _BATCH_SIZE = 5_000
 #: Seconds between two signals to running crawls; each makes them check all their hosts.
 _SIGNAL_EVERY = 0.5
@@ -30,7 +30,7 @@ class AddCounts:
 
     new: int = 0
     existing: int = 0
-    reopened: int = 0  #: of the existing ones
+    reopened: int = 0  #: numbers of the existing tasks
     refused: Counter[str] = field(default_factory=Counter)  #: by reason
     examples: dict[str, str] = field(default_factory=dict)  #: one URL of each reason
 
@@ -39,7 +39,7 @@ class PageAdder:
     """Adds requests to a ledger in batches, in constant memory."""
 
     def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
-        """*spider* is None if its code is not available: then scope and callbacks are unchecked."""
+        """*spider* is None without its code; then scope and callbacks are not checked."""
         self._ledger = ledger
         self._spider = spider
         self._checks = checks
@@ -53,8 +53,8 @@ class PageAdder:
     async def add_all(self, requests: Iterator[Request]) -> None:
         """Add each request as soon as *requests* yields it, and signal running crawls.
 
-        Raises `UsageError` for an invalid request or a callback that the spider does not
-        have. The requests before it are added.
+        Raises `UsageError` for an invalid request or a callback that the spider does not have. The
+        earlier requests are added.
         """
         try:
             async for batch in in_chunks(requests, chunk_size=_BATCH_SIZE):
@@ -81,8 +81,7 @@ class PageAdder:
             self.counts.reopened += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.counts.reopened += await self._ledger.tasks.reopen_changed(changed_tasks)
-        # Wake the hosts after adding the tasks, because a host that woke up before would find
-        # nothing.
+        # Wake the hosts after adding the tasks, because a host that wakes earlier finds no task.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._signalled_at >= _SIGNAL_EVERY:
             await self._signal_crawls()
@@ -92,7 +91,7 @@ class PageAdder:
         await self._ledger.notes.set_control({"fed": secrets.token_hex(8)})
 
     def _task(self, request: Request, now: datetime) -> Task | None:
-        """Return the task of a request; None: refused."""
+        """Return the task of a request; None: the request is refused."""
         self._check_callback(request.callback)
         if request.errback is not None:
             self._check_callback(request.errback)

@@ -28,7 +28,7 @@ class _Completed(click.ParamType[str]):
 
 
 def _spiders(incomplete: str) -> list[CompletionItem]:
-    """Return the files in ./spiders with this prefix; without any, let the shell complete files."""
+    """Return the files in ./spiders with a prefix; if there are none, the shell completes files."""
     folder = Path("spiders")
     names = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
     completions = [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -1,7 +1,7 @@
-"""Ends this process at a deadline, whatever code of the user still runs.
+"""End this process at a deadline, whatever code of the user still runs.
 
 Code that ignores its cancellation, blocks the event loop, or leaves a thread or a task behind would
-keep the process for ever. One timer beside the event loop ends all of these.
+keep the process for ever. A timer beside the event loop ends the process in all these cases.
 """
 
 import gc
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds beyond the grace: for cancelled code to end, and for the release of all leases.
+#: Seconds after the grace, in which cancelled code ends and all leases are released.
 _BEYOND_GRACE = 3.0
-#: Seconds for the last messages of the timer's thread, because the ledger or the log may block.
+#: Time limit of the timer thread's last messages, because the ledger or the log may block.
 _LAST_WORDS = 6.0
-#: Seconds for crawlcw's own work, such as a commit, when no code of the user runs.
+#: Seconds for crawlcw's own work, such as a commit, if no code of the user runs.
 _OWN_WORK = 60.0
-#: Seconds for the leftovers of a command that has set no deadline.
+#: Time limit of threads and tasks that remain after a command without a deadline.
 _LEFTOVERS = 10.0
 _MAX_LOCATIONS = 3
 #: The attributes of suspended code: its frame, and the awaited object.
@@ -49,13 +49,14 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 class Deadline:
-    """Ends this process when the time is up; the earliest time counts.
+    """Ends this process at the earliest time that was set.
 
     Any thread and any signal handler may set it.
     """
 
     def __init__(self) -> None:
-        #: Whether this process is the command, and not a program that calls it.
+        #: Whether this process is the command; false in a program that calls the command's
+        #: functions.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self.folder = ""  #: of a spider in an installed package
@@ -76,11 +77,11 @@ class Deadline:
             self.folder = str(Path(sys.modules[package].__file__ or "").parent)
 
     def allow(self, grace: timedelta) -> None:
-        """End the process after *grace* and a moment, unless it ends earlier."""
+        """End the process shortly after *grace*, unless it ends earlier."""
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
-        """End the process in a moment, because the user wants the end at once."""
+        """End the process shortly, because the user wants the end at once."""
         self.is_at_once = True
         self.set(_BEYOND_GRACE)
 
@@ -103,7 +104,8 @@ class Deadline:
     def lift(self) -> None:
         """Remove the deadline: the crawl has ended, and its results must be written.
 
-        Does not return if the deadline has passed, because the timer's thread then writes them.
+        Does not return if the deadline has passed, because the timer's thread then writes the
+        results.
         """
         if self._has_passed:
             threading.Event().wait()
@@ -166,11 +168,11 @@ def end_process(code: int) -> NoReturn:
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return the user's code that runs in this process; call it in another thread than the loop's.
+    """Return the user's code that runs in this process; do not call it in the event loop's thread.
 
     Installed packages are not the user's, except for files in *folder*.
     """
-    import asyncio  # imported here: most commands need none of it, and just exit
+    import asyncio  # imported late: most commands just exit
 
     from crawlcw.model.sanitize import printable
 
@@ -194,7 +196,7 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
 
 def _user_location(stack: list[FrameType], folder: str) -> str:
-    """Return function, file and line of the innermost code of the user; empty: there is none."""
+    """Return function, file and line of the innermost code of the user; empty if none runs."""
     for frame in stack:
         code = frame.f_code
         if frame.f_globals.get("__name__") == "__main__":
@@ -208,10 +210,10 @@ def _user_location(stack: list[FrameType], folder: str) -> str:
 
 
 def _is_own(stack: list[FrameType]) -> bool:
-    """Return whether a thread without code of the user is idle, or is crawlcw's."""
+    """Return whether a thread that runs no code of the user is idle, or belongs to crawlcw."""
     if not stack or any(frame.f_code.co_filename.startswith(_CRAWLCW) for frame in stack):
         return True
-    # `_worker` waits in C code, the thread of anyio in `Queue.get`, and the loop's last one in
+    # `_worker` waits in C code, a thread of anyio in `Queue.get`, and the loop's last thread in
     # `Executor.shutdown`.
     names = {frame.f_code.co_name for frame in stack}
     return not names.isdisjoint(("get", "shutdown")) or stack[0].f_code.co_name == "_worker"
@@ -225,7 +227,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited(awaitable: Any) -> list[FrameType]:
-    """Return the frames of a suspended coroutine and of those that it awaits, innermost first."""
+    """Return the frames of a suspended coroutine and of all that it awaits, innermost first."""
     frames: list[FrameType] = []
     while awaitable is not None:
         for frame_name, next_name in _SUSPENDED.values():

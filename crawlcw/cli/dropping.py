@@ -17,10 +17,10 @@ from crawlcw.ledger_opening import discard, open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
-#: A worker on another machine counts as dead after this silence: its leases have ended.
+#: A worker on another machine counts as dead after this silence, when its leases have ended.
 _SILENT = timedelta(minutes=10)
 _MAX_NAMED = 5
-#: Number of tasks whose items are counted, because for a million this takes seconds.
+#: Limit of tasks whose items are counted, because counting a million takes seconds.
 _SCAN_LIMIT = 10_000
 
 
@@ -38,9 +38,9 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
 
 
 async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
-    """Delete all data of *name* that has another format, once the user confirms.
+    """Delete all data of *name* that another version wrote, once the user confirms.
 
-    It does not check for workers, because only their own version could find them.
+    It does not check for workers, because only that version could find them.
     """
     confirm(
         f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes

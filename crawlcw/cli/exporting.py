@@ -1,4 +1,4 @@
-"""Output of items: the option `-o`, and safe output on a terminal."""
+"""Write items: the option `-o`, and safe output on a terminal."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ class _Terminal(RawIOBase):
     def isatty(self) -> bool:
         return True
 
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # no other buffer comes here
+    def write(self, data: bytes) -> int:  # type: ignore[override]  # the buffer is always bytes
         self._stream.write(visible(bytes(data).decode()).encode())
         return len(data)
 
@@ -61,7 +61,7 @@ def _targets(
 ) -> list[Target]:
     targets = [Target.parse(text) for text in texts]
     if targets:
-        # Import it only here, because it loads many modules, and few commands write a feed.
+        # Import it in this function: it loads many modules, and few commands write a feed.
         from crawlcw.feeds import export
 
         export.check(targets)

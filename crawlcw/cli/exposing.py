@@ -21,7 +21,7 @@ _OF_WORKERS = (metrics.IN_FLIGHT, metrics.TASKS_LEASED, metrics.HOSTS_RESTING, m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address to listen on."""
+    """The address that the metrics server listens on."""
 
     host: str
     port: int
@@ -29,10 +29,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """Measures of all workers."""
+    """The measures of all workers of a crawl."""
 
-    all: Sequence[Measures]  #: of all worker processes, ended ones included
-    running: Mapping[str, Measures]  #: of the running ones, by the number of their slot
+    all: Sequence[Measures]  #: of all worker processes, also of ended processes
+    running: Mapping[str, Measures]  #: of the running workers, by slot number
     crashes: int | None = None  #: None: there is no supervisor to count them
     is_idle: bool | None = None  #: whether any worker makes no progress; None: not measured
 
@@ -56,7 +56,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def address_of(*, host: str, port: int | None) -> Address | None:
-    """Return the address to listen on; None: without metrics.
+    """Return the address to listen on; None if no metrics are served.
 
     Raises `UsageError` if prometheus-client, of the extra `metrics`, is missing.
     """
@@ -73,7 +73,7 @@ async def exposed(
 ) -> AsyncIterator[None]:
     """Serve the metrics of a spider or use case within the block, unless *address* is None.
 
-    Each scrape calls *take_measures*. Raises `UsageError` if the server cannot listen there.
+    Each scrape calls *take_measures*. Raises `UsageError` if the server cannot listen at *address*.
     """
     if address is None:
         yield

@@ -1,4 +1,4 @@
-"""Error message for an extra that is not installed."""
+"""Tell the user which extra to install."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

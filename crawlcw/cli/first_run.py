@@ -1,4 +1,4 @@
-"""Warnings before a crawl: names of Scrapy, and state between callbacks that a crash would lose."""
+"""Warn before a crawl of Scrapy's names, and of attributes whose changes a crash would lose."""
 
 import inspect
 import logging
@@ -28,7 +28,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
             return
     except LedgerError:
         return  # the crawl itself waits for the ledger, or reports it
-        # Import it only here, because only a first run reads the source.
+        # Import it late, because only a first run reads the source.
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 

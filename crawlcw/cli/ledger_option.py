@@ -1,4 +1,4 @@
-"""`--ledger`, the commands that have it, and the opening of a ledger to read."""
+"""Define `--ledger` and the commands that have it, and open ledgers to read."""
 
 import difflib
 import os
@@ -61,7 +61,8 @@ def ledger_command(
         def wrapper(*, ledger_url: str, log_level: str | None, **option_values: Any) -> R:
             logs.set_up(log_level or "warning")
             text = option_values.pop(argument)
-            # Load it outside the event loop, because a file of the user may run a loop as well.
+            # Load the subject outside the event loop, because a file of the user may run a loop
+            # too.
             subject = Subject(name=loading.name_of(text), reference=text, ledger_url=ledger_url)
             return loop.run(function(subject, **option_values))
 
@@ -72,7 +73,7 @@ def ledger_command(
 
 
 def url_option(*names: str, about: str) -> Callable[[F], F]:
-    """Return a decorator that adds another option which names a ledger."""
+    """Return a decorator that adds an option besides `--ledger` that names a ledger."""
     return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
 
 
@@ -118,8 +119,8 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 
 
 def run_command(reference: str) -> str | None:
-    """Return the command that crawls a spider; None: there is no spider of that name here."""
-    from crawlcw.checking.reading import located  # reads the files, and runs none
+    """Return the command that crawls a spider; None if ./spiders has no spider of that name."""
+    from crawlcw.checking.reading import located  # reads the files, but does not run them
 
     try:
         exists = located(reference, loading.FOLDER) is not None

@@ -41,7 +41,7 @@ class ListedSpider:
 
     @property
     def reference(self) -> str:
-        """The unambiguous way to name this spider on the command line."""
+        """The unambiguous name of this spider on the command line."""
         return f"{self.path}:{self.spider_class.__name__}"
 
 
@@ -101,9 +101,9 @@ def find_use_case(reference: str) -> "UseCase":
 
 
 def _located(text: str) -> tuple[ModuleType, str, str] | None:
-    """Return the module that *text* names, the object's name or "", and the module's place.
+    """Return the module that *text* names, the object's name or "", and the module's location.
 
-    None: *text* names neither a file, even a missing one, nor a module.
+    Return None if *text* names neither a module nor a file, which may be missing.
     """
     path, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if path.endswith(".py") or "/" in path or _is_file(Path(path)):
@@ -304,7 +304,7 @@ def load_module(name: str) -> ModuleType:
 def _allow_imports_from(*folders: Path) -> None:
     """Let a spider import modules beside its file."""
     for folder in map(str, folders):
-        # Append to the path, because a spider in queue.py must not hide the standard library's
+        # Append the folder, because a spider in queue.py must not hide the standard library's
         # module.
         if folder not in sys.path:
             sys.path.append(folder)

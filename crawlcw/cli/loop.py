@@ -1,4 +1,4 @@
-"""The event loop of a command: uvloop if installed, background loops, an end by signals."""
+"""Run a command's event loop (uvloop if installed) and background loops, and end it by signals."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        # A command may have run another loop before.
+        # A command may already have run an event loop.
         deadline.loop, deadline.is_finished = runner.get_loop(), False
         try:
             result = runner.run(main)
@@ -43,7 +43,7 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run *loops* during the block; an error in one ends only that one."""
+    """Run *loops* during the block; an error in a loop ends only that loop."""
     # Do not use a task group, because a closed terminal must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
@@ -55,12 +55,12 @@ async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[N
 
 
 def stopped_by_signals() -> asyncio.Event:
-    """Return an event that the first SIGINT or SIGTERM sets; the next one exits the process."""
+    """Return an event that a first SIGINT or SIGTERM sets; a second signal exits the process."""
     stop_event = asyncio.Event()
 
     def stop() -> None:
         if stop_event.is_set():
-            # Clients keep their tasks until the leases expire.
+            # Exit at once: clients keep their tasks until the leases expire.
             os._exit(INTERRUPTED)
         stop_event.set()
 

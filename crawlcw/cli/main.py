@@ -52,7 +52,7 @@ GARBAGE_AFTER = (10_000, 20, 20)
 #: new memory, with a page fault for each 4 KiB.
 _FREED_ONCE = 8 << 20
 
-#: Commands in the order of need, with their line in `--help`, because loading all modules for it
+#: Commands in the order of need, with their line in `--help`: loading all modules for these lines
 #: would be slow.
 _COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
@@ -90,7 +90,7 @@ _COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: Modules of `cli.commands` with several commands, or with another name than their command.
+#: Modules of `cli.commands` with several commands, or whose name differs from their command's.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -100,9 +100,9 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Errors of a full output. On stdout they have no file name.
+#: Errors that mean that an output is full. On stdout they have no file name.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-#: Environment variable by which a shell asks for completions (click's convention).
+#: Environment variable with which a shell asks for completions (click's convention).
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
 _EPILOG = """\
@@ -240,7 +240,7 @@ def main() -> NoReturn:
 
 
 def _is_coloured() -> bool | None:
-    """Return False if the user does not want colours; None: only a terminal shows them."""
+    """Return False if the user does not want colours; None: show colours only on a terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
 
@@ -309,7 +309,7 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _of_the_system(error: Exception) -> str | None:
-    """Return the message for an error of the operating system; None for an internal one."""
+    """Return the message for an error of the operating system; None for an internal error."""
     if not isinstance(error, OSError):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The setting `webhook`: post the report of each ended crawl to the user's server."""
+"""Post the report of each ended crawl to the server in the setting `webhook`."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +13,8 @@ from crawlcw.model.sanitize import printable, redacted
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
     """Post to the webhook of *settings*, if any, at the end of the block.
 
-    The block adds the report and the exit code to the message; a `CrawlcwError` that ends the
-    block adds itself.
+    The block adds the report and the exit code to the message; a `CrawlcwError` that ends the block
+    is added too.
     """
     notice: dict[str, object] = {
         "event": "report",

@@ -1,4 +1,4 @@
-"""Whole numbers in options, and numbers with a noun in messages."""
+"""Read whole numbers in options, and write numbers with a noun in messages."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ def counted(number: int | Count, thing: str) -> str:
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in a range; the error says what to write."""
+    """A whole number in a range; the error for any other text states the range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; raises `click.BadParameter`."""

@@ -1,4 +1,4 @@
-"""Options of several commands, and the values that they stand for."""
+"""Define options that several commands share, and read their values."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Key in click's `meta` of the ledger that the user named; None: it ends with the command.
+#: Key in click's `meta` of the ledger that the user named; None: a temporary ledger.
 LEDGER = "crawlcw.ledger"
 #: Parts of a URL that may contain a password: after a user, or in an option.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
@@ -47,7 +47,7 @@ arguments_option = click.option(
 def command_line(command: str, *arguments: str, ledger: str | None = None) -> str:
     """Return a command line that the user can paste, with the `--ledger` of this command.
 
-    *ledger* replaces that ledger.
+    *ledger* replaces the command's ledger.
     """
     ctx = click.get_current_context(silent=True)
     url = ledger or (ctx.meta.get(LEDGER) if ctx else None)
@@ -88,7 +88,7 @@ def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedel
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl of *spider*; None: only those of the project.
+    """Return the settings of a crawl of *spider*; None: without settings of a spider.
 
     Precedence: *assignments*, the environment, the project, the spider. Raises
     `SettingsError`.
@@ -118,7 +118,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} No terminal to confirm on: add --yes")
-    # Otherwise an event loop's handler of the first Ctrl-C would let the prompt continue.
+    # Restore Python's handler: an event loop's handler would let the prompt survive a Ctrl-C.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         click.confirm(question, abort=True, err=True)

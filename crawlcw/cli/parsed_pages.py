@@ -1,4 +1,4 @@
-"""Output of `parse`: the items and requests of a callback."""
+"""Print the output of `parse`: the items and requests of a callback."""
 
 from textwrap import indent
 
@@ -15,7 +15,7 @@ from crawlcw.model.transitions import Failed
 
 
 def show(produced: Produced) -> None:
-    """Show the items as JSON Lines, then the requests, then the dropped ones."""
+    """Show the items as JSON Lines, then the requests, then the dropped requests."""
     for item in produced.items:
         click.echo(escaping.visible(values.to_json(item)))
     for task in produced.tasks:

@@ -1,4 +1,4 @@
-"""Read requests from a file or standard input: a URL or a JSON object a line."""
+"""Read requests from a file or standard input: each line is a URL or a JSON object."""
 
 import inspect
 import json

@@ -1,7 +1,7 @@
 """Run a changed spider on stored pages, without requests.
 
-Pages are parsed one after the other. The new items may replace the recorded ones, in groups
-of pages. A page that cannot be read, or whose callback raises, keeps its items.
+Pages are parsed one after the other. The new items may replace the recorded items, in groups of
+pages. A page that cannot be read, or whose callback raises, keeps its items.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ _GROUP_ITEMS = 1_000
 async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> AsyncIterator[Record]:
     """Yield the finished and ignored pages with stored bodies, in constant memory.
 
-    The last changed page comes first. With *ids*, it yields only these.
+    The last changed page comes first. With *ids*, it yields only pages with these ids.
     """
     task_filter = TaskFilter(statuses=DONE, ids=ids)
     async with aclosing(ledger.queries.walk(task_filter)) as records:
@@ -58,7 +58,7 @@ class Reparser:
     """Reads stored pages, and runs the callbacks of a spider on them."""
 
     settings: Settings
-    folder: Path  #: of the WARC files
+    folder: Path  #: the folder of the WARC files
     runner: Runner
 
     async def reparse(self, record: Record, *, callback: str) -> tuple[Response, Produced | Failed]:
@@ -83,7 +83,7 @@ class Reparser:
             elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if stored_response.is_cut else None,
         )
-        # A crawled page was in scope.
+        # The page was in scope when the crawl fetched it.
         self.runner.scope.hosts.add(task.host)
         try:
             response = replaced(await self._changed(response), request=request)
@@ -120,7 +120,7 @@ class Saving:
     _settlements: list[Settlement] = field(default_factory=list)
     _links: list[Task] = field(default_factory=list)
     _too_deep: list[Task] = field(default_factory=list)
-    _waiting: int = 0  #: items of these settlements
+    _waiting: int = 0  #: number of items in `_settlements`
 
     async def take(self, record: Record, produced: Produced) -> None:
         """Take the results of one page; `flush` records them, perhaps within this call."""
@@ -131,7 +131,7 @@ class Saving:
             now=self.ledger.now(),
             kept_versions=self.kept_versions,
         )
-        assert settlement is not None  # `stored` yields done pages only
+        assert settlement is not None  # `stored` yields only done pages
         self._settlements.append(settlement)
         self._links += produced.tasks
         self._too_deep += produced.too_deep
@@ -144,7 +144,7 @@ class Saving:
         self.links += await self.adder.add(tasks, too_deep)
 
     async def flush(self) -> None:
-        """Record all results taken so far."""
+        """Record all results that `take` has received."""
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
@@ -169,7 +169,7 @@ async def reparser_of(
     `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
-    # Changes of the state by pages are not written.
+    # Changes that pages make to the state are not written.
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()
@@ -204,4 +204,4 @@ def saving_to(ledger: Ledger, settings: Settings) -> Saving:
 
 
 async def _dropping(tasks: list[Task], too_deep: list[Task]) -> None:
-    """Add no links."""
+    """Drop the links."""

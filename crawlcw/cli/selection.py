@@ -1,4 +1,4 @@
-"""Options that select tasks, and their translation to a filter."""
+"""Define the options that select tasks, and translate them to a filter."""
 
 import difflib
 import json
@@ -24,14 +24,14 @@ R = TypeVar("R")
 
 #: Statuses of tasks without a lease.
 UNLEASED = tuple(status for status in Status if status is not Status.PROCESSING)
-#: Characters that stay as they are in a URL, percent-encoding included.
+#: Characters that `_prefix` does not quote, `%` included.
 _ASCII = "".join(map(chr, range(33, 127)))
 _JSON = "One JSON object, for programs: `tasks`, their number."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
 def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task with this key, or in a crawl this URL; raises `UsageError`."""
+    """Return the id of the task with a key, or in a crawl with a URL; raises `UsageError`."""
     if ledger.kind.tracked:
         from crawlcw.tracking import keys  # imports all of tracking, which a crawl does not need
 
@@ -77,7 +77,7 @@ class Selection:
 
     @property
     def condition(self) -> str:
-        """Suffix for the tasks in a question: ` with host a.example`, or empty."""
+        """The end of a question about the tasks: ` with host a.example`, or empty."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -96,7 +96,7 @@ class Selection:
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # A use case has stages and keys in these fields, which need no normalization.
+            # A use case has stages and keys in these fields, and they need no normalization.
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
@@ -115,7 +115,7 @@ def selection_options(
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
     """Return a decorator that adds the options to a command, which gets them as `selection`.
 
-    *reason* parses the name of a reason; it raises `UsageError` for an unknown one.
+    *reason* parses the name of a reason; it raises `UsageError` for an unknown reason.
     """
     names = [status.name.lower() for status in statuses]
     decorators = (
@@ -171,10 +171,10 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 def print_count(
     count: Count, message: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print how many tasks were changed, or would be with `--dry-run`; *message* is the text form.
+    """Print how many tasks a command changed, or would change; *message* is the text form.
 
     The JSON object has `at_least` if there may be more. *at_work* is the number of tasks that do
-    not change because workers have leased them; None: it does not apply.
+    not change because workers have leased them; None: leave out the number.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.is_exact:
@@ -188,12 +188,12 @@ def print_count(
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time bound of a change: tasks whose status changes later do not change."""
+    """Return the time bound of a change, which skips tasks whose status changes later."""
     return ledger.now() + timedelta(milliseconds=1)
 
 
 def _prefix(text: str | None) -> str | None:
-    """Return a prefix with its origin normalized as in tasks; it never matches more URLs."""
+    """Return a prefix with its origin normalized as in tasks; it matches no additional URLs."""
     if text is None:
         return None
     scheme, _, rest = text.partition("://")

@@ -1,6 +1,7 @@
-"""Output of the commands that crawl: progress, and a report at the end.
+"""Show the progress of a crawl, and a report at its end.
 
-It is not in `crawling`, because the supervisor shows a crawl too, but does not load the crawler.
+This module is not part of `crawling`, because the supervisor shows a crawl without loading the
+crawler.
 """
 
 import logging
@@ -29,7 +30,7 @@ _MAX_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Verbosity and format of a crawl's output."""
+    """How much a crawl prints, and in which format."""
 
     format: str = "text"  #: or `json`: progress and report are log records
     quiet: bool = False
@@ -76,7 +77,7 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
-    """Return the faults, as parts of one sentence; any means exit code 3. Empty: no fault.
+    """Return the faults as parts of a sentence. With any fault the exit code is 3.
 
     *max_failures* is the number, or as a float the share, of pages that may fail.
     """

@@ -1,8 +1,8 @@
-"""Signal handling of a crawl or a worker: SIGINT or SIGTERM stops, a second stops at once.
+"""Handle signals of a crawl or worker: SIGINT or SIGTERM stops it, a second stops it at once.
 
-A third one exits. The handlers are Python's, not the event loop's, so that they run while the
-loop is blocked. A running loop does their work. If the user's code does not end, the deadline of
-the process ends it. SIGTSTP (Ctrl-Z) stops the workers as well.
+A third signal exits the process. The handlers are Python's, not the event loop's, so that they run
+while the loop is blocked. A running loop does their work. If the user's code does not end, the
+deadline of the process ends it. SIGTSTP (Ctrl-Z) stops the workers as well.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Stoppable(Protocol):
         """Stop claiming, finish running requests within the grace, and release all other tasks."""
 
     def stop_now(self) -> None:
-        """Release everything immediately."""
+        """Release all tasks immediately."""
 
 
 class Blockable(Protocol):
@@ -55,9 +55,9 @@ def stopping(
 ) -> Iterator[None]:
     """Let signals end *crawl* within the block: the first gracefully, the second at once.
 
-    The third one calls *kill* and exits the process. After the first one, running requests have
-    *grace* to finish. With *blockable*, the work of this process's own event loop, the
-    signals and the end of the block set the deadline of the process as well.
+    The third signal calls *kill* and exits the process. After the first signal, running requests
+    have *grace* to finish. With *blockable*, the work of this process's own event loop, the signals
+    and the end of the block set the deadline of the process as well.
     """
     stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {
@@ -75,7 +75,7 @@ def stopping(
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """Counts the signals; each does more than the one before."""
+    """Counts the signals; each does more than the previous signal."""
 
     crawl: Stoppable
     grace: timedelta
@@ -109,7 +109,7 @@ class _Stop:
         at_once: bool,
         obeyed_event: threading.Event,
     ) -> None:
-        """Report that the loop is blocked; after the second signal, do not wait for it."""
+        """Report that the loop is blocked; after the second signal, do not wait for the loop."""
         if obeyed_event.wait(_OBEYED_WITHIN):
             return
         location = blockable.stuck_in()
@@ -158,7 +158,7 @@ class _Stop:
 def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Let SIGTSTP, within the block, stop the workers before this process, and SIGCONT resume them.
 
-    The workers do not receive the terminal's signals: *send* sends them one. If SIGTSTP is
+    The workers do not receive the terminal's signals: *send* sends a signal to them. If SIGTSTP is
     ignored, as in a script's background job, it stays ignored.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:

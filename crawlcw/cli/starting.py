@@ -1,4 +1,4 @@
-"""Start of worker processes: their channel, their pipes, their arguments.
+"""Start worker processes: make their channel and pipes, and send their arguments.
 
 The first worker starts before this process has loaded the command, and loads the crawler
 meanwhile. The arguments come through the channel, because every user of the machine can read
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO
 
-#: Makes `crawlcw` a worker; the number of its end of the channel follows.
+#: This argument makes `crawlcw` a worker. The next argument is the file descriptor of its end of
+#: the channel.
 WORKER = "--worker"
 _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
@@ -32,7 +33,7 @@ class Process:
     stderr_reader: BinaryIO
 
     def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
-        """Send this process's arguments and environment, a *share*, and the start of the crawl."""
+        """Send this process's arguments and environment, *share*, and the start of the crawl."""
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
         arguments = [run, *share_options, f"--started-at={started_at.isoformat()}", *rest]
@@ -40,7 +41,7 @@ class Process:
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
-        """End the process, which has no arguments yet, or has ended."""
+        """End a process that still waits for its arguments, or has already ended."""
         for stream in (self.channel, self.stdout_reader, self.stderr_reader):
             stream.close()
         self.popen.kill()
@@ -54,7 +55,7 @@ def first(arguments: list[str]) -> Process | None:
     try:
         return start()
     except OSError:
-        return None  # the supervisor tries again, and reports it
+        return None  # the supervisor tries again, and reports the error
 
 
 def start() -> Process:

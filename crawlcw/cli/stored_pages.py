@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
 
-#: Number of faulty pages that are shown one by one; further ones are counted.
+#: Number of faulty pages that are shown one by one; further pages are counted.
 _SHOWN = 10
 
 
@@ -29,8 +29,8 @@ _SHOWN = 10
 class ParseOptions:
     """Options of `parse --stored`."""
 
-    urls: Sequence[str]  #: none: all of them
-    callback: str | None  #: instead of each page's own
+    urls: Sequence[str]  #: empty: all stored pages
+    callback: str | None  #: None: each page's own callback
     save: bool
     yes: bool
     as_json: bool
@@ -85,7 +85,7 @@ async def parse(
 async def _selected_pages(
     ledger: Ledger, spider: Spider, parse_options: ParseOptions
 ) -> AsyncIterator[Record]:
-    """Return the chosen stored pages; raises `UsageError` for a URL without one."""
+    """Return the chosen stored pages; raises `UsageError` for a URL without a stored page."""
     ids = None
     if parse_options.urls:
         ids = set()
@@ -141,7 +141,7 @@ async def _parse_all(
 
 
 def _count_fault(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
-    """Count a faulty page; show the first ones."""
+    """Count a faulty page; show it if it is among the first."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
         url = printable(record.task.url, limit=400)

@@ -1,7 +1,7 @@
-"""Fetching and parsing one page as a crawl would, without recording it.
+"""Fetch and parse one page as a crawl would, without recording it.
 
-For the commands `fetch`, `parse` and `shell`. robots.txt, redirects, address guard, time limits
-and scope are those of a crawl; delays do not apply.
+The commands `fetch`, `parse` and `shell` use this module. robots.txt, redirects, address guard,
+time limits and scope apply as in a crawl; delays do not apply.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from crawlcw.model.transitions import Failed
 
 
 class AnyPage(Spider):
-    """Spider for any page, when the user names none; its callback yields nothing."""
+    """The spider for any page, if the user names no spider; its callback yields nothing."""
 
     name = "any-page"
     allowed_hosts = "*"
@@ -53,7 +53,7 @@ class AnyPage(Spider):
 
 
 def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
-    """Return the named spider, or one for any page."""
+    """Return the named spider, or a spider for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
 
 
@@ -72,7 +72,7 @@ def _utc_now() -> datetime:
 
 
 class Trial:
-    """Fetches pages, and runs the callbacks of *spider* on them; in its event loop."""
+    """Fetches pages in its event loop, and runs the callbacks of *spider* on them."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Trial:
     async def fetch(self, request: Request) -> Response:
         """Return the final response after redirects, with any status; raises `FetchError`.
 
-        A spider that logs in does so first, and again if it was logged out meanwhile.
+        A spider that logs in does so before the fetch, and again if the response shows a logout.
         """
         location, _ = request.identity()
         try:
@@ -208,7 +208,7 @@ async def open_trial(
     """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.
 
     The URL may be at a private address, like a start URL, because the user has named it. The
-    sessions of a spider that logs in are in *sessions*, or otherwise live for this trial. Raises
+    sessions of a spider that logs in are in *sessions*; without it they last for this trial. Raises
     `SpiderError` for an invalid `login_when`.
     """
     try:
@@ -216,7 +216,7 @@ async def open_trial(
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
-    # A typed URL may be of any site: it gets credentials only if there are no start URLs.
+    # A typed URL may be of any site: its site gets credentials only if there are no start URLs.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )

@@ -24,7 +24,7 @@ _MAX_WAIT = 0.5
 async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
     """Show the ledger of *subject* until cancelled; raises `LedgerError`.
 
-    It shows a live table on a terminal that can move its cursor, elsewhere one line a poll.
+    It shows a live table on a terminal that can move its cursor; elsewhere each poll prints a line.
     """
     from rich.console import Console  # takes 60 ms to load, which `--help` need not wait for
 

@@ -182,7 +182,7 @@ def _print_added_pages(counts: AddCounts, *, as_json: bool) -> None:
 
 
 def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
-    """Return the one source of a use case's tasks; raises `UsageError` for URLs, or several."""
+    """Return the source of a use case's tasks; raises `UsageError` for URLs or several sources."""
     if any("://" in source for source in sources) and not Path(sources[0]).exists():
         raise UsageError(
             f"there is no spider {name!r} here, and no recorded crawl of one: a use case takes "

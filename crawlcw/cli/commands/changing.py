@@ -1,6 +1,6 @@
-"""Commands that change chosen tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
+"""Define the commands that change tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-Tasks that live workers have leased do not change; orphaned leases end first.
+They do not change tasks that live workers have leased, and end orphaned leases first.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -143,7 +143,7 @@ async def _leased_count(ledger: Ledger, task_filter: TaskFilter) -> int:
 
 
 async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
-    """Return the number of orphaned tasks: their leases expired, or their workers are dead."""
+    """Return the number of orphaned tasks, whose leases have expired or whose workers are dead."""
     leased_filter = task_filter.with_statuses(_LEASED)
     if not leased_filter.statuses:
         return 0

@@ -41,7 +41,7 @@ def command(
     first. It records the crawl in .crawlcw/demo.db, and replaces the ledger of an
     earlier demo. With --serve it crawls nothing, and serves the shop until Ctrl-C.
     """
-    # Import it only here, because it is a web server, which `--help` does not need.
+    # Import the web server in the command, because `--help` does not need it.
     from crawlcw.cli.crawling import crawl
     from crawlcw.cli.showing import Output
     from crawlcw.demo.bookshop import Bookshop

@@ -32,9 +32,9 @@ class Row:
     owner: str | None
     delay: float  #: the adaptive delay, in seconds
     resting_until: datetime | None
-    failures: int  #: of the host, in a row
+    failures: int  #: consecutive failures of the host
     given_up: str | None
-    sitemaps: tuple[str, ...]  #: those that its robots.txt names
+    sitemaps: tuple[str, ...]  #: sitemaps that its robots.txt names
     why: str
 
 

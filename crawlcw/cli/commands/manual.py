@@ -43,7 +43,7 @@ def guide(*, name: str | None, as_json: bool) -> None:
 
 
 def _laid_out(manual_page: Page) -> str:
-    # Import it only here, because rich takes 0.1 s to load, and the list of pages does not need it.
+    # Import it in this function: rich takes 0.1 s to load, and the list of pages does not need it.
     from rich.console import Console
     from rich.markdown import Markdown
 

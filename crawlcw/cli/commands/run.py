@@ -163,7 +163,7 @@ def _crawl_by(
     processes: int, first_process: Process | None
 ) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
-    # Import it only here, because a supervisor does not load the crawler.
+    # Import it in this branch, because a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 

@@ -47,7 +47,7 @@ def command(
     it. Nothing is recorded.
     """
     loaded_spider = trying.spider_or_any(spider, arguments)
-    # Use asyncio's loop, not uvloop's, because users at the prompt expect Python's own.
+    # Use asyncio's loop, not uvloop's, because users at the prompt expect Python's own loop.
     with asyncio.Runner() as runner, _Session(runner, loaded_spider, assignments) as session:
         if url is not None:
             session.fetch(url)

@@ -151,7 +151,7 @@ def _in_spider(
         try:
             findings = reading.check(target[0])
         except UNREADABLE:
-            target = None  # loading it gives a better error
+            target = None  # loading the spider gives a better error
     stops = any(finding.stops for finding in findings)
     if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
         return spider, str(target[0]), findings
@@ -162,7 +162,7 @@ def _in_spider(
         else inspect.getsourcefile(spider_class) or spider_class.__module__
     )
     if target is None:
-        with suppress(*UNREADABLE):  # a class without a source file, or with an unusual one
+        with suppress(*UNREADABLE):  # a class without a source file, or with an unusual file
             findings = reading.check(Path(location))
     try:
         loaded_spider = loading.make(spider_class, arguments)

@@ -31,7 +31,7 @@ _LONGEST_KEY = 500
 #: Number of rows whose columns have the same width. It is limited, because the command does not
 #: keep a list of a million tasks in memory.
 _ALIGNED_ROWS = 100
-#: Position of the key, behind time and status.
+#: Column at which the key begins, after time and status.
 _KEY_COLUMN = 34
 #: A longer key moves the columns of its own row only.
 _MAX_KEY_WIDTH = 70

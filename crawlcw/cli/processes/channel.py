@@ -1,4 +1,4 @@
-"""Messages between a supervisor and its worker: lines on a separate socket.
+"""Exchange messages between a supervisor and its worker, as lines on a separate socket.
 
 The supervisor sends the orders to stop, each with its grace. The worker sends its states and, at
 an orderly end, its exit code. Orders are not signals, because a signal would kill a worker during
@@ -36,7 +36,7 @@ def code_of(reason: FinishReason | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """Counters and condition of a worker; each state replaces the last."""
+    """Counters and condition of a worker; each state replaces the previous state."""
 
     counters: Counters = field(default_factory=Counters)
     idle_reason: IdleReason | None = None  #: the reason why the crawl waits; None: it progresses
@@ -67,7 +67,7 @@ class WorkerState:
 
 
 class Lines(asyncio.Protocol):
-    """Passes received lines to *take*, without line ends, and an incomplete one at the end."""
+    """Passes received lines to *take*, without line ends; an incomplete line only at the end."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.closed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Supervisor of a crawl's workers: start, watch, restart after crashes, stop, report.
+"""Supervise a crawl's workers: start, watch, restart after crashes, stop, report.
 
 The supervisor claims no tasks and fetches no pages. The workers coordinate through the
 ledger only.
@@ -56,8 +56,8 @@ _LONGEST_WAIT = timedelta(seconds=30)
 _MAX_CRASHES = 5
 #: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
 _EXTRA_SILENCE = timedelta(seconds=15)
-#: Seconds of silence, beyond the grace, of an ending worker. It ends itself earlier, unless none
-#: of its threads runs.
+#: Seconds that an ending worker may be silent after the grace. A worker ends itself earlier, unless
+#: none of its threads runs.
 _END_SILENCE = 8.0
 
 
@@ -78,7 +78,7 @@ async def crawl(
     worker started it.
     """
     async with notifying(spider.name, settings) as notice:
-        # Open the ledger here first, so that an unusable one is reported once, not by each worker.
+        # Open the ledger before the workers do: then an error of the ledger is reported only once.
         async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
             await warn_of(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
@@ -103,12 +103,12 @@ async def crawl(
     return code
 
 
-#: Limits that the workers share, and the finish reason of a crawl that has reached one.
+#: Limits that the workers share, and the finish reason of a crawl that has reached the limit.
 _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
-    """Return each worker's share of the limits, at least 1 of each; they add up to the limits."""
+    """Return each worker's share of the limits, at least 1; the shares add up to the limits."""
     limits = {
         name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
     }
@@ -128,9 +128,9 @@ class _End:
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return the wait of a slot after this many crashes in a row; None: it stays empty.
+    """Return how long a slot waits after *crashes* in a row; None: the slot stays empty.
 
-    Progress of a worker resets the number, because its crash has another cause than the last one.
+    Progress of a worker resets the number, because its crash then has a different cause.
     """
     if crashes >= _MAX_CRASHES:
         return None
@@ -138,7 +138,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """The workers of one crawl, each in a slot; a crashed one is replaced.
+    """The workers of one crawl, each in a slot; a crashed worker is replaced.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -153,7 +153,7 @@ class Supervisor:
         processes: int,
         first: Process | None = None,
     ) -> None:
-        """Use an open ledger, which stays open, and the *first* process, which may be waiting."""
+        """Use *ledger*, which the caller closes, and any waiting *first* process."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
@@ -173,12 +173,12 @@ class Supervisor:
         self._start_seconds = time.monotonic()
 
     def stop(self) -> None:
-        """Let each worker stop gracefully; start no others."""
+        """Let each worker stop gracefully; start no further workers."""
         self._retry.shorten(self.settings.grace)
         self._send_order(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
-        """Let each worker release everything at once."""
+        """Let each worker release all tasks at once."""
         self._retry.shorten(_NO_WAIT)
         self._send_order(FinishReason.STOPPED_AT_ONCE)
 
@@ -194,17 +194,17 @@ class Supervisor:
 
     @property
     def stats(self) -> Counters:
-        """Counters of all workers, ended ones included."""
+        """Counters of all workers, including ended workers."""
         return sum((worker.state.counters for worker in self._workers), Counters())
 
     @property
     def idle_reason(self) -> IdleReason | None:
-        """The reason why no worker progresses; None: at least one does."""
+        """The reason why no worker progresses; None: at least one worker progresses."""
         states = [worker.state for worker in self._running]
         return merged(state.idle_reason for state in states if state.finish_reason is None)
 
     def measured(self) -> exposing.Workers:
-        """Return the measures of the workers, ended ones included."""
+        """Return the measures of the workers, including ended workers."""
         pairs = [(worker, worker.state.measures) for worker in self._workers]
         return exposing.Workers(
             all=[measures for _, measures in pairs if measures is not None],
@@ -237,7 +237,7 @@ class Supervisor:
             return None
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
-            # A worker has waited for the ledger already, and has logged it.
+            # A worker has already waited for the ledger, and has logged the outage.
             self._retry.shorten(_NO_WAIT)
         try:
             queries = retrying(self.ledger, self._retry).queries
@@ -267,7 +267,7 @@ class Supervisor:
         return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
-        """Stop all workers if a spider or its callback ends one of them."""
+        """Stop all workers if the spider's code has ended the crawl in one of them."""
         if state.ending is not None and self._order is None:
             self.stop()
 
@@ -318,12 +318,12 @@ class Supervisor:
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _End(code=end_code, finish_reason=worker.state.finish_reason)
-            # An order that comes from now on is not the cause of this end.
+            # An order that comes after this line is not the cause of the worker's end.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
-            # A blocked worker is ended by signals, from this process or from itself. At a
-            # shutdown of the machine each process gets one, which kills a starting worker.
+            # A signal ends a blocked worker; this process or the worker itself sends it. At a
+            # shutdown of the machine each process gets a signal, which kills a starting worker.
             by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
@@ -411,9 +411,9 @@ class Supervisor:
         return was_quarantined
 
     async def _check_stop_request(self) -> bool:
-        """Stop if there was a `crawlcw stop`, which the crashed worker may not have read.
+        """Stop if a user has run `crawlcw stop`; return whether this is so.
 
-        Return whether there was one.
+        The crashed worker may not have read the order.
         """
         try:
             control = Control.of(await self.ledger.notes.control())
@@ -430,12 +430,12 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _End:
-        """Return the end of a slot without a worker at the time of the stop."""
+        """Return the end of a slot that has no worker when the crawl stops."""
         return _End(code=code_of(self._order), finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:
-    """Return whether a worker has progressed: its successor starts from another state."""
+    """Return whether a worker has progressed: its successor then starts from a new state."""
     counters = state.counters
     return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 

@@ -30,9 +30,10 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Interval until the first page, because the state decides whether a crash came without progress.
+#: Seconds between states until the first page: the state shows whether a crash came without
+#: progress.
 _FIRST_STATE_WITHIN = 0.05
-#: Grace of a worker that has not opened its crawl, after the supervisor's end.
+#: Grace after the supervisor's end, if the worker has not opened its crawl.
 _BEGINS_WITHIN = timedelta(seconds=10)
 #: The option of prctl(2) for the signal that a process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -64,7 +65,7 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let the orders, including earlier ones, end *crawl* in the running loop."""
+        """Let orders, also orders that have already come, end *crawl* in the running loop."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
@@ -81,14 +82,14 @@ class Supervision:
         return code
 
     def send(self, line: bytes) -> None:
-        """Send a line after the end of an earlier one; wait until the supervisor reads it."""
+        """Complete any unfinished line, then send a line; wait until the supervisor reads it."""
         # If the supervisor has ended, this process will end as well.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
             self._unsent = b""
 
     def offer(self, line: bytes) -> None:
-        """Send a line, unless the supervisor has not read the last ones."""
+        """Send a line, unless the supervisor has not read the previous lines."""
         with suppress(OSError):
             self._unsent = self._unsent or line
             sent = self._channel.send(self._unsent, socket.MSG_DONTWAIT)
@@ -111,7 +112,7 @@ class Supervision:
             deadline.hurry()
         self._orders.append(order)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and the process will
+            with suppress(RuntimeError):  # the loop has ended, and the process will end too
                 self._loop.call_soon_threadsafe(self._obey, order)
 
     def _obey(self, order: FinishReason) -> None:
@@ -132,7 +133,7 @@ def _discard_output() -> None:
 
 
 class _Pipe(io.FileIO):
-    """A pipe to the supervisor; writing to a killed one is not an error."""
+    """A pipe to the supervisor; writing to a killed supervisor is not an error."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -164,7 +165,7 @@ async def crawl(
 ) -> int:
     """Crawl *spider* under its supervisor; return the exit code.
 
-    *started_at* is the start of the crawl by the ledger's clock. If *measured*, the states include
+    *started_at* is the start of the crawl by the ledger's clock. If *measured*, its states include
     measures.
     """
     meter = Meter() if measured else None

@@ -1,4 +1,4 @@
-"""Worker process, on the supervisor's side: its life, its states and its output."""
+"""Start and end a worker process for the supervisor, and receive its states and output."""
 
 import asyncio
 import json
@@ -36,9 +36,9 @@ class WorkerProcess:
     def __init__(
         self, number: int = 1, *, on_state: Callable[[WorkerState], None] = lambda _: None
     ) -> None:
-        """Take the *number* of its slot. Call *on_state* with each received state."""
+        """Run in slot *number*. Call *on_state* with each received state."""
         self.number = number
-        self.state = WorkerState()  #: the last received one
+        self.state = WorkerState()  #: the last received state
         self._on_state = on_state
         self.exit_code: int | None = None  #: None: no orderly end yet
         self.was_terminated = False  #: whether this process has sent it a signal to end
@@ -47,7 +47,7 @@ class WorkerProcess:
         # Look the stream up at each line, because a live display replaces both streams.
         self._stdout = Lines(lambda line: _print(line, sys.stdout))
         self._stderr = Lines(lambda line: _print(line, sys.stderr))
-        self._orders: socket.socket  #: set when it starts
+        self._orders: socket.socket  #: set when the process starts
         self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
         self._has_new_state = False  #: whether a state has arrived since the last check
@@ -83,7 +83,7 @@ class WorkerProcess:
 
     def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
         """Order the worker to end within *grace*, unless it has ended. Idempotent."""
-        # The process may have ended already, even before its start. A transport that cannot write
+        # The process may have ended already, even before `start`. A transport that cannot write
         # stops reading: the last lines, which say how the crawl has ended, would be lost.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
@@ -96,15 +96,15 @@ class WorkerProcess:
 
     def signal_group(self, signal_number: signal.Signals) -> None:
         """Send a signal to the worker and the processes of its group, unless it has ended."""
-        # No other group has its id until it is reaped.
+        # No other group gets the id until the process is reaped.
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
 
     async def wait(self) -> int:
-        """Wait for its end; return its exit code, or the number of a signal below zero."""
+        """Wait for the process's end; return its exit code, or a signal's negative number."""
         code = await end_of(self._running_process)
-        # A child process of the spider may keep the other ends open for ever.
+        # A child process of the spider may keep its ends of the pipes open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._stdout, self._stderr):
                 await lines.closed.wait()
@@ -121,7 +121,7 @@ class WorkerProcess:
         return self._process
 
     def end_code(self) -> int | None:
-        """Return the exit code of its orderly end; None: it has crashed."""
+        """Return the exit code if the worker has ended in order; None: it has crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
             # After it sent its last state, only code of its spider that has not ended kept it
@@ -157,7 +157,7 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # Wait in a thread, because the loop does not watch a process that was started before it.
+    # Wait in a thread, because the loop does not watch a process that is older than the loop.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )

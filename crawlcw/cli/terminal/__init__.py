@@ -1,1 +1,1 @@
-"""Terminal output: the log, progress, tables."""
+"""The output on a terminal: the log, the progress, and tables."""

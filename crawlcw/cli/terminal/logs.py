@@ -1,8 +1,8 @@
-"""Log set-up of the commands: one line a record, whatever its content.
+"""Set up the log of the commands: each record is one line, whatever its content.
 
 Messages contain crawled text, so all are escaped by `printable`: an escape sequence or a
 line feed in a URL neither rewrites the terminal nor forges a line. Passwords and keys in
-URLs are removed. Repeated records of crawlcw are counted instead.
+URLs are removed. Repeated records of crawlcw are counted, not shown.
 """
 
 import io
@@ -35,8 +35,8 @@ R = TypeVar("R")
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
-#: Limit of the text searched for passwords, before the cut to the lengths above, because a
-#: password may end after that cut.
+#: Limit of the text searched for passwords. Texts are cut to the lengths above only after the
+#: search, because a password may extend beyond a cut.
 _LONGEST_READ = 20_000
 _SHOWN_RECORDS = 5
 _COUNT_EVERY = 60.0
@@ -44,7 +44,7 @@ _COUNT_EVERY = 60.0
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
 #: Libraries that warn of each odd response, such as a bad cookie.
 _TALKATIVE_OF_PAGES = ("aiohttp.internal",)
-#: Rare events, never counted instead of shown.
+#: Rare events, which are always shown, never only counted.
 _ALWAYS_SHOWN = frozenset(
     {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
 )
@@ -99,7 +99,7 @@ def set_up(
     Raises `UsageError` if *file* cannot be written.
     """
     stream = None if file is None else _appending(file)
-    # A log that cannot be written (disk full, pipe closed) must not end a crawl.
+    # An error of the log (disk full, pipe closed) must not end a crawl.
     logging.raiseExceptions = False
     logging.captureWarnings(True)
     handler = TerseHandler(stream=stream)
@@ -131,7 +131,7 @@ def _appending(file: Path) -> TextIO:
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of such lines.
+    """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of lines.
 
     The block is indented, because an exception's text could imitate a record.
     """
@@ -209,7 +209,7 @@ class TerseHandler(logging.Handler):
         self._stream = stream
         self._clock = clock
         self._minute_start = clock()
-        self._record_counts: Counter[tuple[str, str]] = Counter()  #: records of this minute
+        self._record_counts: Counter[tuple[str, str]] = Counter()  #: in this minute
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record, unless it is only counted."""

@@ -1,4 +1,4 @@
-"""Output of `stats --watch`: a live table, a line, or a JSON object.
+"""Show `stats --watch` as a live table, a line, or a JSON object.
 
 Text from pages and servers is escaped by `printable`.
 """
@@ -20,7 +20,7 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: Lines of the display outside of tables, and lines of a table besides its rows.
+#: Number of lines outside of tables, and number of lines of a table besides its rows.
 _FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"
@@ -29,7 +29,7 @@ _MAX_REASONS = 6
 _LATE = 1.0
 #: Fields of a worker's state (`Vitals`) in its JSON object.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
-#: Older counts are shown with their age.
+#: Counts that are older than this are shown with their age.
 _FRESH = timedelta(seconds=5)
 
 

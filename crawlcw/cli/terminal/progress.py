@@ -1,4 +1,4 @@
-"""Progress of a crawl: counts and rate while it runs, and the tables at its end.
+"""Measure a crawl's progress, counts and rate, and make the tables at its end.
 
 `live` draws them on a terminal; elsewhere they are a line in the log every ten seconds.
 Counting a large ledger takes time, so counts take at most a twentieth of the time.
@@ -28,7 +28,7 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: Pause until the next count, as a multiple of the last one's duration: counts take 5 % of the
+#: Pause until the next count, as a multiple of the last count's duration: counts take 5 % of the
 #: time.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
@@ -56,7 +56,7 @@ class RunningCrawl(Protocol):
 
     @property
     def stats(self) -> Counters:
-        """Counters of this crawl, without other crawls on the ledger."""
+        """Counters of this crawl only; other crawls on the ledger do not count."""
 
     @property
     def idle_reason(self) -> IdleReason | None:
@@ -98,13 +98,13 @@ class Progress:
         self._next_count = 0.0
 
     async def poll(self) -> None:
-        """Count again, if the last count is old enough for its cost."""
+        """Count again if enough time has passed since the last count, given its duration."""
         started_at = self._clock()
         if started_at >= self._next_count:
             try:
                 self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
-                # The crawl itself logs it and waits; the last count stays.
+                # The crawl itself logs the outage and waits; the last count stays.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done_rate.add(self.done_count, now=self._clock())
@@ -128,7 +128,7 @@ class Progress:
 
     @property
     def eta(self) -> timedelta | None:
-        """Estimated time for the known tasks by all processes; None: unknown."""
+        """Estimated time until all processes have finished the known tasks; None: unknown."""
         remaining = self.counts.total - self.done_count
         rate = self._done_rate.per_minute
         return timedelta(minutes=remaining / rate) if rate > 0 else None
@@ -227,7 +227,7 @@ def _counted(report: Report) -> dict[str, str]:
 
 
 def _named(report: Report) -> dict[str, str]:
-    """Return some of the hosts given up with the reason, and the number of further ones."""
+    """Return some of the hosts given up for a reason, and the number of further hosts."""
     hosts = list(report.hosts_given_up.items())
     rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
     if further_count := len(hosts) - len(rows) + report.more_hosts_given_up:

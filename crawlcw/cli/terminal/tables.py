@@ -1,4 +1,4 @@
-"""Tables of names and numbers, with statuses in colour.
+"""Make tables of names and numbers, with statuses in colour.
 
 `click.echo` removes the colours unless it writes to a terminal. This module does not use rich,
 which takes 20 ms to load and only draws the live displays.
@@ -41,14 +41,14 @@ def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def stalls(counters: Counters) -> dict[str, str]:
-    """Return the row about an event loop that stalled; empty: it did not."""
+    """Return the row about stalls of the event loop; empty if it did not stall."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
     text = f"{counters.stalls:,} times, {longest} at most"
     return {"event loop blocked": text} if counters.stalls else {}
 
 
 def coloured(text: str, status: str) -> str:
-    """Return *text* in the colour of *status*; unchanged if that is not a status."""
+    """Return *text* in the colour of *status*; unchanged if *status* is not a status."""
     return click.style(text, fg=STATUS_COLOURS[status]) if status in STATUS_COLOURS else text
 
 
