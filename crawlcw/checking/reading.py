@@ -52,7 +52,7 @@ def _names(spider: Class) -> list[object]:
 
 
 def check(path: Path) -> list[Finding]:
-    """Return the findings in a file, and in the files beside it with bases of its spiders.
+    """Return the findings in a file, and in the files beside it that define bases of its spiders.
 
     Raises one of `UNREADABLE` for a file that cannot be read.
     """

@@ -95,7 +95,7 @@ class Csv(_Table):
 
     Lists and objects are written as JSON. With *defuse*, cells that look like formulas
     are escaped, because text from a page must not run in a spreadsheet. On a terminal, line
-    ends in cells are escaped, because they would look like another row.
+    ends in cells are escaped, because the rest of the cell would look like a new row.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:

@@ -196,7 +196,7 @@ class Admin:
         return await self._store.writing(_mend, document, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Set `refused-depth` tasks up to *depth* to `todo`, due now; None: of any depth.
+        """Set `refused-depth` tasks up to *max_depth* to `todo`, due now; None: of any depth.
 
         Return their number. Their hosts are woken as by `Hosts.wake`. It runs in batches, and may
         be repeated after an error.

@@ -317,8 +317,8 @@ class HostLeases(ABC):
         """Write the owners' states of their hosts; return the names of hosts whose lease is lost.
 
         Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
-        `finished` of the state, and `robots` if it differs from the lease's host. No other
-        process writes them during the lease, so a repeated state counts once. The lease stays. A
+        `finished` of the state, and `robots` if it differs from the lease's host. No other process
+        writes these fields during the lease, so a repeated state counts once. The lease stays. A
         host that another process has leased is not written.
         """
         edits = [
@@ -330,10 +330,10 @@ class HostLeases(ABC):
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """End leases, and write the states as `save` does; return the names of lost hosts.
 
-        Each host is ready again at its state's `ready_at`; if that is None, when it is woken. A
-        wake-up during the lease is not lost: after the release the ledger reads the host's
-        earliest due task, and wakes the host for it. It does so unless the host is already ready
-        by now, or by its `not_before`.
+        Each host is ready again at its state's `ready_at`; if `ready_at` is None, when it is woken.
+        A wake-up during the lease is not lost: after the release the ledger reads the host's
+        earliest due task, and wakes the host for it. It does so unless the host is already ready by
+        now, or by its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -374,7 +374,7 @@ async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -
 
 
 async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
-    """Change leased hosts; return the names of those whose lease is lost."""
+    """Change leased hosts; return the names of hosts whose lease is lost."""
     writes = [
         Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)
         for lease, edit in edits

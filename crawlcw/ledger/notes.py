@@ -101,7 +101,7 @@ class SpiderStates:
         return await self._store.writing(_change_state, old_state, new_state)
 
     async def forget(self) -> bool:
-        """Delete all values, under another revision; return whether there were any."""
+        """Delete all values, under another revision; return whether the state had values."""
         return await self._store.writing(_forget_state)
 
 

@@ -132,7 +132,7 @@ class Path(StrEnum):
     READY = "ready"  #: of hosts with a time when they are ready, the earliest first
     LAST_READY = "last ready"  #: the same hosts, the last ready host first
     OWNER = "owner"  #: of leased hosts
-    LEFT = "left_at"  #: of workers that left or not, and then by key
+    LEFT = "left_at"  #: of workers by the time when they left, and then by key
 
 
 class Documents(Protocol):
@@ -196,8 +196,8 @@ class Tasks(Ordered, Protocol):
     ) -> Listed:
         """Return the first *limit* tasks of some statuses after a cursor, last changed first.
 
-        It examines at most *scan_limit* tasks of those statuses and times, or a few times as
-        many.
+        It examines at most *scan_limit* tasks of the statuses and times in *where*, or a few times
+        as many.
         """
 
     async def by_index(

@@ -147,9 +147,9 @@ class Outcomes(Protocol):
         """Replace the results of tasks that no worker holds, see `transitions.reparse`.
 
         Each replacement is one atomic and durable step. It is written only if the task still has
-        the status and the fence of its read; otherwise its lease is returned as lost. A
-        settlement that the store cannot hold is returned as rejected, and not written. The call is
-        idempotent.
+        the status and the fence of its read; otherwise the result names its lease as lost. A
+        settlement that the store cannot hold is not written, and the result names it as rejected.
+        The call is idempotent.
         """
 
     async def release(self, leases: Sequence[Lease]) -> int:
@@ -219,7 +219,7 @@ class Ledger(Protocol):
     async def reconnected(self) -> "Ledger":
         """Return the same ledger over new connections, for another event loop.
 
-        Nothing is created or checked. It must be closed separately.
+        Nothing is created or checked. The caller must close it separately.
         """
 
     async def close(self) -> None:

@@ -176,7 +176,7 @@ class Queries:
     async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return how many items are recorded, or at least how many, in bounded time.
 
-        MongoDB examines *scan_limit* tasks (at least 1), the finished ones first.
+        MongoDB examines *scan_limit* tasks (at least 1), finished tasks first.
         """
         return await self._store.reading(lambda unit: unit.results.count(scan_limit=scan_limit))
 

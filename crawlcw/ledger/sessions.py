@@ -47,8 +47,8 @@ class Sessions:
     async def change(self, old_session: Identity | None, new_session: Identity) -> bool:
         """Write a session durably if its fence is still *old_session*'s; return whether it did.
 
-        If *old_session* is None, it is written if no session has its name. A session that is sent
-        again after a lost reply is written once, and the result is True.
+        If *old_session* is None, it is written if no session has its name. A call that is repeated
+        after a lost reply writes the session once, and returns True.
         """
         return await self._store.writing(_change, old_session, new_session)
 

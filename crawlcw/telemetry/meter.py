@@ -79,7 +79,7 @@ def _measures(
 
 
 class _Step(Histogram):
-    """Durations of one step, and the number of its open blocks."""
+    """Durations of one kind of step, and the number of its running blocks."""
 
     open_blocks = 0
 

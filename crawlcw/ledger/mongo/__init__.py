@@ -1,7 +1,7 @@
 """The ledger on MongoDB, for any number of processes and machines.
 
 A spider has a collection of its name, and beside it `<spider>.hosts`, `<spider>.workers`,
-`<spider>.items` (items that do not fit into their task's document) and others, see
+`<spider>.items` (items that do not fit into their task's document) and other collections, see
 `MongoStore.parts`. The code uses only features that Motor and PyMongo's own `AsyncMongoClient`
 share; no module outside of this package knows the drivers.
 

@@ -144,7 +144,7 @@ class Items:
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first = min(fences, default=task["settled"])
-            # Later fences may belong to a worker that is about to record them.
+            # Items with later fences may belong to a worker that is about to record its outcome.
             old.append(_of_visits(task["_id"], 0, first))
         if old:
             await self._store.items.delete_many({"$or": old}, hint="_id_")

@@ -37,7 +37,8 @@ _QUOTED = re.compile(r"(['\"])(.+?)\1")
 def connected(url: str, driver: str) -> tuple[Any, Any]:
     """Return a client, and the database that *url* names.
 
-    Raises `LedgerConfigurationError`, without any part of the password, if that is impossible.
+    Raises `LedgerConfigurationError`, without any part of the password, if *url* gives no
+    client.
     """
     try:
         # The driver only warns about options that it does not know or understand, and continues
@@ -104,7 +105,7 @@ def _client(url: str, driver: str) -> Any:
 
 async def closed(client: Any) -> None:
     """Close a client of either driver."""
-    # The driver ends its sessions at the server, and would wait for ever for a frozen one,
+    # The driver ends its sessions at the server, and would wait for ever for a frozen server,
     # because `timeoutMS` has no effect here.
     with pymongo.timeout(_CLOSE_TIMEOUT), suppress(TimeoutError):
         await awaited(client.close())

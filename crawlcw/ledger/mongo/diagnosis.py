@@ -126,7 +126,7 @@ def lacking(
 ) -> list[str]:
     """Return the *actions* that the user may not do on at least one of the collections.
 
-    *status* is the reply to `connectionStatus`. If it names no user, nothing is refused.
+    *status* is the reply to `connectionStatus`. If the reply names no user, the user lacks nothing.
     """
     auth_info = status.get("authInfo", {})
     privileges = auth_info.get("authenticatedUserPrivileges")

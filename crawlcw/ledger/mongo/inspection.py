@@ -50,8 +50,8 @@ class Schema:
     async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if it exists.
 
-        If *kind* is None, the ledger has the noted kind, or a spider's. Raises if the collections
-        have another kind or format.
+        If *kind* is None, the ledger has the noted kind, or a spider's. Raises an error if the
+        collections have a different kind or format.
         """
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
@@ -83,7 +83,7 @@ class Schema:
             except CollectionInvalid:
                 pass  # the collection exists, which is the usual case
             except OperationFailure as error:
-                if error.code != 48:  # NamespaceExists: another process was faster
+                if error.code != 48:  # NamespaceExists: another process has created it
                     raise
             await self._prepare_indexes()
 
@@ -171,7 +171,7 @@ class Schema:
         self._check(marker)
 
     def _check(self, marker: Mapping[str, Any]) -> None:
-        """Raise if the collections have another format or the other kind."""
+        """Raise an error if the collections have a different format or kind."""
         name = self._store.name
         check_format(marker["version"], name)
         check_kind(LedgerKind.of(marker.get("tracked")), self._store.kind, name)
@@ -204,7 +204,7 @@ def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
 
 
 def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of the index that equals a missing one except for its name."""
+    """Return the name of an existing index that equals a missing index except for its name."""
     designs = missing.values()
     names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
     return next(names, min(missing))

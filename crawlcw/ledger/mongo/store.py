@@ -32,7 +32,7 @@ BY_PRIORITY = "priority_due"
 #: Equal times are ordered by id, because `find` continues after a cursor.
 BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
-#: Tasks that may be visited again: finished or ignored, but not those that are `todo` again.
+#: Tasks that may be visited again: finished or ignored, but not tasks that are `todo` again.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
 #: A claim changes none of the indexes below: they do not depend on a status, or have only tasks
 #: that are done, or that failed.
@@ -149,7 +149,7 @@ class MongoStore:
         """See `port.Store.reading`."""
         return await work(self.unit, *args, **kwargs)
 
-    writing = reading  #: see `port.Store.writing`: there is no transaction
+    writing = reading  #: see `port.Store.writing`: MongoDB uses no transaction
 
     async def set_clock(self) -> None:
         """Read the server's time."""

@@ -235,7 +235,7 @@ class Table:
 
     def operators(self, edit: Edit, new: Document) -> Document:
         """Return the operators of *edit*, and those that insert *new* if the key is unknown."""
-        # A name has no dot, so it is one step of a path.
+        # A member's name has no dot, so it is one step of a path.
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
         }

@@ -153,7 +153,7 @@ class TaskTable(Table):
     async def _nth(
         self, range_filter: Document, order: list[tuple[str, int]], number: int
     ) -> Cursor | None:
-        """Return the cursor of the nth task, by the index; None: there are fewer tasks."""
+        """Return the cursor of the task at position *number*, by the index; None: fewer tasks."""
         with mapped():
             cursor = self.collection.find(range_filter, _CURSOR).sort(order).hint(BY_STATUS)
             tasks = await all_of(cursor.skip(number - 1).limit(1), 1)
@@ -307,8 +307,9 @@ class Results:
             tasks = await self._reply({"_id": {"$in": keys}}, _ITEM_FIELDS, limit=len(keys))
             if len(tasks) == len(keys) or len(keys) <= 1:
                 break
-            # The reply was full, and has the first tasks by id, not by the order of the keys. A
-            # task that was deleted meanwhile looks the same, and costs a few reads.
+            # The reply was full, and has the first tasks by id, not by the order of the keys. If a
+            # task was deleted meanwhile, the reply is also too short; then the loop costs a few
+            # reads.
             keys = keys[: max(1, min(len(tasks), len(keys) // 2))]
         by_key = {task["_id"]: task for task in tasks}
         return await self._first(self._items.rows, [by_key.get(key) for key in keys])

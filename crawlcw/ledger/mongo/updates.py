@@ -59,7 +59,8 @@ def _ids(host: str) -> documents.Document:
 def update_of(change: Change) -> dict[str, Any]:
     """Return the update that sets a task's fields; for `_MAY_BE_ABSENT` None means absent."""
     fields = documents.changed(change) | documents.progressed(change)
-    # Set each result by its own path. A stage's name is an identifier, so it is one step of it.
+    # Set each result by its own path. A stage's name is an identifier, so it is one step of the
+    # path.
     results = fields.pop("results", {})
     fields |= {f"results.{stage}": result for stage, result in results.items()}
     unset_fields = {name: "" for name in _MAY_BE_ABSENT if name in fields and fields[name] is None}

@@ -126,7 +126,7 @@ def prepare(
 def check_marker(
     marker: Mapping[str, Any] | None, name: str, *, kind: LedgerKind | None
 ) -> LedgerKind:
-    """Return the kind of the tables of *name*; raise if the kind or the format differs."""
+    """Return the kind of the tables of *name*; raise an error if kind or format differs."""
     if marker is None:
         return kind or LedgerKind.SPIDER
     check_format(marker["version"], name)

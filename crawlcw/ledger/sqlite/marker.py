@@ -62,7 +62,7 @@ def prepare(
     db.execute("PRAGMA temp_store = MEMORY")
     marker = None if create else marker_of(db, name)
     if marker is not None and tables.names <= names:
-        # A transaction would wait for other processes that write, and readers need none.
+        # Do not use a transaction: it would wait for processes that write, and a reader needs none.
         return recorded_kind
     with db.transaction(durable=True):
         # The marker ignores case, because for SQLite "Books" and "books" are the same table.
@@ -98,7 +98,7 @@ def check_marker(
     *,
     kind: LedgerKind | None,
 ) -> LedgerKind:
-    """Raise if the file is another program's, or the tables of *name* have another format or kind.
+    """Raise an error if the file is another program's, or *name* has a different format or kind.
 
     Return the kind of the tables.
     """
