@@ -1,1 +1,1 @@
-"""One crawl: choice of the next page, its fetch, and its outcome."""
+"""One crawl: it chooses the next page, fetches the page and records the outcome."""

@@ -1,4 +1,4 @@
-"""Running a spider's callbacks, which yield items and requests for new tasks.
+"""Run a spider's callbacks, which yield items and requests for new tasks.
 
 The crawl continues whatever a callback does: it may be any kind of function, it may raise, it may
 yield a hundred thousand links.

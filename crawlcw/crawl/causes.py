@@ -1,4 +1,4 @@
-"""Cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
+"""Find the cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
 
 `Causes` reports the end of each request to the circuit breakers of `model.health`. The breakers
 decide whether a host of this process rests, slows down or is given up. Only events at the task's

@@ -1,4 +1,4 @@
-"""Choice of the next work: host, page, claim, host queue.
+"""Choose the next work: lease hosts, read and claim their tasks, and queue them by host.
 
 The coordinator leases hosts that are ready, pages their due tasks and claims them ahead. It claims
 twice as many tasks as there are fetchers, or up to eight times as many if there are many slow

@@ -1,4 +1,4 @@
-"""Logging a session in: one process runs the spider's `login`.
+"""Log a session in: one process runs the spider's `login`.
 
 The process has a lease in the ledger for the time that a login may take. If the lease expires,
 another process takes over.

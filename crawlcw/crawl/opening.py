@@ -1,4 +1,4 @@
-"""Permission to ask: hosts are opened, and URLs without their own task are admitted.
+"""Permit requests: open hosts, and admit URLs that have no task of their own.
 
 A page is requested only after the robots.txt of its host is known. It comes from the ledger, or the
 host's owner requests it once a day for all processes. If a host has pages of its other scheme too,

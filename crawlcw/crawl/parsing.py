@@ -1,4 +1,4 @@
-"""Preparation of a page's tree before its callback, if making it may take long or much memory.
+"""Prepare a page's tree before its callback, if parsing may take long or much memory.
 
 Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
 parsed by another process. If that process survives, a thread parses the page again, because a tree

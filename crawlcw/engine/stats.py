@@ -1,4 +1,4 @@
-"""Measurement of one process: its counters, and the instruments that time each step of a page."""
+"""Measure one process: count its work, and time each step of a page by instruments."""
 
 import time
 from collections import Counter

@@ -366,7 +366,7 @@ class Connector(TCPConnector):
         return site
 
     async def take(self, site: Site, hop: Hop) -> Listener:
-        """Return a connection for a request: the one that was idle longest, or a new one.
+        """Return the longest idle connection that may be used again, or else a new connection.
 
         The caller must pass it to `release`.
         """

@@ -1,4 +1,4 @@
-"""Choice of a proxy for each request, by the breakers and the bans of the proxies.
+"""Choose a proxy for each request, by the breakers and the bans of the proxies.
 
 Each proxy has a circuit breaker (`health.ProxyBreaker`). A proxy that cannot be reached has failed
 itself. If something else fails behind a proxy, the page is requested once more, through another
