@@ -84,7 +84,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and the trees; None if none were made."""
+        """Return the memory for a response's trees, and the trees; None if nothing was checked."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None

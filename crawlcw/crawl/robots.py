@@ -46,7 +46,8 @@ _SLASH = re.compile("%2f", re.IGNORECASE)
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
 #: A product token has no slash, so no crawler has this name.
 _NO_GROUP = "/"
-#: Seconds that a failed look-up is remembered: otherwise each page of the host would ask again.
+#: Seconds that an error is remembered if it is not about the rules' availability: otherwise each
+#: page of the host would ask again.
 _ERROR_TTL_S = 30.0
 
 
