@@ -44,8 +44,8 @@ OPEN = ".open"
 LARGEST_FILE = 1 << 30
 _GZIP = zlib.MAX_WBITS + 16
 _PIECE = 1 << 20
-#: Bytes of bodies from which compression runs in a thread, so as not to block the event loop: a
-#: switch to a thread takes as long as the compression of ten thousand bytes.
+#: Bodies of at least this many bytes are compressed in a thread, so that they do not block the
+#: event loop. A switch to a thread takes as long as the compression of ten thousand bytes.
 _LARGE = 1 << 17
 _THREADS = 2
 #: Bytes from which pages are written without waiting for an outcome.
@@ -204,7 +204,7 @@ class WarcFiles:
         self._prefix = prefix
         self._first_record = first_record
         self._largest = largest
-        self._turn = threading.Lock()  #: guards the buffers; never held during disk access
+        self._turn = threading.Lock()  #: guards the buffers; no thread holds it during disk access
         self._writing = threading.Lock()
         self._files: list[_OpenFile] = []  #: full files, and the current file
         self._number = 0
@@ -380,7 +380,7 @@ def whole_size(pieces: Iterable[bytes]) -> int:
         remainder = piece
         while remainder:
             try:
-                # Read in pieces, because a record's uncompressed content may be large.
+                # Decompress in pieces, because a record's uncompressed content may be large.
                 member.decompress(remainder, _PIECE)
             except zlib.error:
                 return complete_size

@@ -106,7 +106,7 @@ class Record:
         response = await call_next(attempt, request)
         # A body that was saved to a file is not stored again.
         if attempt.exchanges is not None and response.file is None:
-            # What hooks and sessions add, to the URL too, may be a signature or a key.
+            # Hooks and sessions may add a signature or a key, also to the URL.
             url = response.url if request.url == attempt.url else attempt.url
             exchange, headers = (
                 Exchange.of(request, response, requested_at=sent_at),
@@ -122,7 +122,7 @@ class Record:
 
 
 class DamagedRecordError(Exception):
-    """A record is missing at its place, or damaged."""
+    """A record is not at its place in the file, or damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class Packer:
         fields: Mapping[str, str],
     ) -> Any:
         date = exchange.requested_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        # warcio's own class would change non-ASCII characters.
+        # Do not use warcio's own class: it would change non-ASCII characters.
         headers = SimpleNamespace(headers_buff=head, compute_headers_buffer=lambda _: None)
         return self._writer.create_warc_record(
             uri(exchange.url),
@@ -239,7 +239,7 @@ class Packer:
 
 
 def _is_unread_redirect(exchange: Exchange) -> bool:
-    """Return whether an answer may have had a body that the transport did not read."""
+    """Return whether a redirect may have had a body that the transport did not read."""
     headers = dict(exchange.headers)
     is_redirect = 300 <= exchange.status < 400 and "location" in headers
     return is_redirect and not exchange.body and headers.get("content-length") != "0"

@@ -1,8 +1,8 @@
 """Check all invariants of a ledger, and repair violations.
 
 It may run beside a crawl. Violations that may be races are checked a second time, a
-moment later, and reported only if they persist. Every repair has the finding as its
-condition, so documents that changed meanwhile stay.
+moment later, and reported only if they persist. A repair writes only if the finding still holds, so
+documents that changed meanwhile stay.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence

@@ -34,7 +34,7 @@ HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy
 #: Number of documents in one read: few, because a host has a robots.txt, and a session may have
 #: thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
-#: Fields that are stored as null, and not left out.
+#: Fields that are stored as null if they have no value; other fields are left out.
 _NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
 _CONTENTS = (Part.TASKS, Part.BLOBS)
 #: Number of documents between two calls of `on_progress`.

@@ -115,7 +115,8 @@ _PARTS = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _PARTS}
 #: Keys that mark a special value: no escaped key begins with `%b` or `%n`.
 _BLOB = "%blob"
-#: A naive time is stored under this key as ISO 8601 text, because a store's dates are instants.
+#: A time without a zone is stored under this key as ISO 8601 text, because a store's dates are
+#: instants.
 _NAIVE = "%naive"
 _CODE = re.compile("%([0-9A-F]{2})")
 #: Maximum number of workers that the ledger keeps after they have left: the last to leave.

@@ -332,8 +332,8 @@ class HostLeases(ABC):
 
         Each host is ready again at its state's `ready_at`; if `ready_at` is None, when it is woken.
         A wake-up during the lease is not lost: after the release the ledger reads the host's
-        earliest due task, and wakes the host for it. It does so unless the host is already ready by
-        now, or by its `not_before`.
+        earliest due task, and wakes the host for it. It skips a host that is ready now, or will be
+        ready at its `not_before`.
         """
         edits = []
         for lease, state in states:

@@ -17,7 +17,7 @@ class LedgerKind(Enum):
 
     @classmethod
     def of(cls, tracked: object) -> Self:
-        """Return the kind, from the store's note whether the tasks are tracked."""
+        """Return the kind of a ledger; the store notes whether its tasks are *tracked*."""
         return cls.USE_CASE if tracked else cls.SPIDER
 
     @property

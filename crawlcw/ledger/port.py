@@ -206,7 +206,7 @@ class Tasks(Ordered, Protocol):
         """Return what `listed` returns; it reads and sorts all tasks in a range of an index."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks pass in a range of an index, at most *limit*."""
+        """Return how many tasks pass in a range of an index; it counts at most *limit*."""
 
     async def count_by_index(self, where: Where) -> int | None:
         """Return how many tasks pass, from an index alone; None: no index has all the fields."""

@@ -142,7 +142,7 @@ class Queries:
         return await counted(self._store, [selection])
 
     async def next_due(self, *, due_by: datetime | None = None) -> datetime | None:
-        """Return when the next task is due, live leases included; None: no task ever will be.
+        """Return when the next task is due, live leases included; None: no task will ever be due.
 
         None means drained: every task is finished or ignored. If tasks are due by *enough*, it
         returns the time of any such task, which is cheaper.

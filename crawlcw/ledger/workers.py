@@ -123,7 +123,7 @@ class Workers:
     async def report(
         self, name: str, report: LoanReport, *, previous: LoanReport | None = None
     ) -> None:
-        """Record the report of a borrower, which is not idle, with its heartbeat.
+        """Record the report of a borrower with its heartbeat; a borrower is not idle.
 
         Writes nothing if the worker is no longer on the list, or if its last report is not
         *previous*: a delayed report does not replace a later report.
@@ -147,9 +147,9 @@ class Workers:
     async def leave(self, name: str) -> int:
         """Take a worker off the list and end its leases now; return how many tasks it had.
 
-        Call it for a worker that is known to be dead. Its tasks can be claimed immediately; they
-        are due since their creation, and so come before later tasks. Its hosts become ready, and so
-        do those hosts of its tasks that have no owner. Its counters stay, see `counters`.
+        Call it for a worker that is known to be dead. Its tasks can be claimed immediately: they
+        become due at the time of their creation, before all later tasks. Its hosts become ready,
+        and so do the hosts of its tasks if they have no owner. Its counters stay, see `counters`.
         """
         now = self._store.now()
         # Mark the worker as left last, so that the next call repeats everything after a crash in
@@ -166,7 +166,7 @@ class Workers:
 async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
     tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
-    # The tasks are due since their creation, so that no later task comes first.
+    # The tasks become due at the time of their creation, so that no later task comes first.
     task_count = await unit.tasks.change(
         [
             _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))

@@ -94,7 +94,7 @@ class Alarms:
                 if inspect.isawaitable(result):
                     await result
         except SpiderError as error:
-            # The receiver of the alarm may be unavailable, and the pages are worth more.
+            # The receiver of the alarm may be unavailable, and the crawl must go on.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:

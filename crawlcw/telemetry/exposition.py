@@ -25,7 +25,7 @@ class _Collector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        # The registry has no other collectors, so no name can collide.
+        # This registry has no other collectors, so no name can collide.
         return ()
 
     def collect(self) -> Iterator[Family]:

@@ -94,7 +94,7 @@ class Tracing:
                     "crawlcw.attempt": task.retry + 1,
                     **attributes,
                 },
-                # An exception's message may contain secrets.
+                # Record no exception, because its message may contain secrets.
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,

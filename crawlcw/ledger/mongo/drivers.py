@@ -34,8 +34,8 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # A task for each document would cost more than reading it. A cancelled caller waits for
-        # one reply at most.
+        # Shield by a scope: a task for each document would cost more than the read. A cancelled
+        # caller waits for one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.inner)
 

@@ -89,9 +89,9 @@ class Leases(LeasedTasks):
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim one task: return its lease, or its status instead, or None for a miss.
+        """Claim one task: return its lease, its new status if it is not leased, or None for a miss.
 
-        Returns the error if the reply is lost, because other claims run at the same time.
+        It returns the error if the reply is lost, because other claims run at the same time.
         """
         now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)

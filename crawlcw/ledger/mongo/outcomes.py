@@ -57,7 +57,7 @@ class Outcomes:
                 updates[index] = Update(guard(settlement.lease), change)
                 outside += large
                 owners += [index] * len(large)
-        # A page with many items may take long, and no other page waits for it.
+        # A page with many items may take long: send the other outcomes first.
         last = set(owners)
         matched = await self._send(updates, updates.keys() - last, refusals)
         if outside:

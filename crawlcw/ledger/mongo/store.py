@@ -186,7 +186,7 @@ class MongoStore:
         return groups
 
     async def count(self, where: dict[str, Any], *, hint: str, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks match, at most *limit*."""
+        """Return how many tasks match; it counts at most *limit*."""
         command = {"count": self.name, "query": where, "hint": hint, "limit": limit}
         with mapped():
             try:
@@ -238,7 +238,7 @@ class MongoStore:
 
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
-    """Return everything a cursor has, at most *limit* documents, in one reply."""
+    """Return all documents of a cursor, at most *limit*, in one reply."""
     # Set the reply's size: by default the server's first reply has only 101 documents, and a reply
     # that is exactly full does not say whether more follow.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)

@@ -69,7 +69,7 @@ _URL = re.compile(
     rf"\w+://(?:{_TEXT}(?::{_TEXT})?@)?{_HOST}(?:,{_HOST})*(?:/{_TEXT})?"
     r"(?:\?(?:[^\s?@%]|%[0-9A-Fa-f]{2})*)?"
 )
-#: Advice by a part of the message, for errors without a code that a wrong URL causes.
+#: Advice for errors that a wrong URL causes and that have no code, by a part of their message.
 _ADVICE_BY_TEXT = {
     r'database "[^"]*" does not exist': "create it with createdb, or name another in the URL",
     r'role "[^"]*" does not exist': "name a user of the server in the URL",
@@ -269,7 +269,7 @@ class Database:
                 duplicate.shutdown(socket.SHUT_RDWR)
 
     def refusal(self) -> str | None:
-        """Return why the settings of the database do not let a crawl write; None: they do."""
+        """Return why the database's settings do not let a crawl write; None: they allow it."""
         encoding = self._db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             return (

@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 Row = Any  #: the values of a row, by the name or the number of the column
 Values = Sequence[Any] | Mapping[str, Any]
 
-#: Larger than every number in an index.
+#: A number that is larger than every number in an index.
 _ABOVE_ALL = 1 << 62
 
 
@@ -33,7 +33,7 @@ class Cursor(Protocol):
 
     @property
     def description(self) -> Any:
-        """The columns; the first value of each is its name."""
+        """The columns; the first value of each column is its name."""
 
     def fetchone(self) -> Row | None:
         """Return the next row."""

@@ -155,10 +155,10 @@ class Connection(database.Connection):
         return result
 
     def _sync(self) -> None:
-        """Make everything that is committed survive a power cut.
+        """Write all commits to the disk, so that they survive a power cut.
 
-        `synchronous = FULL` does that at each commit, but holds the file's one write lock
-        meanwhile. This sync makes no other process wait.
+        `synchronous = FULL` syncs at each commit, but holds the file's only write lock meanwhile.
+        This sync makes no other process wait.
         """
         # Read the number before the sync begins, because the sync may miss commits that come while
         # it works.
