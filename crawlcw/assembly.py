@@ -57,8 +57,8 @@ async def open_crawl(
 ) -> AsyncIterator[Crawl]:
     """Open the resources of a crawl of *spider*, and close them at the end of the block.
 
-    *settings* replace those of the spider's class. *downloader* replaces the real one, for
-    tests. With a *meter*, `Crawl.measures` returns its measures.
+    *settings* replace the settings of the spider's class. *downloader* replaces the real
+    downloader, for tests. With a *meter*, `Crawl.measures` returns its measures.
     """
     check(spider)
     settings = settings or spider.settings

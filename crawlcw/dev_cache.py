@@ -54,7 +54,7 @@ class DevCache:
         self._is_told = False  #: whether the log has said that nothing can be stored
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the stored response, or a new one."""
+        """Return the stored response, or a new response."""
         options = request.options
         if (
             request.method != "GET"

@@ -94,7 +94,7 @@ class Reason(StrEnum):
     TRAP_REPEATED_SEGMENT = "trap-repeated-segment"
     TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
-    UNWANTED = "unwanted"  #: the handler of a tracked task does not want it
+    UNWANTED = "unwanted"  #: the handler does not want its tracked task
     WITHDRAWN = "withdrawn"  #: the user withdrew it before a worker claimed it
     REDIRECT = "redirect"  #: the task is finished, and its page belongs to another task
 
@@ -140,7 +140,7 @@ class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
     *message* may hold text from the server. *retry_after* is the server's Retry-After in
-    seconds, already bounded. *hop* is 1 for the first request, and more after redirects.
+    seconds, already bounded. *hop* is 1 for the first request; each redirect adds 1.
     *response* is the failed `Response`, if there was one.
     """
 
@@ -245,7 +245,7 @@ class LedgerKindError(LedgerConfigurationError):
 
 
 class LedgerFormatError(LedgerConfigurationError):
-    """Another version of crawlcw wrote the data of this name, in another format."""
+    """Another version of crawlcw wrote the data of this name, in a different format."""
 
 
 class LeaseLostError(LedgerError):
@@ -255,9 +255,10 @@ class LeaseLostError(LedgerError):
 class Defer(CrawlcwError):  # not an error of the page
     """Raised if an attempt must not count, neither for the page nor for its host.
 
-    The page is released. It is due again at *due*, an aware datetime or a duration; None: as
-    soon as its host allows. A user's layer may raise it, with the *cause* in words; the page then
-    waits at least a second. A page that is deferred at every attempt prevents the end of its crawl.
+    The page is released. The page is due again at *due*, an aware datetime or a duration; None: as
+    soon as its host allows. A user's layer may raise `Defer`, with the *cause* in words; the page
+    then waits at least a second. A page that is deferred at every attempt prevents the end of its
+    crawl.
     """
 
     def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:

@@ -285,7 +285,7 @@ def check_layers(layers: object, kind: str) -> None:
 
 
 def loaded_layers(names: Iterable[str]) -> list[Layer]:
-    """Return the layers of the setting `layers`; raises `SettingsError` if one cannot be loaded."""
+    """Return the layers of the setting `layers`; raises `SettingsError` if loading fails."""
     return [_loaded_layer(name) for name in names]
 
 

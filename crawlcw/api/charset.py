@@ -44,8 +44,8 @@ _LONGEST_RUN = 1 << 20
 #: The standard decodes GBK as GB 18030, which has more characters. Python has no codec for
 #: `replacement` and `x-user-defined`.
 _NEAREST = {"gbk": "gb18030", "replacement": "ascii", "x-user-defined": "ascii"}
-#: These labels mean other encodings in a <meta> or an XML declaration: as the label was readable
-#: as ASCII, the page cannot be UTF-16.
+#: Labels that mean a different encoding in a <meta> or an XML declaration: the label was readable
+#: as ASCII, so the page cannot be UTF-16.
 _IN_PAGE = {"utf-16le": "utf-8", "utf-16be": "utf-8", "x-user-defined": "windows-1252"}
 #: ISO-2022-JP contains this byte; all of its bytes are below 128, so it is also valid UTF-8.
 _ESCAPE = b"\x1b"

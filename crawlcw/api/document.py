@@ -102,8 +102,8 @@ class Document:
     def json(self) -> Any:
         """Return the body as JSON; raises `ValueError` if it is not JSON."""
         try:
-            # Try UTF-8 first, because a server may send JSON as HTML: a <meta charset> in one of
-            # its strings does not name its encoding.
+            # Try UTF-8 first, because a server may send JSON as HTML: a <meta charset> in a string
+            # of the JSON does not name its encoding.
             text = self.body.decode("utf-8-sig")
         except UnicodeDecodeError:
             text = self.text
@@ -133,9 +133,9 @@ class Document:
     def tree(self) -> LexborHTMLParser:
         """The page's tree.
 
-        Raises `ParseRefusedError` for a page that would hang the parser. A crawl tests
-        this before the callback: it parses large and suspicious pages in another process.
-        Outside of a crawl, it refuses suspicious pages without a test.
+        Raises `ParseRefusedError` for a page that would hang the parser. A crawl tests this before
+        the callback: it parses large and suspicious pages in a separate process. Outside of a
+        crawl, it refuses suspicious pages without a test.
         """
         trees = self.trees
         if trees is None:
@@ -194,14 +194,14 @@ class Document:
         metas = Metas()
         for node in self.css("meta[content]"):
             attributes = node.attributes
-            for key in ("name", "property"):  # one <meta> may have both
+            for key in ("name", "property"):  # a <meta> may have both attributes
                 name = (attributes.get(key) or "").strip().lower()
                 metas.setdefault(name, attributes.get("content") or "")
         metas.pop("", None)
         return metas
 
     def jsonld(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """Return the page's JSON-LD objects: all, or those whose `@type` is *kind*.
+        """Return the page's JSON-LD objects: all, or only objects whose `@type` is *kind*.
 
         Objects in lists and in a `@graph` are returned separately. Comments, last commas and
         CDATA marks are accepted. Scripts that are not JSON are ignored.

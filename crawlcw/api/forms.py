@@ -89,10 +89,10 @@ class Form:
     ) -> Request:
         """Return the request of the form, filled in with *fields* and the keyword arguments.
 
-        None leaves a field out. The clicked button sends its own name and value, unless
-        the arguments have another value for that name. Text is sent in the encoding of
-        the page. If the form's URL cannot be fetched, the crawl drops and counts the
-        request. Raises `ValueError` for a form that sends files, and for a missing button.
+        None leaves a field out. The clicked button sends its own name and value, unless the
+        arguments have a value for that name. Text is sent in the encoding of the page. If the
+        form's URL cannot be fetched, the crawl drops and counts the request. Raises `ValueError`
+        for a form that sends files, and for a missing button.
         """
         of_form = self.node.attributes
         controls = _controls_of(self.node)
@@ -212,8 +212,8 @@ def _entries(
     field_values: Mapping[str, FieldValue],
     encoding: str,
 ) -> list[_Entry]:
-    """Return the entries of a form: values in *field_values* replace those of the page."""
-    # A checked radio button unchecks the others of its name.
+    """Return the entries of a form; values in *field_values* replace the page's values."""
+    # A checked radio button unchecks all other buttons of its name.
     radio = {
         control.name: control
         for control in controls
@@ -391,7 +391,7 @@ def _simple_color(value: str) -> str:
 def _wrapped(text: str, *, columns: int) -> str:
     """Return a text with the line ends that Chromium adds for `wrap=hard`.
 
-    A line holds one character more than *columns*, and any number of spaces after that.
+    A line holds *columns* + 1 characters, and then any number of spaces.
     """
     max_line, lines = columns + 1, list[str]()
     for paragraph in text.split("\n"):

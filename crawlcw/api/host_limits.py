@@ -23,7 +23,7 @@ _NOT_IN_HOSTS = re.compile(r"[\s/\\?#@*]|:\Z")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Limit:
-    """The limits of a host; None: as the settings say.
+    """The limits of a host. The setting applies if a value is None.
 
     Raises `SettingsError` if a value is invalid.
     """

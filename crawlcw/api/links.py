@@ -48,7 +48,7 @@ class LinkFilter:
         extensions: Extensions | None = None,
         deny_extensions: Extensions | bool = False,
     ) -> "LinkFilter":
-        """Return a filter from the arguments of `follow_all`; raises `ValueError` for a bad one."""
+        """Return a filter from the arguments of `follow_all`; raises `ValueError` for a mistake."""
         if deny_extensions is True:
             denied = SKIPPED_EXTENSIONS
         else:
@@ -129,8 +129,8 @@ class TrapPolicy:
 
     def refusal_reason(self, url: str) -> Reason | None:
         """Return why *url* looks like a trap, or None; *url* is a `Location.canonical`."""
-        # This runs for most links of every page: split nothing before its separators are
-        # counted, because counting is faster.
+        # This method runs for most links of every page, so count separators before splitting a
+        # text: counting is faster.
         if self.max_length is not None and len(url) > self.max_length:
             return Reason.URL_TOO_LONG
         address, _, query = url.partition("?")

@@ -41,7 +41,7 @@ Kind = Literal["html", "xml"]
 MAX_NESTING = 2_000
 MAX_OPEN_FORMATTING = 500
 MAX_OPTIONS = 5_000
-#: Every further <html> or <body> adds its attributes to those of the first.
+#: Every further <html> or <body> adds its attributes to the first such element.
 MAX_ROOTS = 2_000
 #: The sum of the squares of the numbers of attributes: 10,000 in one tag, or 1,000 in a hundred.
 MAX_ATTRIBUTE_WORK = 10_000**2
@@ -53,8 +53,8 @@ MAX_HEAP = 2 * MAX_TREE
 #: The attributes of shorter tags are harmless in any number of tags.
 _LONG_TAG = 2048
 _CHUNK = 4096
-#: Sizes of a body and of a tree from which another process parses it: below them it takes at most
-#: 0.2 s.
+#: Sizes of a body and of a tree from which a separate process parses the page: parsing smaller
+#: pages takes at most 0.2 s.
 LARGE = 1 << 20
 _LARGE_TREE = 32 << 20
 #: No page of this size in bytes takes longer than half a second.
@@ -65,8 +65,8 @@ _SUSPICIOUS = 1_500
 _MAX_NULS = 1 << 16
 #: A page of up to 4,000 tags takes at most half a second, if its memory is limited [measured].
 _HARMLESS_TAGS = 4_000
-#: Limit of tags times tags that may be open together, because for many tags the parser searches
-#: the open ones. 20,000 tags, all open, are 4 * 10**8 and take 0.4 s [measured].
+#: Limit of tags times tags that may be open together, because for many tags the parser searches all
+#: open tags. 20,000 tags, all open, are 4 * 10**8 and take 0.4 s [measured].
 _MAX_STEPS = 250_000_000
 #: Limit of tags times different unclosed formatting tags: the parser opens these again for each
 #: tag, and each end tag of theirs may search the whole page. It allows 20 in 15,800 tags.
@@ -282,8 +282,8 @@ def tree_size(body: bytes) -> int:
 def ordinary_tree_size(body: bytes) -> int | None:
     """Return the estimated bytes of the tree of an ordinary body.
 
-    Return None for a large or suspicious body, which another process must parse. For most pages
-    this reads the body once, which takes a twelfth of the time of parsing it.
+    Return None for a large or suspicious body, which a separate process must parse. For most pages
+    this function reads the body once, in a twelfth of the time that parsing takes.
     """
     if len(body) > LARGE:
         return None

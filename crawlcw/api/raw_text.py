@@ -35,7 +35,7 @@ _NAME = rb"[a-z][a-z0-9:-]{0,39}+"
 _END = _SPACE + rb"*+>"
 #: A start tag that is not self-closing: some parsers read `<script/>` as a complete element.
 _OPEN = _ATTRIBUTES + rb"(?<!/)>"
-#: Some parsers read their content as text, others as tags, so it must not contain a `<`.
+#: Elements whose content some parsers read as text and some as tags: it must not contain a `<`.
 _HOLDING_TEXT = (
     *(b"script", b"style", b"title", b"textarea"),
     *(b"iframe", b"noembed", b"noframes", b"xmp"),
@@ -93,7 +93,7 @@ _RAW_TEXT = (
 def without_raw_text(body: bytes) -> bytes:
     """Return a page, in UTF-8, without the text that every HTML parser reads as text.
 
-    It may miss some of this text, but it removes nothing else. Takes linear time.
+    It may leave some of this text, but it removes nothing else. Takes linear time.
     """
     if b"\0" in body:
         return body  # parsel drops NULs, so a NUL may be inside of a tag's name

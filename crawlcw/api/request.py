@@ -281,8 +281,8 @@ class Request:
     def identity(self, salt: bytes = b"") -> tuple[Location, bytes]:
         """Return the location of the request and the id of its task; raises `FetchError`.
 
-        *salt* distinguishes `dont_filter` requests for one URL. It must be the
-        same when the page that yields the request is parsed again.
+        *salt* distinguishes `dont_filter` requests for one URL. The salt must be the same when the
+        page that yields the request is parsed again.
         """
         result = self.locate(salt)
         if isinstance(result, Refusal):

@@ -150,7 +150,7 @@ class Response(Document):
     @cached_property
     def robots(self) -> RobotsDirectives:
         """The page's rules for robots, by X-Robots-Tag or a <meta>: `noindex`, `nofollow`."""
-        # Read the name only here: the crawl sets it, perhaps after the head was parsed.
+        # Read `robot` as late as this: the crawl may set it after the head was parsed.
         robot, header = self.following.robot, self.headers.get("x-robots-tag")
         rules = [] if header is None else directives(header, robot=robot)
         rules += self._head.directives(robot=robot)

@@ -110,7 +110,7 @@ class Spider:
         logger = _NamedLogger()
         state = _State()
 
-    #: The session of requests that do not name one, if the spider has sessions: with `login`, or
+    #: The session of requests that name no session, if the spider has sessions: with `login`, or
     #: with `Settings(cookies=True)`.
     default_session: ClassVar[str] = DEFAULT_SESSION
     #: The responses that mean that a session is not logged in: a status, several statuses, or a
@@ -118,13 +118,14 @@ class Spider:
     login_when: Any = 401
 
     #: The responses that mean that a proxy, or a session of a pool, is banned: a status, several
-    #: statuses, or a function of the response. They add to the setting `proxy_ban_statuses`.
+    #: statuses, or a function of the response. The statuses of the setting `proxy_ban_statuses`
+    #: count too.
     banned_when: Any = None
 
     _arguments: Mapping[str, Any]  #: the arguments of the constructor
 
     def __new__(cls, *_: Any, **arguments: Any) -> Self:
-        """Store the arguments here, because a spider's own constructor may not store them."""
+        """Store the arguments, because a spider's own constructor may not store them."""
         spider = super().__new__(cls)
         spider._arguments = arguments
         return spider
@@ -203,7 +204,7 @@ class Spider:
     def on_idle(self, reason: IdleReason) -> Any:
         """Called when this process has made no progress for `idle_after`; sync or async.
 
-        It is called again only after progress. `reason.sentence()` says why; `reason.hosts`
+        The crawl calls it again only after progress. `reason.sentence()` says why; `reason.hosts`
         and `reason.ends_at` say how many hosts rest and until when. `StopCrawl` ends the crawl;
         any other error is logged.
         """
@@ -211,7 +212,7 @@ class Spider:
     def on_failure_rate(self, rate: float) -> Any:
         """Called when more than `failure_alarm` of the last 100 attempts failed; sync or async.
 
-        *rate* is the share of failures, from 0 to 1. It is called again only after the share
+        *rate* is the share of failures, from 0 to 1. The crawl calls it again only after the share
         has fallen to half of `failure_alarm`. It may raise the same errors as `on_idle`.
         """
 
@@ -227,7 +228,7 @@ class Spider:
 
 
 def url_list(callback: F) -> F:
-    """Mark a callback of a spider as one that reads a list of URLs, such as a sitemap.
+    """Mark a callback of a spider that reads a list of URLs, such as a sitemap.
 
     The callback is a generator or an async generator. While it runs, the crawl writes its
     requests to the ledger some hundred at a time. So a list of any length fits into memory, and

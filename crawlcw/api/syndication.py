@@ -1,8 +1,8 @@
-"""Records of a feed (RSS 0.9x, 1.0 and 2.0, and Atom), and the dates of feeds and sitemaps.
+"""Read the records of feeds (RSS 0.9x, 1.0 and 2.0, and Atom), and dates of feeds and sitemaps.
 
-This module reads only the fields that a crawl needs. feedparser knows many more, but it builds
-a tree of the whole feed, and needs a library without a maintainer (sgmllib3k). It would also be
-a second XML parser, without limits.
+This module reads only the fields that a crawl needs. feedparser knows many more fields, but it
+builds a tree of the whole feed, and needs a library without a maintainer (sgmllib3k). It would also
+be a second XML parser, without limits.
 """
 
 import re

@@ -28,7 +28,7 @@ class EscapedError(Exception):
     """User code raised an error that would end the process, or the asyncio task that runs it."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(error)  # it may come from another process
+        super().__init__(error)  # the error may come from another process
         self.error = error
 
 
@@ -75,10 +75,10 @@ def without_escape(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Cancellation:
-    """Distinguishes a cancellation from outside from one that user code raises or requests.
+    """Tells a cancellation from outside from a cancellation that user code raises or requests.
 
-    Make it before the user's code runs. Timeouts and scopes of the user's code undo their own
-    cancellation before the code ends, so these do not count.
+    Make the object before the user's code runs. Timeouts and scopes of the user's code undo their
+    own cancellation before the code ends, so these do not count.
 
     - In a task group, a cancellation from outside comes from a scope around the task, or
       from *deadline*. Any other `task.cancel()` came from the user's code, and is undone.

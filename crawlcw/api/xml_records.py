@@ -90,7 +90,7 @@ def _unpacked(body: bytes) -> Iterator[bytes]:
         while remainder:
             if inflate.eof:
                 if not remainder.startswith(_GZIP[:1]):
-                    return  # browsers ignore bytes after a member that are not another member
+                    return  # browsers ignore bytes after a member that do not begin a member
                 members += 1
                 if members > _MAX_MEMBERS:
                     raise XmlError(Reason.CONTENT_ENCODING, "its gzip has too many members")
@@ -327,5 +327,5 @@ class _Reader:
         if self._free_characters >= 0:
             self._texts.append(text)
         else:
-            # Drop the whole text: the first part of a URL would be another URL.
+            # Drop the whole text, because the first part of a URL would be a different URL.
             self._texts = None

@@ -44,7 +44,7 @@ class PageAdder:
         self._spider = spider
         self._checks = checks
         self._callbacks: set[str] = set()
-        # The salt makes each request with `dont_filter` a new task, in this call too.
+        # The salt makes each request with `dont_filter` a new task, even within one call.
         self._salt = secrets.token_hex(8)
         self._numbers = count()
         self._signalled_at = float("-inf")

@@ -1,6 +1,6 @@
 """Load a spider by name in ./spiders, by file or by module, and a use case by file or by module.
 
-Any error of the user's file becomes one sentence with the file, the line and the error.
+An error of the user's file becomes one sentence with the file, the line and the error.
 Only spiders that the user names on the command line are loaded.
 """
 
@@ -330,7 +330,7 @@ def _broken(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # The outermost file is the user's; inner ones may be a library's.
+    # The outermost file is the user's; inner files may be a library's.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

@@ -147,7 +147,7 @@ class _Commands(click.Group):
         try:
             return super().make_context(*args, **kwargs)
         except BrokenPipeError:
-            # click prints the help here.
+            # click prints the help in this call.
             raise _ReaderGoneError from None
 
     def invoke(self, ctx: click.Context) -> object:
@@ -256,7 +256,7 @@ def _fill_standard_descriptors() -> None:
     """Open /dev/null as each closed standard descriptor.
 
     Otherwise the next file or socket gets its number: printed text would go there, and uvloop
-    aborts the process when it closes one of them.
+    aborts the process when it closes such a descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

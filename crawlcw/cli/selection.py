@@ -52,7 +52,7 @@ def host_of(text: str) -> str:
 
 
 def any_reason(text: str, reasons: Collection[Reason] = tuple(Reason)) -> Reason:
-    """Return the reason named *text*, one of *reasons*; raises `UsageError`."""
+    """Return the reason named *text*, which must be in *reasons*; raises `UsageError`."""
     if text in reasons:
         return Reason(text)
     matches = difflib.get_close_matches(text, reasons, n=1)

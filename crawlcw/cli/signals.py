@@ -135,7 +135,7 @@ class _Stop:
         self, signal_count: int, received_signal: signal.Signals, obeyed_event: threading.Event
     ) -> None:
         obeyed_event.set()
-        # These are warnings, so that --quiet shows them, because the user waits for a reaction.
+        # Log warnings, which --quiet shows too, because the user waits for a reaction.
         if signal_count == 1:
             logger.warning(
                 "%s: stopping; current requests have %s to finish, all other tasks are released; "

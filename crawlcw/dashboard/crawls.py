@@ -29,7 +29,7 @@ _OVERVIEW_INTERVAL, _PART_INTERVAL = 1.0, 3.0
 _COST_FACTOR = 20
 #: Seconds that an update waits for a due count of all tasks.
 _COUNT_TIMEOUT = 0.2
-#: Fields of an overview that the list of crawls has as well.
+#: Fields of an overview that the list of crawls shows too.
 _SUMMARY = (
     *("name", "kind", "paused", "counted_at", "counts", "total", "backlog"),
     *("rate", "eta", "items"),

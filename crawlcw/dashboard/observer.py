@@ -61,7 +61,7 @@ class CrawlState:
 
     @property
     def backlog(self) -> int:
-        """Number of unfinished tasks, those in progress included."""
+        """Number of unfinished tasks, including tasks in progress."""
         return unfinished_of(self.counts)
 
     @property
@@ -123,7 +123,7 @@ class Observer:
     async def poll(self, *, count_timeout: float | None = None) -> CrawlState:
         """Return the state of the crawl; raises `LedgerError`.
 
-        Waits up to *count_timeout* seconds for a due count; None: until it is done.
+        Waits up to *count_timeout* seconds for a due count; None: waits until the count is done.
         """
         if self._count_task is None and self._clock() >= self._last_count.next_count_at:
             self._count_task = asyncio.create_task(self._count())
@@ -240,7 +240,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return the reasons for which the crawl gave up the host or its origins; None: it did not."""
+    """Return why the crawl gave up the host or its origins; None if it did not."""
     if host.given_up is not None:
         return str(host.given_up)
     reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]

@@ -384,7 +384,7 @@ class Dispenser:
         return valid_leases
 
     async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return due tasks, except those whose holders could not reach the ledger."""
+        """Return due tasks, except tasks whose holders could not reach the ledger."""
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_start(self._ledger.now())

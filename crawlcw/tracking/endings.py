@@ -37,7 +37,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The stage is done, and another stage follows."""
+    """The stage is done, and a chosen stage follows."""
 
     stage: str
     result: Any = None
@@ -90,7 +90,7 @@ class Refusal(StrEnum):
     """Why an ending was not accepted."""
 
     NOT_FOUND = "not-found"
-    NOT_LEASED = "not-leased"  #: another worker has its lease, or no worker has
+    NOT_LEASED = "not-leased"  #: another worker has the task's lease, or no worker has it
     NOT_STORABLE = "not-storable"  #: the ledger cannot store the outcome and gives up the task
 
 

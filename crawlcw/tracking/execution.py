@@ -64,14 +64,14 @@ class Execution:
 
     @property
     def fence(self) -> int:
-        """Number of this claim (fencing token), larger than that of any earlier claim.
+        """Number of this claim (fencing token), larger than any earlier claim's.
 
-        An external store can refuse writes with a smaller number than the last one.
+        An external store can refuse writes with a smaller number than the last write's.
         """
         return self.lease.fence
 
     def note_user_code(self, called: Called) -> None:
-        """Tell the watchdog which user code the event loop runs from now on."""
+        """Tell the watchdog that the event loop now begins to run *called*."""
         self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:

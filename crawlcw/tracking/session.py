@@ -1,8 +1,8 @@
 """Define the session of one process on a use case: it claims, renews and ends tasks.
 
 All work on tracked tasks uses a session. A process thus has one name in the ledger, one renewal
-and one group commit. It joins the list of workers at its first claim; other calls
-need no entry.
+and one group commit. The process joins the list of workers at its first claim; other calls need no
+entry.
 """
 
 import asyncio

@@ -191,8 +191,8 @@ class Tasks:
     ) -> int:
         """Start tasks of any status again, except leased tasks.
 
-        They go to *stage*, by default the use case's first. Their results are deleted; data and
-        context stay.
+        The tasks go to *stage*, by default the use case's first. Their results are deleted; data
+        and context stay.
         """
         (task_filter,) = self._filters(chosen_keys, all)
         first_stage = keys.stage(self.use_case.first_stage if stage is None else stage)
@@ -262,11 +262,11 @@ class Tasks:
         return [replace(task_filter, host=host) for host in self._stored_stages(stage)]
 
     def _stored_stages(self, stage: str | None) -> Sequence[str | None]:
-        """Return the ledger's host fields of tasks in *stage*; None (any) if there is no stage."""
+        """Return the ledger's `host` values for *stage*; [None], for any, if it is None."""
         return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # A repeated call must not change tasks that change from now on.
+        # Skip tasks that change from now on: a repeated call must not change these.
         changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew

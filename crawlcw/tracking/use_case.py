@@ -63,11 +63,11 @@ class UseCase:
         return next(iter(self.handlers), NO_STAGE)
 
     def resolve_stage(self, stage: str) -> str:
-        """Return the stage of a task with the ledger's *stage*: the first one for `NO_STAGE`."""
+        """Return the stage of a task with the ledger's *stage*: the first stage for `NO_STAGE`."""
         return self.first_stage if stage == NO_STAGE else stage
 
     def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return the ledger's names of *stages*: the first one includes `NO_STAGE`."""
+        """Return the ledger's names of *stages*; the first stage also has the name `NO_STAGE`."""
         names = dict.fromkeys(stages)
         return (
             (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)

@@ -33,7 +33,7 @@ class TrackedTask:
     context: Mapping[str, Any] | BlobRef | None
     priority: int
     retry: int  #: failed attempts at this stage
-    lost: int  #: workers lost on it
+    lost: int  #: workers lost while they worked on it
     due: datetime | None  #: when a worker may claim it, or the end of its lease; None: never
     holder: str | None  #: name of the worker that leases it
     create_time: datetime
@@ -63,7 +63,7 @@ class Page:
     """Some of the tasks that match."""
 
     tasks: tuple[TrackedTask, ...]
-    next_cursor: str | None  #: argument of `find` for the next page; None: this is the last one
+    next_cursor: str | None  #: argument of `find` for the next page; None: no next page
 
 
 def holder_of(task: Task) -> str | None:

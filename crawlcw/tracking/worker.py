@@ -73,7 +73,7 @@ class Worker:
         grace: timedelta = timedelta(seconds=10),
         stall_timeout: timedelta = timedelta(seconds=60),
     ) -> None:
-        """*handlers* (stage -> function) are added to those of the tracker's use case.
+        """*handlers* (stage -> function) are added to the handlers of the tracker's use case.
 
         At most *concurrency* tasks run, and *prefetch* more (by default the same number) are
         leased. With *drain*, `run` ends when there is no more work; otherwise it continues. A
@@ -119,7 +119,7 @@ class Worker:
         return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
-        """Stop soon: finish the running tasks within the grace period, and release all others."""
+        """Stop soon: finish the running tasks within the grace period; release all other tasks."""
         self._stopping = True
         # A stop does not wait until an unavailable ledger is back.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))

@@ -230,8 +230,8 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        It is also None if workers gave up the ledger and it is still unavailable. Raises
-        `LedgerUnavailableError` if it became unavailable after the workers' end.
+        The result is also None if workers gave up the ledger and it is still unavailable. Raises
+        `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
             return None
@@ -267,7 +267,7 @@ class Supervisor:
         return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
-        """Stop all workers if the spider's code has ended the crawl in one of them."""
+        """Stop all workers if the spider's code has ended the crawl in a worker."""
         if state.ending is not None and self._order is None:
             self.stop()
 
@@ -311,7 +311,7 @@ class Supervisor:
         return _NO_WAIT if is_immediate else self.settings.grace
 
     async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
-        """Keep a worker in slot *number* until one ends in order, or too many have crashed."""
+        """Keep a worker in slot *number* until a worker ends in order, or too many have crashed."""
         crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._follow_early_end)
@@ -395,7 +395,7 @@ class Supervisor:
     async def _release_dead_workers(self) -> bool:
         """Release the tasks of dead workers, without waiting until their leases expire.
 
-        Return whether one of them worked on a single quarantined page. Then the crash counts
+        Return whether a dead worker worked on a single quarantined page. Then the crash counts
         against that page, and several crashes give it up.
         """
         was_quarantined = False

@@ -188,7 +188,7 @@ async def crawl(
         deadline.finish = lambda: supervision.send_exit_code(partial(anyio.run, abandon))
         current_crawl.on_end(deadline.allow)
         supervision.control(current_crawl, grace=settings.grace)
-        # Other programs send signals too: a shutdown of the machine sends one to each process.
+        # Other programs send signals too: a shutdown of the machine sends a signal to each process.
         with signals.stopping(current_crawl, grace=settings.grace, blockable=current_crawl):
             async with background_tasks(_send_states(current_crawl, supervision)):
                 report = await current_crawl.run()

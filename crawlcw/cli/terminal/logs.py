@@ -1,6 +1,6 @@
 """Set up the log of the commands: each record is one line, whatever its content.
 
-Messages contain crawled text, so all are escaped by `printable`: an escape sequence or a
+Messages contain crawled text, so `printable` escapes every message: an escape sequence or a
 line feed in a URL neither rewrites the terminal nor forges a line. Passwords and keys in
 URLs are removed. Repeated records of crawlcw are counted, not shown.
 """
