@@ -292,7 +292,7 @@ class Listener(ResponseHandler):
             # name.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
                 raise HttpProcessingError(
-                    message="a blank before the colon of a header of a header"
+                    message="a blank before the colon of a header"
                 )
             messages, self._upgraded, _ = self._parser.feed_data(head)
             is_mended = False

@@ -79,7 +79,7 @@ def test_a_crawl_waits_for_a_frozen_server_and_loses_nothing(
         server.thaw()
         report = crawling.drained(within=60)
 
-    assert "the ledger does not answer, trying again" in crawling.log
+    assert "the ledger does not answer; trying again" in crawling.log
     assert "the ledger answers again" in crawling.log
     assert_nothing_was_lost_or_failed(server)
     assert report["leases_lost"] == 0

@@ -199,7 +199,7 @@ def test_a_server_that_is_frozen_for_twenty_seconds_costs_nothing_but_time(
         print(f"asked for pages again {time.monotonic() - began:.1f} s after the server was back")
         reports = crawl.drained()
 
-    assert "the ledger does not answer, trying again" in crawl.log
+    assert "the ledger does not answer; trying again" in crawl.log
     assert_nothing_happened(store, expected_items)
     assert fetched_again(site) == 0
     assert [report["leases_lost"] for report in reports] == [0, 0]

@@ -45,7 +45,7 @@ _MEBIBYTE = 1 << 20
 #: In bytes. The crawl's file has 0.7 MB at its end, its WAL up to 4 MB before that.
 _FULL = _MEBIBYTE // 2
 _DISK = 16 * _MEBIBYTE
-WAITING = "the ledger does not answer, trying again"
+WAITING = "the ledger does not answer; trying again"
 AGAIN = "the ledger answers again"
 
 SPIDER = """
