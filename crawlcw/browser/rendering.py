@@ -217,6 +217,7 @@ class _Parts:
         self._arriving = asyncio.Lock()  #: held while a document is fetched
         self._turn = asyncio.Lock()  #: turn of parts whose hosts have no free slot
         self._waiting = 0  #: parts that have not been sent yet
+        self._late_count = 0  #: parts that were sent after a wait for a slot
         #: Result of the last document request.
         self._last: Response | FetchError = response
 
@@ -240,12 +241,12 @@ class _Parts:
             document_count = self._documents
             # A page may poll for ever.
             for _ in range(_MAX_WAITS):
-                # A part that was sent late needs the next wait for its answer.
-                was_waiting = self._waiting > 0
+                late_count = self._late_count
                 with suppress(StillBusyError):
                     await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
                     break
-                if not (was_waiting or self._waiting):
+                # The response to a part that was sent late needs another wait.
+                if not self._waiting and self._late_count == late_count:
                     break
             async with self._arriving:
                 pass
@@ -327,6 +328,7 @@ class _Parts:
         for _ in range(max_redirects + 1):
             async with AsyncExitStack() as request_stack:
                 self._waiting += 1
+                is_late = self._turn.locked()
                 try:
                     await request_stack.enter_async_context(
                         self._admission.part(
@@ -335,6 +337,7 @@ class _Parts:
                     )
                 finally:
                     self._waiting -= 1
+                    self._late_count += is_late
                 response = await self._ask(request)
             if response.status not in REDIRECTS or "location" not in response.headers:
                 if is_document and _is_download(response):

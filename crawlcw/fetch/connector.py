@@ -291,9 +291,7 @@ class Listener(ResponseHandler):
             # The parser accepts a name with a blank, even of a length or a coding, and hides the
             # name.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
-                raise HttpProcessingError(
-                    message="a blank before the colon of a header"
-                )
+                raise HttpProcessingError(message="a blank before the colon of a header")
             messages, self._upgraded, _ = self._parser.feed_data(head)
             is_mended = False
         except LineTooLong:
