@@ -265,18 +265,12 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]
-        if len(retried) == len(Reason):
-            # Do not filter by reason, so that tasks without a reason, or with a reason of a newer
-            # version, match too.
-            yield failed
-        elif reasons := [reason for reason in retried if _accepts(selection, reason)]:
-            yield replace(failed, reasons=reasons)
-
-
-def _accepts(selection: TaskFilter, reason: Reason) -> bool:
-    """Return whether a task with this reason can match."""
-    reasons = selection.reasons
-    return selection.reason in (None, reason) and (reasons is None or reason in reasons)
+        # If all reasons are retried, do not filter by reason, so that tasks without a reason, or
+        # with a reason of a newer version, match too.
+        if len(retried) < len(Reason):
+            chosen = Reason if failed.reasons is None else failed.reasons
+            failed = replace(failed, reasons=[reason for reason in retried if reason in chosen])
+        yield failed
 
 
 async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:

@@ -108,6 +108,7 @@ async def test_every_status_of_a_choice_is_counted_as_it_is_found(
         TaskFilter(host="a.example", callback="page"),
         TaskFilter(host="a.example", reason=Reason.TLS),
         TaskFilter(reason=Reason.TLS),
+        TaskFilter(reason=Reason.TLS, reasons=[Reason.CONNECT]),
         TaskFilter(url_prefix=SHOP, callback="page"),
         TaskFilter(reason=Reason.TLS, changed_since=START + timedelta(seconds=1)),
         TaskFilter(

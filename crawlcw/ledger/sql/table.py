@@ -250,7 +250,8 @@ class Table:
                 return f"({self._column(name)} IS NULL OR {other})"
             case Among(members):
                 if not members:
-                    return "FALSE"
+                    # Unlike FALSE, this lets SQLite use the partial index of the column.
+                    return f"{self._column(name)} IN (NULL)"
                 values += (member for member in members if not isinstance(member, int))
                 # Numbers are in the statement, so that it matches the condition of a partial
                 # index.
