@@ -156,7 +156,7 @@ def test_saved_items_take_the_place_of_the_old_ones_and_new_links_wait(start: st
     assert all(item["new"] for item in items())
     assert (counts()["finished"], counts()["todo"]) == (PAGES, 1)
     waiting = json.loads(invoke("show", "pages", start.replace("index", "hidden"), "--json").stdout)
-    assert (waiting["status"], waiting["depth"], waiting["found_on"]) == ("todo", 1, [start])
+    assert (waiting["status"], waiting["depth"], waiting["linked_from"]) == ("todo", 1, [start])
     assert invoke("doctor", "pages").returncode == 0
     # A second run changes nothing.
     again = invoke("parse", "pages", "--stored", "--save", "--yes")

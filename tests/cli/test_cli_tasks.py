@@ -254,12 +254,12 @@ def test_one_url_is_shown_with_its_story(run: Run):
     assert "\n  finished since " in parent
     assert '\n  item {"title":"Home \\u001b[2J"}\n' in parent
     assert "\n  GET, for parse_book(), depth 1\n" in child
-    assert f"\n  found on {PARENT}\n" in child
+    assert f"\n  linked from {PARENT}\n" in child
     assert '\n  context {"n":1}\n' in child
     assert "parse-error: KeyError \\x1b[31m\n" in child
     assert "\x1b" not in parent + child + whole
     found = json.loads(whole)
-    assert (found["found_on"], found["callback"], found["depth"]) == ([PARENT], "parse_book", 1)
+    assert (found["linked_from"], found["callback"], found["depth"]) == ([PARENT], "parse_book", 1)
 
 
 @pytest.mark.usefixtures("books")

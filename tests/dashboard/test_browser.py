@@ -142,7 +142,7 @@ def test_a_crawl_is_watched_searched_and_steered(crawl: Crawl, page: "Page"):
     expect(page.locator("tbody tr")).to_have_count(1)
     page.locator("a.url").click()
     expect(page.get_by_text("HTTP 404")).to_be_visible()
-    expect(page.get_by_role("heading", name="Found on")).to_be_visible()
+    expect(page.get_by_role("heading", name="Linked from")).to_be_visible()
 
     # Retry it: after the confirmation, the running crawl fetches it again.
     crawl.tell("mend")

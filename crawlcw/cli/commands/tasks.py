@@ -180,7 +180,7 @@ async def show(subject: Subject, *, key: str, as_json: bool) -> None:
     if as_json:
         fields = _fields(record) | {"items": list(record.items)}
         if not record.task.carried:
-            fields["found_on"] = parent_urls
+            fields["linked_from"] = parent_urls
             fields["leads_to"] = [
                 {"url": next_record.task.url, "status": next_record.task.status.name.lower()}
                 | ({"reason": next_record.task.reason} if next_record.task.reason else {})
@@ -208,7 +208,7 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
         body = f", a body of {len(task.body):,} bytes" if task.body else ""
         yield printable(f"  {task.method}{body}, for {task.callback}(), depth {task.depth}")
     for url in parent_urls:
-        yield printable(f"  found on {url}", limit=2000)
+        yield printable(f"  linked from {url}", limit=2000)
     for next_record in next_records:
         yield printable(
             f"  leads to {next_record.task.url}: {_status_text(next_record)}", limit=2000

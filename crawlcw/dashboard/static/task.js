@@ -100,7 +100,7 @@ export function taskDetails({ name, target, signal, address }) {
 
   function foundOn(task) {
     if (task.tracked || !task.linked_from.length) return null;
-    return card("Found on", {}, el("ol", { class: "chain" }, task.linked_from.map((page) => el("li", {}, el("a", { class: "url", href: address(name, "task", `/${page.id}`), text: page.url })))));
+    return card("Linked from", {}, el("ol", { class: "chain" }, task.linked_from.map((page) => el("li", {}, el("a", { class: "url", href: address(name, "task", `/${page.id}`), text: page.url })))));
   }
 
   function items(task) {
