@@ -14,6 +14,7 @@ from crawlcw.api.spider import Spider, check, entry_urls, has_own_start
 from crawlcw.api.spider import scope as spider_scope
 from crawlcw.archive.bodies import Bodies
 from crawlcw.browser.layer import Render
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Runner, Scope
 from crawlcw.crawl.causes import Causes
 from crawlcw.crawl.committer import Committer, TaskAdder
@@ -25,7 +26,7 @@ from crawlcw.crawl.hosts import Frontier, PageLimit
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.lending import Lending
 from crawlcw.crawl.moved import MovedPages
-from crawlcw.crawl.opening import Admission, Opening
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.outcomes import Outcomes
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots

@@ -21,11 +21,11 @@ from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, scope
 from crawlcw.archive.bodies import folder_of, read_stored
 from crawlcw.archive.records import check_installed
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.committer import TaskAdder
 from crawlcw.crawl.kept_state import KeptState
 from crawlcw.crawl.link_checks import seeded_hosts
-from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.engine.stats import Stats
 from crawlcw.engine.watchdog import Watchdog

@@ -19,9 +19,9 @@ from crawlcw.api.spider import Spider, callback_named, entry_urls, logs_in, scop
 from crawlcw.browser.layer import Render
 from crawlcw.cli import loading
 from crawlcw.cli.ledger_option import closing
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Produced, Runner, Scope
 from crawlcw.crawl.kept_state import KeptState
-from crawlcw.crawl.opening import Admission
 from crawlcw.crawl.parsing import Parsing
 from crawlcw.crawl.robots import Robots
 from crawlcw.crawl.sessions import Sessions

@@ -202,7 +202,7 @@ class Fetcher:
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
-        """Request a page if robots.txt allows it; `opening.Admission` checks its further hops."""
+        """Request a page if robots.txt allows it; `Admission` checks its further hops."""
         task, request, stats = attempt.lease.task, attempt.request, self.session.stats
         frontier, session = self.coordinator.frontier, attempt.session
         if (rules := self.robots.known_rules(request.url)) is None:

@@ -20,7 +20,7 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.api.user_code import Called, Cancellation, calls_user_code, time_limit
-from crawlcw.crawl.opening import Admission
+from crawlcw.crawl.admission import Admission
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Defer, FetchError, Reason, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies

@@ -1,4 +1,4 @@
-"""Permit requests: open hosts, and admit URLs that have no task of their own.
+"""Open hosts: learn their robots.txt, and send their probes, before the first page.
 
 A page is requested only after the robots.txt of its host is known. It comes from the ledger, or the
 host's owner requests it once a day for all processes. If a host has pages of its other scheme too,
@@ -6,43 +6,29 @@ a fetcher of each process requests the robots.txt of that scheme in the turn of 
 that scheme. If the breaker of a host is half-open, the host is first asked for a probe page: only a
 host that is down does not answer it.
 
-Hops are the further requests of an attempt: targets of redirects, logins, and repeated requests of
-a user's layers. Each hop takes a slot of its host, keeps the host's delay and waits for the end of
-its rest. Parts of rendered pages and the requests that open a host take slots but keep no delay.
+These requests take slots of their host, but keep no delay.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, InitVar, dataclass
-from datetime import timedelta
 
 import anyio
 import anyio.abc
 
-from crawlcw.api.attempt import Attempt, Purpose
-from crawlcw.api.response import Response
-from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.causes import Causes, PageAttempt
-from crawlcw.crawl.host_queues import CLAIM_AHEAD_S, HostQueue
+from crawlcw.crawl.causes import Causes
+from crawlcw.crawl.host_queues import HostQueue
 from crawlcw.crawl.hosts import Frontier, FrontierHost
 from crawlcw.crawl.robots import VALID, Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import Defer, FetchError, ProxiesAwayError, Reason, StopCrawl
-from crawlcw.fetch.redirects import status_error
 from crawlcw.fetch.user_layers import SpiderFaultError
 from crawlcw.model import urls
-from crawlcw.model.hosts import Host, RobotsRecord
+from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
-#: Maximum number of other processes' hosts whose last read is remembered.
-_MAX_READ_HOSTS = 1000
-#: Seconds between two reads of a host that is not ours, and between two tries to get a slot.
+#: Seconds between two tries to get a slot.
 _RECHECK_S = 1.0
-#: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
-_MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
-#: Seconds that a part of a rendered page waits for the previous part.
-_MAX_PART_WAIT_S = 5.0
 #: Maximum number of sitemaps that are recorded for a host.
 _MAX_SITEMAPS = 100
 
@@ -209,197 +195,3 @@ class Opening:
         if host := self.frontier.hosts.get(urls.locate(origin).host):
             host.crawl_delay = self.robots.crawl_delay(host.name)
             host.pace()
-
-
-def _check_wait(queue: HostQueue, *, now: float, started_at: float) -> None:
-    """Raise `Defer` if a host rests for long or its slots have been in use for long."""
-    rest_s = max(queue.rests_until, queue.hops_rest_until) - now
-    if rest_s > _MAX_REST_S:
-        raise Defer(f"{queue.host} rests", due=timedelta(seconds=rest_s))
-    if not queue.delay and now - started_at > _MAX_WAIT_S:
-        raise Defer(f"{queue.host} has no free slot")
-
-
-class Admission:
-    """Scope, robots.txt and the turns of hosts; implements `redirects.Admission`.
-
-    If a person tries a page, there is neither a scope nor a turn, because a person does not ask
-    often.
-    """
-
-    # Both are set later, because they ask through layers that have this object.
-    robots: Robots
-    opening: Opening | None = None
-    # The coordinator's methods: poll for ready hosts, and give free slots to tasks.
-    wake: Callable[[], None]
-    dispatch: Callable[[], None]
-
-    def __init__(self, scope: Scope | None = None) -> None:
-        self._scope = scope
-        self._read_at: dict[str, float] = {}  #: when the hosts of other processes were last read
-
-    async def admit(self, attempt: Attempt, url: str) -> None:
-        """See `redirects.Admission.admit`."""
-        if attempt.purpose is Purpose.ROBOTS:
-            # RFC 9309, section 2.3.1.2: the rules belong to the origin that redirects, so
-            # robots.txt of the target is not checked.
-            try:
-                await self.enter(attempt, url)
-            except Defer as deferral:
-                raise FetchError(Reason.ROBOTS_UNAVAILABLE, deferral.cause) from None
-            return
-        if self.robots.known_rules(url) is None:
-            await self.enter(attempt, url)
-        if self._scope is not None and attempt.purpose is Purpose.PAGE:
-            task = attempt.lease.task if isinstance(attempt, PageAttempt) else None
-            self._scope.admit_url(url, redirected=task)
-        await self.robots.admit(url)
-        await self.enter(attempt, url)
-
-    @asynccontextmanager
-    async def part(
-        self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
-    ) -> AsyncIterator[None]:
-        """See `redirects.Admission.part`."""
-        if self._scope is not None and is_document:
-            self._scope.admit_url(url)
-        await self.robots.admit(url)
-        async with AsyncExitStack() as slot_stack:
-            if self.opening is not None:
-                queues, host = self.opening.frontier.queues, urls.locate(url).host
-                is_full = self._is_full(host)
-                if is_full:
-                    # Limit the wait: the previous part may be a request that stays open.
-                    with anyio.move_on_after(_MAX_PART_WAIT_S):
-                        await slot_stack.enter_async_context(turn)
-                # A page waits for its parts, so one part may use the page's slot.
-                if not (is_full and attempt.slot is not None and attempt.slot_host == host):
-                    queue = queues.hop_queue(host, now=self.opening.frontier.clock())
-                    queue.active += 1
-                    slot_stack.callback(self._leave, queue, frees_slot=True)
-            yield
-
-    def _is_full(self, host: str) -> bool:
-        """Return whether a host has no free slot; the user's limit counts if it is not our host."""
-        assert self.opening is not None
-        frontier = self.opening.frontier
-        if (frontier_host := frontier.hosts.get(host)) is not None:
-            return frontier_host.queue.is_full
-        queue = frontier.queues.unowned.get(host)
-        return queue is not None and 0 < frontier.host_limit(host).concurrency <= queue.active
-
-    async def enter(self, attempt: Attempt, url: str) -> None:
-        """Wait for a turn at the host of *url*, and for a slot unless the attempt already has one.
-
-        A slot at another host is freed first. Raises `Defer` if the wait takes too long.
-        """
-        if self.opening is None:
-            return
-        host = urls.locate(url).host
-        if attempt.slot_host != host:
-            attempt.free()
-        takes_slot = attempt.slot is None
-        # The crawl causes this wait, not the server, so no timeout counts it.
-        with attempt.deadline:
-            queue = await self._wait_for_slot(attempt, host, takes_slot=takes_slot)
-        if takes_slot:
-            attempt.slot, attempt.slot_host = self._slot(queue), host
-
-    def _slot(self, queue: HostQueue) -> Callable[[], None]:
-        """Return a function that frees a slot once, because copies of an attempt share it."""
-        is_free = False
-
-        def free() -> None:
-            nonlocal is_free
-            if not is_free:
-                is_free = True
-                self._leave(queue, frees_slot=True)
-
-        return free
-
-    def _leave(self, queue: HostQueue, *, frees_slot: bool) -> None:
-        assert self.opening is not None
-        frontier = self.opening.frontier
-        frontier.queues.end_hop(queue, now=frontier.clock(), frees_slot=frees_slot)
-        self.dispatch()
-
-    async def turn(self, attempt: Attempt, url: str) -> None:
-        """See `redirects.Admission.turn`."""
-        if self.opening is not None:
-            await self._wait_for_slot(attempt, urls.locate(url).host, takes_slot=False)
-
-    async def _wait_for_slot(self, attempt: Attempt, host: str, *, takes_slot: bool) -> HostQueue:
-        """Wait until a request of an attempt may be sent to a host; return the host's queue."""
-        assert self.opening is not None
-        frontier = self.opening.frontier
-        started_at = frontier.clock()
-        queue = frontier.queues.hop_queue(host, now=started_at)
-
-        async def check() -> None:
-            if (frontier_host := frontier.hosts.get(host)) is None:
-                await self._read(queue)
-            elif not frontier_host.is_open:
-                frontier_host.crawl_delay = self.robots.crawl_delay(host)
-                frontier_host.pace()
-            if attempt.purpose is not Purpose.PROBE:
-                _check_wait(queue, now=frontier.clock(), started_at=started_at)
-
-        try:
-            await self.opening.wait_for_slot(queue, check, takes_slot=takes_slot)
-        finally:
-            self.dispatch()
-        return queue
-
-    async def _read(self, queue: HostQueue) -> None:
-        """Read how long a host that is not ours rests; have it leased if it needs more slots."""
-        assert self.opening is not None
-        frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
-        now = frontier.clock()
-        if now - self._read_at.get(host, -_RECHECK_S) < _RECHECK_S:
-            return
-        if len(self._read_at) >= _MAX_READ_HOSTS:
-            self._read_at.clear()
-        self._read_at[host] = now
-        state = (await ledger.hosts.get([host])).get(host, Host(name=host))
-        if host in frontier.hosts:
-            return  # the host has been leased meanwhile
-        queue.delay = max(
-            frontier.host_limit(host).delay, self.robots.crawl_delay(host), state.delay
-        )
-        if state.not_before is not None:
-            rest_s = (state.not_before - frontier.ledger_now()).total_seconds()
-            queue.rests_until = max(queue.rests_until, now + rest_s)
-            queue.next_start = max(queue.next_start, queue.rests_until)
-        if state.owner is None and queue.active:
-            await ledger.hosts.wake({host: frontier.ledger_now()})
-            self.wake()
-
-    def throttled(self, response: Response) -> None:
-        """See `redirects.Admission.throttled`."""
-        if self.opening is not None:
-            frontier = self.opening.frontier
-            host, now = urls.locate(response.url).host, frontier.clock()
-            queue = frontier.queues.hop_queue(host, now=now)
-            retry_after = status_error(response, now=frontier.ledger_now()).retry_after
-            rest_s = frontier.policy.rest(1, retry_after=retry_after)
-            queue.hops_rest_until = max(queue.hops_rest_until, now + rest_s)
-
-    def note_request(self, url: str) -> None:
-        """Note that *url* was requested just now."""
-        if self.opening is not None:
-            frontier = self.opening.frontier
-            frontier.note_request(urls.locate(url).host, sent_at=frontier.clock())
-
-    async def is_innocent(self, url: str, error: FetchError, *, started_at: float) -> bool:
-        """Return whether a login may have failed because of a proxy or our own network."""
-        if self.opening is None:
-            return False
-        causes, host = self.opening.causes, urls.locate(url).host
-        if isinstance(error, ProxiesAwayError):
-            return True
-        if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
-            return True
-        # After a redirect, the failed host is not the host of the login.
-        return error.hop <= 1 and await causes.blames_uplink(
-            host, url, error.underlying, started_at=started_at
-        )

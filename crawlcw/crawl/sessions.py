@@ -26,8 +26,8 @@ from crawlcw.api.attempt import Attempt, LoggedOutError, Next, Purpose, Session
 from crawlcw.api.request import Request
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider, logs_in
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.logins import Login
-from crawlcw.crawl.opening import Admission
 from crawlcw.engine.session import WorkerSession
 from crawlcw.errors import Defer, FetchError, StopCrawl
 from crawlcw.fetch.cookies import SiteCookies

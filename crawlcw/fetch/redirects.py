@@ -25,7 +25,7 @@ _PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):
-    """Permission to ask for URLs without their own task; see `crawl.opening`."""
+    """Permission to ask for URLs without their own task; see `crawl.admission`."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """Wait until an attempt may continue at *url*; raises `FetchError` if it may not."""

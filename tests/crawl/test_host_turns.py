@@ -18,8 +18,9 @@ from crawlcw.api.sessions import LoginSession
 from crawlcw.api.settings import Settings
 from crawlcw.api.spider import Spider
 from crawlcw.assembly import assemble
+from crawlcw.crawl.admission import Admission
 from crawlcw.crawl.callbacks import Scope
-from crawlcw.crawl.opening import Admission, Opening
+from crawlcw.crawl.opening import Opening
 from crawlcw.crawl.robots import Robots
 from crawlcw.engine.watchdog import Watchdog
 from crawlcw.errors import FetchError, ProxiesAwayError, Reason
