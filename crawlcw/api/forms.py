@@ -62,7 +62,7 @@ _ENCODED = "application/x-www-form-urlencoded"
 class Form:
     """A form that can be submitted, with the values from its page."""
 
-    node: LexborNode  #: in the tree of a page `with_form_owners`
+    node: LexborNode  #: the form's element in a tree that `with_form_owners` has parsed
     page_url: str
     base_url: str  #: the base URL of the page's links
     encoding: str  #: the page's encoding, by the standard's name

@@ -280,7 +280,7 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise XmlError(Reason.XML_UNSAFE, f"it has more than {_DEEPEST} levels")
-        tag = tag.lower()  # feeds spell tags in any case
+        tag = tag.lower()  # feeds write tags in upper or lower case
         prefix, _, name = tag.rpartition(":")
         if self._record is None and BASE in attributes:
             self._bases.append((self._depth, joined(self._base, attributes[BASE])))

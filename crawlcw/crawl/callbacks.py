@@ -227,7 +227,8 @@ class CallbackRun:
         self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
     ) -> None:
         """*name* is the callback's name, which may differ from the function's name."""
-        self.response: Response | None = None  #: response of the callback or of its error
+        #: The response that the callback gets, or that its error has.
+        self.response: Response | None = None
         self.page: Response | None = None  #: response of the callback, but not of an error
         self._runner = runner
         self._method = method

@@ -77,7 +77,7 @@ class MovedPages:
     ) -> Done | None:
         """Redirect a page by its refresh; return None if it is a page itself.
 
-        It is a page itself if its target may not be asked for or is known in another way.
+        It is a page itself if the crawl may not request the target, or has its URL from elsewhere.
         """
         lease = attempt.lease
         if refresh.delay > _REDIRECTING or not _is_plain(attempt):

@@ -303,20 +303,20 @@ def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
 @lru_cache(maxsize=1 << 8)
 def cookie_date(text: str) -> datetime | None:
     """Return the time of a cookie's date; None if the date is invalid (section 5.1.1)."""
-    time: list[int] = []
+    time_parts: list[int] = []
     day = month = year = None
     for token in _TOKEN.findall(text):
-        if not time and (match := _TIME.match(token)):
-            time = list(map(int, match.groups()))
+        if not time_parts and (match := _TIME.match(token)):
+            time_parts = list(map(int, match.groups()))
         elif day is None and (match := _DAY.match(token)):
             day = int(match[1])
         elif month is None and token[:3].lower() in _MONTHS:
             month = _MONTHS.index(token[:3].lower()) + 1
         elif year is None and (match := _YEAR.match(token)):
             year = int(match[1])
-    if not time or day is None or month is None or year is None:
+    if not time_parts or day is None or month is None or year is None:
         return None
-    hour, minute, second = time
+    hour, minute, second = time_parts
     if year < 100:
         year += 1900 if year >= 70 else 2000
     if year < 1601:

@@ -105,7 +105,7 @@ class AiohttpDownloader:
             public_names=public_names,
         )
         self._connector: Connector | None = None
-        #: The headers of a request, unless it has a header of that name.
+        #: Default headers; each is added to a request that has no header of the same name.
         self._usual = (
             ("User-Agent", settings.user_agent),
             ("Accept-Encoding", ACCEPTED),

@@ -40,11 +40,11 @@ class _LocalFolder:
         bucket.mkdir(exist_ok=True)
         # The lock prevents duplicates when two equal files complete at the same time.
         with exclusive(self.parts / "lock"):
-            existing = next(
+            existing_path = next(
                 (path for path in bucket.iterdir() if path.name.startswith(sha256)), None
             )
-            target = existing or bucket / name
-            is_kept = existing is None or existing.stat().st_size != part.size
+            target = existing_path or bucket / name
+            is_kept = existing_path is None or existing_path.stat().st_size != part.size
             if is_kept:
                 try:
                     part.move_to(target)

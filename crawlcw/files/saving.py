@@ -97,18 +97,18 @@ class FileTransfers:
             partial(PartialFile.open, target.parts, _key(attempt, request))
         )
         transfer = FileTransfer(self, attempt, request, target, partial_file)
-        close = transfer.suspend
+        end_file = transfer.suspend
         try:
             yield transfer
         except FetchError as error:
             if error.reason in _HOPELESS:
-                close = partial_file.discard
+                end_file = partial_file.discard
             raise
         finally:
             # Do this even after a cancellation, so that the next attempt can resume. If the bytes
             # cannot be stored, it fetches them again.
             with anyio.CancelScope(shield=True), suppress(OSError):
-                await to_thread.run_sync(close, limiter=self._limiter)
+                await to_thread.run_sync(end_file, limiter=self._limiter)
 
 
 class PartRefusedError(FetchError):

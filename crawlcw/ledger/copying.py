@@ -131,12 +131,12 @@ class Digest:
         for document in documents:
             self.number += 1
             self.items += len(document.get("items", ()))
-            text = json.dumps(document, sort_keys=True, ensure_ascii=False, default=_named)
+            text = json.dumps(document, sort_keys=True, ensure_ascii=False, default=_comparable)
             digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST)
             self.sum = (self.sum + int.from_bytes(digest.digest())) % _DIGESTS
 
 
-def _named(value: object) -> dict[str, str]:
+def _comparable(value: object) -> dict[str, str]:
     # Compare times by their text, because each driver has other objects for time zones.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}

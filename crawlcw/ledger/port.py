@@ -203,7 +203,7 @@ class Tasks(Ordered, Protocol):
     async def by_index(
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
-        """Return what `listed` returns; it reads and sorts all tasks in a range of an index."""
+        """Return the same as `listed`, but read and sort all tasks in a range of an index."""
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """Return how many tasks pass in a range of an index; it counts at most *limit*."""

@@ -191,8 +191,8 @@ class Host:
             self.failures += fault_count
         if not other_responds and origin.rest_end is not None and origin.given_up is None:
             rest_end = datetime.fromtimestamp(origin.rest_end, UTC)
-            # A longer rest of the host stays. A given-up origin adds no rest: its tasks send no
-            # requests, so any process may lease the host next.
+            # If the host already rests for longer, it keeps that time. A given-up origin adds no
+            # rest, because its tasks send no requests: any process may lease the host next.
             self.not_before = (
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )

@@ -30,9 +30,9 @@ _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 class Vitals:
     """The state of a worker at one moment."""
 
-    finished: int = 0  #: tasks since its start, without redirects
+    finished: int = 0  #: tasks that it finished since its start, without redirects
     failed: int = 0  #: attempts since its start that another attempt must follow
-    ignored: int = 0  #: tasks since its start, for any reason
+    ignored: int = 0  #: tasks that became ignored since its start
     items: int = 0  #: items recorded since its start
     bytes: int = 0  #: bytes of decoded bodies since its start
     rate: float = 0.0  #: finished tasks per second, over the last minute

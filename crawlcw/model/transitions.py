@@ -422,7 +422,8 @@ def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # No `quarantine_fence`: the worker survived, so another task caused any earlier crash.
+        # `quarantine_fence` becomes None, because the worker survived this task: another task
+        # caused any earlier crash.
         response=outcome.response,
         items=outcome.items,
         visit=outcome.visit,

@@ -23,7 +23,7 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
-#: Seconds between two polls of a waiting request, because other servers send no signals.
+#: Seconds between two polls for a waiting request. Another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
 #: Refusals of any request, in addition to 401 or 403, and refusals of a request with a body.

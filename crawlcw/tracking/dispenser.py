@@ -127,7 +127,8 @@ class Dispenser:
 
         *request*, a token that the worker chooses, separates the tasks of this request from the
         worker's other tasks. If the worker repeats the request, it gets the tasks of the request
-        that it still leases. It gets new tasks only if it leases none of them. Raises `UsageError`.
+        that it still leases. It gets new tasks only if it leases none of the earlier ones. Raises
+        `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)

@@ -230,8 +230,10 @@ class Table:
         """Return a field's value; a key of several fields becomes one text of the same order."""
         if name != "_id" or len(self._key) == 1:
             return value
-        moment = "%Y-%m-%dT%H:%M"
-        return " ".join(f"{v:{moment}}" if isinstance(v, datetime) else f"{v}" for v in value)
+        minute_format = "%Y-%m-%dT%H:%M"
+        return " ".join(
+            f"{v:{minute_format}}" if isinstance(v, datetime) else f"{v}" for v in value
+        )
 
     def operators(self, edit: Edit, new: Document) -> Document:
         """Return the operators of *edit*, and those that insert *new* if the key is unknown."""
