@@ -74,6 +74,15 @@ async def event(
     raise AssertionError("the stream has ended")
 
 
+async def join_worker(ledger: Ledger, counters: Counters, vitals: Vitals) -> None:
+    """Let a worker join the crawl, and report these numbers."""
+    now = ledger.now()
+    await ledger.workers.join(
+        Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
+    )
+    await ledger.workers.beat("w", counters, vitals=vitals)
+
+
 async def test_the_page_is_told_what_the_ledger_holds(ledger_url: str):
     async with books(ledger_url), Tracker.open(ledger_url, "orders") as orders:
         await orders.add("one")
@@ -90,10 +99,7 @@ async def test_the_page_is_told_what_the_ledger_holds(ledger_url: str):
 async def test_the_start_page_lists_each_crawl_with_its_numbers(ledger_url: str):
     async with books(ledger_url) as (ledger, _), Tracker.open(ledger_url, "orders") as orders:
         await orders.add("one")
-        now = ledger.now()
-        worker = Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
-        await ledger.workers.join(worker)
-        await ledger.workers.beat("w", Counters(items=1), vitals=Vitals(rate=2.5))
+        await join_worker(ledger, Counters(items=1), Vitals(rate=2.5))
         async with dashboard(ledger_url) as every, dashboard(ledger_url, "orders") as one:
             await event(every)
             await event(every, "orders")
@@ -488,11 +494,7 @@ async def metrics(page: Page, **headers: str) -> str:
 async def test_prometheus_is_told_what_the_page_shows_of_every_crawl(ledger_url: str):
     async with books(ledger_url) as (ledger, _), Tracker.open(ledger_url, "orders") as orders:
         await orders.add("one")
-        now = ledger.now()
-        worker = Worker(name="w", machine="m", pid=1, birth="1", started=now, heartbeat=now)
-        await ledger.workers.join(worker)
-        vitals = Vitals(rate=2.5, processing=7)
-        await ledger.workers.beat("w", Counters(), vitals=vitals)
+        await join_worker(ledger, Counters(), Vitals(rate=2.5, processing=7))
         await ledger.notes.set_control({"paused": "2026-01-01T00:00:00Z"})
         async with dashboard(ledger_url) as every:
             # By then, its tasks are counted.
