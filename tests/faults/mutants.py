@@ -5,12 +5,14 @@ CRAWLCW_TEST_MUTANT runs tests against the mutant of that name. A mutant finds
 its place by the text of the source, and reports an error if the text has changed.
 """
 
+import builtins
+import dis
 import importlib
 import inspect
 import os
 import textwrap
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 VARIABLE = "CRAWLCW_TEST_MUTANT"
@@ -45,6 +47,9 @@ class Edit:
             if source.count(old) != 1:
                 raise ValueError(f"{self._function} has {source.count(old)} times {old!r}")
             source = source.replace(old, new)
+        known = function.__globals__.keys() | vars(builtins).keys()
+        if unknown := _globals_of(compile(source, self._function, "exec")) - known:
+            raise ValueError(f"{self._function} would read unknown names: {unknown}")
         return function, source
 
     def apply(self) -> None:
@@ -58,6 +63,18 @@ class Edit:
     def place(self, module: ModuleType) -> tuple[Any, str]:
         owner, _, name = self._function.rpartition(".")
         return (getattr(module, owner) if owner else module), name
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Return the global names that the functions in *code* read."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    names = {
+        instruction.argval
+        for function in inner
+        for instruction in dis.get_instructions(function)
+        if instruction.opname == "LOAD_GLOBAL"
+    }
+    return names.union(*map(_globals_of, inner))
 
 
 def _without(function: str, *pieces: str, module: str = _MONGO) -> Edit:

@@ -32,7 +32,7 @@ WITHOUT = {
             "lent-slots-are-used",
             _HOSTS,
             "FrontierHost.pace",
-            ("slots - self.lent_slots", "allowed"),
+            ("slots - self.lent_slots", "slots"),
         ),
         (
             "a-failing-host-stays-lent",
@@ -68,7 +68,7 @@ WITHOUT = {
             "a-loan-that-was-not-used-is-renewed",
             _LENDING,
             "Lending._update_loan",
-            ("report is not None and is_alive", "beats"),
+            ("report is not None and is_alive", "is_alive"),
         ),
         (
             "a-borrower-does-not-look-at-the-end",

@@ -65,3 +65,11 @@ def test_a_mutant_that_does_not_fit_the_source_says_so():
 
     with pytest.raises(ValueError, match="lease_guard has 0 times 'no such line'"):
         edit.apply()
+
+
+@pytest.mark.representative
+def test_a_mutant_that_reads_an_unknown_name_says_so():
+    edit = Edit("crawlcw.ledger.mongo.updates", "lease_guard", ("lease.token", "nosuch"))
+
+    with pytest.raises(ValueError, match=r"lease_guard would read unknown names: .'nosuch'"):
+        edit.apply()
