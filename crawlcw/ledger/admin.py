@@ -22,11 +22,11 @@ from crawlcw.ledger.port import (
     Among,
     AtMost,
     Edit,
+    LedgerTables,
     Not,
     Path,
     Store,
     Unchanged,
-    Unit,
     Where,
     Within,
     Write,
@@ -273,30 +273,32 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
         yield failed
 
 
-async def _change_all(unit: Unit, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
-    return await unit.tasks.change_all(ids, where, edit)
+async def _change_all(tables: LedgerTables, ids: Sequence[bytes], where: Where, edit: Edit) -> int:
+    return await tables.tasks.change_all(ids, where, edit)
 
 
-async def _write(unit: Unit, writes: Sequence[Write]) -> int:
-    return await unit.tasks.change(writes)
+async def _write(tables: LedgerTables, writes: Sequence[Write]) -> int:
+    return await tables.tasks.change(writes)
 
 
-async def _delete(unit: Unit, ids: Sequence[bytes], where: Where) -> int:
-    return await unit.tasks.delete_all(ids, where)
+async def _delete(tables: LedgerTables, ids: Sequence[bytes], where: Where) -> int:
+    return await tables.tasks.delete_all(ids, where)
 
 
-async def _mend(unit: Unit, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
+async def _mend(
+    tables: LedgerTables, document: Mapping[str, Any], change: Mapping[str, Any]
+) -> bool:
     is_task = "url" in document
     as_found = {n: Unchanged(document.get(n)) for n in (TASK_STATE if is_task else HOST_STATE)}
     write = Write(document["_id"], as_found, Edit(set=change))
-    return await (unit.tasks if is_task else unit.hosts).change([write]) == 1
+    return await (tables.tasks if is_task else tables.hosts).change([write]) == 1
 
 
-async def _to_revisit(unit: Unit, due: Where) -> list[bytes]:
-    tasks = await unit.tasks.scan(due, by=Path.REVISIT, limit=BATCH, fields=("_id",))
+async def _to_revisit(tables: LedgerTables, due: Where) -> list[bytes]:
+    tasks = await tables.tasks.scan(due, by=Path.REVISIT, limit=BATCH, fields=("_id",))
     return [task["_id"] for task in tasks]
 
 
-async def _hosts_of(unit: Unit, ids: Sequence[bytes], where: Where) -> set[str]:
-    tasks = await unit.tasks.read(ids, ("host",), where)
+async def _hosts_of(tables: LedgerTables, ids: Sequence[bytes], where: Where) -> set[str]:
+    tasks = await tables.tasks.read(ids, ("host",), where)
     return {task["host"] for task in tasks.values()}

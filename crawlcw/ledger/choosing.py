@@ -26,11 +26,11 @@ from crawlcw.ledger.port import (
     AtMost,
     Containing,
     Edit,
+    LedgerTables,
     Listed,
     P,
     Store,
     T,
-    Unit,
     Where,
     Within,
     Work,
@@ -156,10 +156,10 @@ async def walk(
 
 
 async def listed(
-    unit: Unit, where: Where, limit: int, scan_limit: int, cursor: Cursor | None
+    tables: LedgerTables, where: Where, limit: int, scan_limit: int, cursor: Cursor | None
 ) -> Listed:
     """See `port.Tasks.listed`."""
-    return await unit.tasks.listed(where, limit=limit, scan_limit=scan_limit, cursor=cursor)
+    return await tables.tasks.listed(where, limit=limit, scan_limit=scan_limit, cursor=cursor)
 
 
 def beginning_with(prefix: str) -> Within:

@@ -13,7 +13,7 @@ from crawlcw.errors import LedgerError
 from crawlcw.ledger.choosing import after_key, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.notes import STATE_ID
-from crawlcw.ledger.port import Store, Table, Unit
+from crawlcw.ledger.port import LedgerTables, Store, Table
 from crawlcw.ledger.protocol import Ledger
 
 
@@ -85,19 +85,21 @@ class LedgerCopier:
             await self._store.writing(_insert, part, documents)
 
 
-async def _next(unit: Unit, part: Part, last_id: str | None) -> Sequence[Document]:
+async def _next(tables: LedgerTables, part: Part, last_id: str | None) -> Sequence[Document]:
     """Return the next documents of a part after a key."""
     if part is Part.STATE:
-        return [*(await unit.state.read([STATE_ID])).values()] if last_id is None else []
-    return await _table(unit, part).scan(after_key(last_id), limit=_BATCH_SIZE[part])
+        return [*(await tables.state.read([STATE_ID])).values()] if last_id is None else []
+    return await _table(tables, part).scan(after_key(last_id), limit=_BATCH_SIZE[part])
 
 
-async def _insert(unit: Unit, part: Part, documents: Sequence[Document]) -> int:
-    return await (unit.state if part is Part.STATE else _table(unit, part)).insert(documents)
+async def _insert(tables: LedgerTables, part: Part, documents: Sequence[Document]) -> int:
+    return await (tables.state if part is Part.STATE else _table(tables, part)).insert(documents)
 
 
-def _table(unit: Unit, part: Part) -> Table:
-    return {Part.HOSTS: unit.hosts, Part.WORKERS: unit.workers, Part.SESSIONS: unit.sessions}[part]
+def _table(tables: LedgerTables, part: Part) -> Table:
+    return {Part.HOSTS: tables.hosts, Part.WORKERS: tables.workers, Part.SESSIONS: tables.sessions}[
+        part
+    ]
 
 
 def _copied(part: Part, document: Document) -> Document:

@@ -14,7 +14,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Part, Store, Unit
+from crawlcw.ledger.port import LedgerTables, Part, Store
 
 #: Fields of a task that a mend may change. The mend writes nothing if one of these fields has
 #: changed meanwhile.
@@ -119,35 +119,35 @@ class Inspection(ABC):
 
 
 async def _read(
-    unit: Unit, part: Part, cursor: Any, only: Collection[Any] | None
+    tables: LedgerTables, part: Part, cursor: Any, only: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
     """Return the next documents of a part, and the position of the last document."""
-    batch, next_cursor = await unit.raw.read(part, cursor=cursor, only=only)
+    batch, next_cursor = await tables.raw.read(part, cursor=cursor, only=only)
     if part is Part.TASKS:
-        return await _with_lost_blobs(unit, batch), next_cursor
-    return await _unreferenced(unit, batch) if part is Part.BLOBS else batch, next_cursor
+        return await _with_lost_blobs(tables, batch), next_cursor
+    return await _unreferenced(tables, batch) if part is Part.BLOBS else batch, next_cursor
 
 
-async def _with_lost_blobs(unit: Unit, tasks: Sequence[Document]) -> Sequence[Document]:
+async def _with_lost_blobs(tables: LedgerTables, tasks: Sequence[Document]) -> Sequence[Document]:
     blob_ids = {blob for task in tasks for blob in _blobs(task)}
     if not blob_ids:
         return tasks
-    stored_ids = {document["_id"] async for document in _of(unit, Part.BLOBS, blob_ids)}
+    stored_ids = {document["_id"] async for document in _of(tables, Part.BLOBS, blob_ids)}
     for task in tasks:
         if lost_ids := [blob for blob in _blobs(task) if blob not in stored_ids]:
             task["blobs_lost"] = lost_ids
     return tasks
 
 
-async def _unreferenced(unit: Unit, blobs: Sequence[Document]) -> Sequence[Document]:
-    tasks = _of(unit, Part.TASKS, {blob["task_id"] for blob in blobs})
+async def _unreferenced(tables: LedgerTables, blobs: Sequence[Document]) -> Sequence[Document]:
+    tasks = _of(tables, Part.TASKS, {blob["task_id"] for blob in blobs})
     references = {(task["_id"], blob_id) async for task in tasks for blob_id in _blobs(task)}
     return [blob for blob in blobs if (blob["task_id"], blob["_id"]) not in references]
 
 
-async def _of(unit: Unit, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
+async def _of(tables: LedgerTables, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
     for batch_ids in batches(ids, _BATCH_SIZE):
-        batch, _ = await unit.raw.read(part, only=batch_ids)
+        batch, _ = await tables.raw.read(part, only=batch_ids)
         for document in batch:
             yield document
 

@@ -19,10 +19,10 @@ from crawlcw.ledger.port import (
     Among,
     AtMost,
     Edit,
+    LedgerTables,
     Not,
     Path,
     Store,
-    Unit,
     Where,
     Within,
     Write,
@@ -150,20 +150,22 @@ class Hosts(ABC):
         Indexes count them, but MongoDB reads the leased tasks. MongoDB reads the counts in
         sequence: they are wrong by at most the tasks that change meanwhile.
         """
-        return await self._store.reading(lambda unit: unit.groups.of_hosts())
+        return await self._store.reading(lambda tables: tables.groups.of_hosts())
 
     async def get(self, names: Collection[str]) -> dict[str, Host]:
         """Return the known hosts among *names*."""
         hosts: dict[str, Host] = {}
         for batch in batches(names, BATCH):
-            by_name = await self._store.reading(lambda unit, names: unit.hosts.read(names), batch)
+            by_name = await self._store.reading(
+                lambda tables, names: tables.hosts.read(names), batch
+            )
             hosts |= {name: documents.host(document) for name, document in by_name.items()}
         return hosts
 
     async def next_ready(self) -> datetime | None:
         """Return the time when the next host is ready, live leases included; None: never."""
         hosts = await self._store.reading(
-            lambda unit: unit.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
+            lambda tables: tables.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
         return hosts[0]["ready_at"] if hosts else None
 
@@ -184,14 +186,14 @@ class Hosts(ABC):
         """Return what `earliest_due` returns for each host that has a task with a `due`."""
 
 
-async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
+async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
     """Write hosts that are unknown or would be ready too late; return whether all were written.
 
     A host that is leased when it is read needs no write, even if its owner releases it right after:
     the owner looks for tasks after the release, and the caller's task is already in the ledger.
     """
     states = ("owner", "ready_at", "not_before")
-    hosts = await unit.hosts.read([*dues], states)
+    hosts = await tables.hosts.read([*dues], states)
     new_hosts, writes = [], []
     for name, due in dues.items():
         if name not in hosts:
@@ -202,36 +204,36 @@ async def _wake(unit: Unit, dues: Mapping[str, datetime]) -> bool:
         ready_time = max(due, not_before or due)
         if owner is None and (ready_at is None or ready_at > ready_time):
             writes.append(Write(name, as_found, Edit(set={"ready_at": ready_time})))
-    written_count = await unit.hosts.insert(new_hosts) + await unit.hosts.change(writes)
+    written_count = await tables.hosts.insert(new_hosts) + await tables.hosts.change(writes)
     return written_count == len(new_hosts) + len(writes)
 
 
-async def _wake_next(unit: Unit, first: str, now: datetime) -> tuple[int, str | None]:
+async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[int, str | None]:
     """Wake the next hosts; return their number, and the name of the host that follows them."""
     rest = {"_id": Within(first, None)}
-    hosts = await unit.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
+    hosts = await tables.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
     end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, end), "owner": None}
     fields = {"ready_at": now, **_AWAKE}
     # If the host has no failures, keep `not_before`: this time is only the gap after the last
     # request.
-    number = await unit.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
+    number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
-    return number + await unit.hosts.change_where({**where, "failures": After(0)}, edit), end
+    return number + await tables.hosts.change_where({**where, "failures": After(0)}, edit), end
 
 
 async def _change_next(
-    unit: Unit, index_range: Where, waiting: Where, edit: Edit
+    tables: LedgerTables, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
     """Change the next tasks of an index range; return their number, and the host's next range."""
-    tasks = await unit.tasks.scan(
+    tasks = await tables.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
         limit=BATCH,
         fields=("_id", "priority", "due"),
     )
     ids = [task["_id"] for task in tasks]
-    number = await unit.tasks.change_all(ids, waiting, edit) if ids else 0
+    number = await tables.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = tasks[-1]
         # Start at the last task's time again, because tasks with equal times have no order.
@@ -241,22 +243,26 @@ async def _change_next(
     return number, None
 
 
-async def _read_batch(unit: Unit, last_name: str | None) -> Sequence[Document]:
-    return await unit.hosts.scan(after_key(last_name), limit=_BATCH_SIZE)
+async def _read_batch(tables: LedgerTables, last_name: str | None) -> Sequence[Document]:
+    return await tables.hosts.scan(after_key(last_name), limit=_BATCH_SIZE)
 
 
-async def _busiest(unit: Unit, limit: int) -> tuple[Sequence[Document], Sequence[Document]]:
+async def _busiest(
+    tables: LedgerTables, limit: int
+) -> tuple[Sequence[Document], Sequence[Document]]:
     return (
-        await unit.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
-        await unit.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
+        await tables.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
+        await tables.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
     )
 
 
-async def _due(unit: Unit, last_host: str, limit: int) -> list[str]:
+async def _due(tables: LedgerTables, last_host: str, limit: int) -> list[str]:
     names: dict[str, None] = {}
     while len(names) < limit:
         where = {"host": After(last_host)}
-        tasks = await unit.tasks.scan(where, by=Path.HOST_DUE, limit=_SCAN_LIMIT, fields=("host",))
+        tasks = await tables.tasks.scan(
+            where, by=Path.HOST_DUE, limit=_SCAN_LIMIT, fields=("host",)
+        )
         if not tasks:
             break
         # If a host has more tasks than one read returns, the next read skips the host's other
@@ -356,33 +362,35 @@ class HostLeases(ABC):
         return lost_names
 
 
-async def _adopt(unit: Unit, tokens: Sequence[str], now: datetime, limit: int) -> list[HostLease]:
+async def _adopt(
+    tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
+) -> list[HostLease]:
     """Return the leases of earlier calls that reached the ledger, although their reply was lost."""
     # Write nothing to the hosts that were ready longest: the write waits for an earlier lease of
     # these hosts that is still being committed.
     where = {"ready_at": AtMost(now)}
-    hosts = await unit.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
+    hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
-    await unit.host_leases.change([Write(name, {}, Edit()) for name in names])
+    await tables.host_leases.change([Write(name, {}, Edit()) for name in names])
     leases = [
         documents.host_lease(host)
         for token in tokens
-        for host in await unit.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
+        for host in await tables.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
     ]
     # A host whose lease has expired meanwhile is ready, and is leased like any other.
     return [lease for lease in leases if lease.expires > now]
 
 
-async def _write(unit: Unit, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
+async def _write(tables: LedgerTables, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
     """Change leased hosts; return the names of hosts whose lease is lost."""
     writes = [
         Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)
         for lease, edit in edits
     ]
-    if await unit.host_leases.change(writes) == len(writes):
+    if await tables.host_leases.change(writes) == len(writes):
         return set()
     names = [write.key for write in writes]
-    hosts = await unit.hosts.read(names, ("owner", "epoch", "released"))
+    hosts = await tables.hosts.read(names, ("owner", "epoch", "released"))
     return {
         lease.host.name
         for lease, edit in edits

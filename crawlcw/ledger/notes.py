@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
-from crawlcw.ledger.port import Edit, Not, Store, Unit, Write
+from crawlcw.ledger.port import Edit, LedgerTables, Not, Store, Write
 from crawlcw.model.spider_state import PageSums, StoredState
 from crawlcw.model.values import frozen
 
@@ -61,20 +61,22 @@ class Notes:
         await self._store.writing(_merge, self._store.name, Edit(merge={"policy": _named(policy)}))
 
 
-async def _read(unit: Unit, name: str, field: str) -> Mapping[str, Any]:
-    markers = await unit.marker.read([name], fields=(field,))
+async def _read(tables: LedgerTables, name: str, field: str) -> Mapping[str, Any]:
+    markers = await tables.marker.read([name], fields=(field,))
     values: dict[str, Any] = unescaped(markers.get(name, {}).get(field) or {})
     return values
 
 
-async def _change(unit: Unit, name: str, field: str, values: Mapping[str, Any]) -> None:
+async def _change(tables: LedgerTables, name: str, field: str, values: Mapping[str, Any]) -> None:
     entries = {key: value for key, value in values.items() if value is not None}
     removals = _named(dict.fromkeys(values.keys() - entries.keys()))
-    await _merge(unit, name, Edit(merge={field: _named(entries)}, without={field: removals.keys()}))
+    await _merge(
+        tables, name, Edit(merge={field: _named(entries)}, without={field: removals.keys()})
+    )
 
 
-async def _merge(unit: Unit, name: str, edit: Edit) -> None:
-    await unit.marker.change([Write(name, {}, edit)])
+async def _merge(tables: LedgerTables, name: str, edit: Edit) -> None:
+    await tables.marker.change([Write(name, {}, edit)])
 
 
 def _named(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,19 +107,19 @@ class SpiderStates:
         return await self._store.writing(_forget_state)
 
 
-async def _read_state(unit: Unit, revision: int) -> StoredState | None:
-    states = await unit.state.read([STATE_ID], where={"revision": Not(revision)})
+async def _read_state(tables: LedgerTables, revision: int) -> StoredState | None:
+    states = await tables.state.read([STATE_ID], where={"revision": Not(revision)})
     return _stored_state(states[STATE_ID]) if states else None
 
 
-async def _change_state(unit: Unit, base: StoredState, state: StoredState) -> bool:
+async def _change_state(tables: LedgerTables, base: StoredState, state: StoredState) -> bool:
     if not base.revision:
-        written_count = await unit.state.insert([_document(state)])
+        written_count = await tables.state.insert([_document(state)])
     else:
         write = Write(STATE_ID, {"revision": base.revision}, _edit(base, state))
-        written_count = await unit.state.change([write])
+        written_count = await tables.state.change([write])
     # The reply to a successful write may have been lost.
-    return written_count == 1 or await _read_state(unit, 0) == state
+    return written_count == 1 or await _read_state(tables, 0) == state
 
 
 def _edit(base: StoredState, state: StoredState) -> Edit:
@@ -135,10 +137,10 @@ def _edit(base: StoredState, state: StoredState) -> Edit:
     )
 
 
-async def _forget_state(unit: Unit) -> bool:
-    states = await unit.state.read([STATE_ID])
+async def _forget_state(tables: LedgerTables) -> bool:
+    states = await tables.state.read([STATE_ID])
     edit = Edit(set={"values": {}, "pending": {}}, inc={"revision": 1})
-    await unit.state.change([Write(STATE_ID, {}, edit)])
+    await tables.state.change([Write(STATE_ID, {}, edit)])
     return any(document["values"] for document in states.values())
 
 

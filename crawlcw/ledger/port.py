@@ -284,7 +284,7 @@ RATE_KEY = ("kept", "minute", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class LedgerTables:
     """The tables of one ledger, during one unit of work."""
 
     marker: Documents  #: the document with the ledger's name: its kind, and notes
@@ -301,7 +301,7 @@ class Unit:
 
 
 #: A unit of work: a coroutine that awaits only the tables of its unit.
-Work = Callable[Concatenate[Unit, P], Coroutine[Any, Any, T]]
+Work = Callable[Concatenate[LedgerTables, P], Coroutine[Any, Any, T]]
 
 
 class Store(Protocol):

@@ -23,7 +23,7 @@ from typing import Any
 from crawlcw.ledger import documents
 from crawlcw.ledger.choosing import SCAN_LIMIT, batches, listed, resumed, walk, where_of
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import Among, Path, Store, Unit, Where, Within
+from crawlcw.ledger.port import Among, LedgerTables, Path, Store, Where, Within
 from crawlcw.ledger.values import (
     Count,
     Counts,
@@ -64,7 +64,7 @@ class Groups:
         0.3 s for a million tasks. A task that changes meanwhile counts as it was, as it is, as
         both, or not at all. A number is wrong by at most the number of such tasks.
         """
-        return largest_first(await self._store.reading(lambda unit: unit.groups.by(dimension)))
+        return largest_first(await self._store.reading(lambda tables: tables.groups.by(dimension)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,9 @@ class Queries:
         """Return whether any task has one of *statuses*, by one index seek."""
         where = {"status": Among(tuple(map(int, statuses)))}
         return bool(
-            await self._store.reading(lambda unit: unit.tasks.count(where, by=Path.STATUS, limit=1))
+            await self._store.reading(
+                lambda tables: tables.tasks.count(where, by=Path.STATUS, limit=1)
+            )
         )
 
     async def counts(self) -> Counts:
@@ -163,7 +165,7 @@ class Queries:
         time, so that it never reaches its time limit. A task that changes meanwhile may count
         twice, or not at all.
         """
-        return await self._store.reading(lambda unit: unit.tasks.counts())
+        return await self._store.reading(lambda tables: tables.tasks.counts())
 
     async def item_count(self) -> int:
         """Return how many items are recorded.
@@ -171,14 +173,14 @@ class Queries:
         SQLite counts them by an index. MongoDB reads every task, which takes seconds for a
         million.
         """
-        return (await self._store.reading(lambda unit: unit.results.count())).number
+        return (await self._store.reading(lambda tables: tables.results.count())).number
 
     async def item_count_within(self, *, scan_limit: int) -> Count:
         """Return how many items are recorded, or at least how many, in bounded time.
 
         MongoDB examines *scan_limit* tasks (at least 1), finished tasks first.
         """
-        return await self._store.reading(lambda unit: unit.results.count(scan_limit=scan_limit))
+        return await self._store.reading(lambda tables: tables.results.count(scan_limit=scan_limit))
 
     async def reasons(self) -> dict[str, int]:
         """Return how many failed and ignored tasks each reason has, most first.
@@ -194,7 +196,7 @@ class Queries:
         It yields them in the order of task ids, in flat memory. A visit without new items adds
         none.
         """
-        async for row in self._rows(lambda unit, last_id: unit.results.versions(last_id)):
+        async for row in self._rows(lambda tables, last_id: tables.results.versions(last_id)):
             yield row
 
     async def items(self, selection: TaskFilter | None = None) -> AsyncIterator[ItemRow]:
@@ -204,7 +206,7 @@ class Queries:
         ids of *selection*.
         """
         if selection is None:
-            async for row in self._rows(lambda unit, last_id: unit.results.items(last_id)):
+            async for row in self._rows(lambda tables, last_id: tables.results.items(last_id)):
                 yield row
             return
         where = where_of(selection, self._store.kind)
@@ -214,14 +216,17 @@ class Queries:
             async for ids in batches:
                 while ids:
                     rows, number = await resumed(
-                        self._store, lambda unit, ids: unit.results.of(ids), ids
+                        self._store, lambda tables, ids: tables.results.of(ids), ids
                     )
                     for row in rows:
                         yield row
                     ids = ids[number:]
 
     async def _rows(
-        self, read: Callable[[Unit, bytes], Coroutine[Any, Any, tuple[list[ItemRow], bytes | None]]]
+        self,
+        read: Callable[
+            [LedgerTables, bytes], Coroutine[Any, Any, tuple[list[ItemRow], bytes | None]]
+        ],
     ) -> AsyncGenerator[ItemRow, None]:
         last_id: bytes | None = b""
         while last_id is not None:
@@ -230,11 +235,11 @@ class Queries:
                 yield row
 
 
-async def _next_due(unit: Unit, threshold: datetime | None) -> datetime | None:
+async def _next_due(tables: LedgerTables, threshold: datetime | None) -> datetime | None:
     first: datetime | None = None
     where: Where = {}
     # The index begins with the earliest due task of each priority.
-    while tasks := await unit.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
+    while tasks := await tables.tasks.scan(where, by=Path.DUE, limit=1, fields=("priority", "due")):
         due: datetime = tasks[0]["due"]
         first = due if first is None else min(first, due)
         if threshold is not None and first <= threshold:
@@ -262,10 +267,10 @@ async def counted(store: Store, choices: Iterable[TaskFilter]) -> Count:
     return total
 
 
-async def _counted_by_index(unit: Unit, where: Where) -> int | None:
-    number = await unit.tasks.count_by_index(where)
-    if number is None and (by := await _narrowed(unit, where, SCAN_LIMIT)) is not None:
-        return await unit.tasks.count(where, by=by)
+async def _counted_by_index(tables: LedgerTables, where: Where) -> int | None:
+    number = await tables.tasks.count_by_index(where)
+    if number is None and (by := await _narrowed(tables, where, SCAN_LIMIT)) is not None:
+        return await tables.tasks.count(where, by=by)
     return number
 
 
@@ -280,7 +285,7 @@ async def _examined(store: Store, where: Where) -> Count:
 
 
 async def _page(
-    unit: Unit,
+    tables: LedgerTables,
     where: Where,
     ids: Collection[bytes] | None,
     limit: int,
@@ -288,41 +293,41 @@ async def _page(
     start: Cursor | None,
 ) -> Page:
     if ids is not None:
-        selection = await _among(unit, where, ids)
+        selection = await _among(tables, where, ids)
         cursors = [cursor for cursor in selection if start is None or cursor < start][:limit]
         start = cursors[-1] if len(cursors) == limit else None
-    elif (by := await _narrowed(unit, where, scan_limit)) is not None:
-        cursors = await unit.tasks.by_index(where, by=by, limit=limit, cursor=start)
+    elif (by := await _narrowed(tables, where, scan_limit)) is not None:
+        cursors = await tables.tasks.by_index(where, by=by, limit=limit, cursor=start)
         start = cursors[-1] if len(cursors) == limit else None
     else:
-        cursors, start = await listed(unit, where, limit, scan_limit, start)
-    return Page(records=tuple(await _records(unit, cursors, where)), cursor=start)
+        cursors, start = await listed(tables, where, limit, scan_limit, start)
+    return Page(records=tuple(await _records(tables, cursors, where)), cursor=start)
 
 
-async def _narrowed(unit: Unit, where: Where, limit: int) -> Path | None:
+async def _narrowed(tables: LedgerTables, where: Where, limit: int) -> Path | None:
     """Return the first index whose value in *where* has at most *limit* tasks."""
     for by in _SELECTIVE_INDEXES:
         if by in where:
             tests = {by.value: where[by]}
-            if await unit.tasks.count(tests, by=by, limit=limit + 1) <= limit:
+            if await tables.tasks.count(tests, by=by, limit=limit + 1) <= limit:
                 return by
     return None
 
 
-async def _among(unit: Unit, where: Where, ids: Collection[bytes]) -> list[Cursor]:
+async def _among(tables: LedgerTables, where: Where, ids: Collection[bytes]) -> list[Cursor]:
     """Return the cursors of the tasks that pass, the last changed first."""
     cursors = [
         Cursor(update_time=task["update_time"], id=task["_id"])
         for batch in batches(set(ids), _BATCH_SIZE)
-        for task in (await unit.tasks.read(batch, ("update_time",), where)).values()
+        for task in (await tables.tasks.read(batch, ("update_time",), where)).values()
     ]
     return sorted(cursors, reverse=True)
 
 
-async def _records(unit: Unit, cursors: Sequence[Cursor], where: Where) -> list[Record]:
+async def _records(tables: LedgerTables, cursors: Sequence[Cursor], where: Where) -> list[Record]:
     """Return the tasks at the cursors that still pass, the last changed first."""
     tasks: list[Document] = []
     for batch in batches((task.id for task in cursors), _BATCH_SIZE):
-        tasks += (await unit.tasks.read(batch, where=where)).values()
+        tasks += (await tables.tasks.read(batch, where=where)).values()
     tasks.sort(key=lambda task: (task["update_time"], task["_id"]), reverse=True)
     return [documents.record(task) for task in tasks]

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from crawlcw.ledger.documents import Document, escaped, unescaped
-from crawlcw.ledger.port import Edit, Store, Unit, Write
+from crawlcw.ledger.port import Edit, LedgerTables, Store, Write
 from crawlcw.model.identities import Cookie, Identity, IdentityState
 from crawlcw.model.values import frozen
 
@@ -62,28 +62,30 @@ class Sessions:
 
     async def forget(self) -> int:
         """Delete all sessions; return how many. The next use of a session creates it again."""
-        return await self._store.writing(lambda unit: unit.sessions.delete({}))
+        return await self._store.writing(lambda tables: tables.sessions.delete({}))
 
 
-async def _get(unit: Unit, name: str) -> Identity | None:
-    sessions = await unit.sessions.read([name])
+async def _get(tables: LedgerTables, name: str) -> Identity | None:
+    sessions = await tables.sessions.read([name])
     return _session(sessions[name]) if name in sessions else None
 
 
-async def _change(unit: Unit, old_session: Identity | None, new_session: Identity) -> bool:
+async def _change(
+    tables: LedgerTables, old_session: Identity | None, new_session: Identity
+) -> bool:
     document = _document(new_session)
     if old_session is None:
         present_fields = {name: value for name, value in document.items() if value is not None}
-        written_count = await unit.sessions.insert([present_fields])
+        written_count = await tables.sessions.insert([present_fields])
     else:
         del document["_id"]
         write = Write(old_session.name, {"fence": old_session.fence}, Edit(set=document))
-        written_count = await unit.sessions.change([write])
+        written_count = await tables.sessions.change([write])
     # The reply to a successful write may have been lost.
-    return written_count == 1 or await _get(unit, new_session.name) == new_session
+    return written_count == 1 or await _get(tables, new_session.name) == new_session
 
 
-async def _keep(unit: Unit, name: str, fence: int, changes: SessionChanges) -> bool:
+async def _keep(tables: LedgerTables, name: str, fence: int, changes: SessionChanges) -> bool:
     cookies = {
         n: _cookie_document(cookie) for n, cookie in changes.cookies.items() if cookie is not None
     }
@@ -94,7 +96,7 @@ async def _keep(unit: Unit, name: str, fence: int, changes: SessionChanges) -> b
         without={"cookies": changes.cookies.keys() - cookies.keys()},
     )
     where = {"fence": fence, "state": str(IdentityState.READY)}
-    return await unit.sessions.change([Write(name, where, edit)]) == 1
+    return await tables.sessions.change([Write(name, where, edit)]) == 1
 
 
 def _document(identity: Identity) -> Document:

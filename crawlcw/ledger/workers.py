@@ -27,10 +27,10 @@ from crawlcw.ledger.port import (
     AtMost,
     Edit,
     Key,
+    LedgerTables,
     Not,
     Path,
     Store,
-    Unit,
     Within,
     Write,
 )
@@ -75,12 +75,12 @@ class Workers:
         # A delayed call must not undo a later call.
         condition = {"left_at": AtMost(worker.started)}
         write = Write(worker.name, condition, Edit(set=fields), new=document)
-        await self._store.writing(lambda unit: unit.workers.change([write]))
+        await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def all(self) -> list[Worker]:
         """Return the workers that have joined and not left."""
         workers = await self._store.reading(
-            lambda unit: unit.workers.scan({"left_at": None}, by=Path.LEFT, limit=_WORKER_LIMIT)
+            lambda tables: tables.workers.scan({"left_at": None}, by=Path.LEFT, limit=_WORKER_LIMIT)
         )
         return [documents.worker(worker) for worker in workers]
 
@@ -99,7 +99,7 @@ class Workers:
         # A delayed call must not undo a later call.
         where = {"left_at": None, "heartbeat": AtMost(changes["heartbeat"])}
         write = Write(name, where, Edit(set=changes))
-        await self._store.writing(lambda unit: unit.workers.change([write]))
+        await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def lend(self, worker: Worker, loan: Loan) -> bool:
         """Offer a loan to a worker, or change it, if the ledger still has the loan of *worker*.
@@ -111,13 +111,13 @@ class Workers:
         write = Write(
             worker.name, {"left_at": None, "loan": old_loan}, Edit(set={"loan": new_loan})
         )
-        if await self._store.writing(lambda unit: unit.workers.change([write])):
+        if await self._store.writing(lambda tables: tables.workers.change([write])):
             return True
         return await self.loan(worker.name) == loan
 
     async def loan(self, name: str) -> Loan | None:
         """Return the loan that was last offered to a worker."""
-        workers = await self._store.reading(lambda unit: unit.workers.read([name], ("loan",)))
+        workers = await self._store.reading(lambda tables: tables.workers.read([name], ("loan",)))
         return documents.loan(workers[name]) if name in workers else None
 
     async def report(
@@ -134,14 +134,16 @@ class Workers:
             raise_to={"heartbeat": self._store.now()},
         )
         write = Write(name, {"left_at": None, "report": last}, edit)
-        await self._store.writing(lambda unit: unit.workers.change([write]))
+        await self._store.writing(lambda tables: tables.workers.change([write]))
 
     async def counters(self) -> Counters:
         """Return the sum of the counters of all workers, including those that left.
 
         Only the last 1,000 workers that left count.
         """
-        workers = await self._store.reading(lambda unit: unit.workers.scan({}, limit=_WORKER_LIMIT))
+        workers = await self._store.reading(
+            lambda tables: tables.workers.scan({}, limit=_WORKER_LIMIT)
+        )
         return sum((documents.counters(worker["counters"]) for worker in workers), Counters())
 
     async def leave(self, name: str) -> int:
@@ -163,29 +165,29 @@ class Workers:
         return task_count
 
 
-async def _end_leases(unit: Unit, name: str, now: datetime) -> tuple[int, set[str]]:
+async def _end_leases(tables: LedgerTables, name: str, now: datetime) -> tuple[int, set[str]]:
     """End the leases of a worker; return the number of its tasks, and their hosts."""
-    tasks = await _tasks_of(unit, name, ("host", "lock", "fence", "create_time"))
+    tasks = await _tasks_of(tables, name, ("host", "lock", "fence", "create_time"))
     # The tasks become due at the time of their creation, so that no later task comes first.
-    task_count = await unit.tasks.change(
+    task_count = await tables.tasks.change(
         [
             _leased_write(key, task["lock"], task["fence"], Edit(set={"due": task["create_time"]}))
             for key, task in tasks.items()
         ]
     )
     host_edit = Edit(set={"ready_at": now, "owner": None})
-    await unit.hosts.change_where({"owner": _tokens(name)}, host_edit, by=Path.OWNER)
-    await unit.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
+    await tables.hosts.change_where({"owner": _tokens(name)}, host_edit, by=Path.OWNER)
+    await tables.sessions.change_where({"owner": name}, Edit(set={"expires": now}))
     return task_count, {task["host"] for task in tasks.values()}
 
 
 async def _tasks_of(
-    unit: Unit, worker: str, fields: Collection[str] = ()
+    tables: LedgerTables, worker: str, fields: Collection[str] = ()
 ) -> Mapping[Key, Document]:
     """Return the tasks that a worker leases, with *fields* or all fields."""
     condition = {"status": Among([int(Status.PROCESSING)]), "lock": _tokens(worker)}
-    cursors, _ = await unit.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
-    return await unit.tasks.read([cursor.id for cursor in cursors], fields, condition)
+    cursors, _ = await tables.tasks.listed(condition, limit=_WORKER_LIMIT, scan_limit=MAX_LIMIT)
+    return await tables.tasks.read([cursor.id for cursor in cursors], fields, condition)
 
 
 def _tokens(worker: str) -> Within:
@@ -198,17 +200,17 @@ def _leased_write(key: Key, token: str, fence: int, edit: Edit) -> Write:
     return Write(key, {"lock": token, "fence": fence, "status": int(Status.PROCESSING)}, edit)
 
 
-async def _leave(unit: Unit, name: str, now: datetime) -> None:
+async def _leave(tables: LedgerTables, name: str, now: datetime) -> None:
     """Mark a worker as left, and delete all but the last `KEPT_WORKERS` that left."""
     departure = Edit(set={"left_at": now, "vitals": None})
-    await unit.workers.change([Write(name, {"left_at": None}, departure)])
+    await tables.workers.change([Write(name, {"left_at": None}, departure)])
     # The index begins with the workers that left longest ago.
-    departed_workers = await unit.workers.scan(
+    departed_workers = await tables.workers.scan(
         {"left_at": Not(None)}, by=Path.LEFT, limit=_WORKER_LIMIT
     )
     if old := [worker["_id"] for worker in departed_workers[::-1][documents.KEPT_WORKERS :]]:
         # A worker of the same name may have joined since the read.
-        await unit.workers.delete({"_id": Among(old), "left_at": Not(None)})
+        await tables.workers.delete({"_id": Among(old), "left_at": Not(None)})
 
 
 class LeasedTasks:
@@ -240,9 +242,9 @@ class LeasedTasks:
         return [lease_of(documents.task(task)) for task in tasks]
 
 
-async def _change_leased(unit: Unit, lease: Lease, edit: Edit) -> bool:
+async def _change_leased(tables: LedgerTables, lease: Lease, edit: Edit) -> bool:
     write = _leased_write(lease.task.id, lease.token, lease.fence, edit)
-    return await unit.tasks.change([write]) == 1
+    return await tables.tasks.change([write]) == 1
 
 
 class Rates:
@@ -273,7 +275,7 @@ class Rates:
         return spans(points, start=start, end=end)
 
 
-async def _record(unit: Unit, point: Point) -> None:
+async def _record(tables: LedgerTables, point: Point) -> None:
     document: Document = {
         "kept": point.kept_days,
         "minute": minute_of(point.time),
@@ -284,18 +286,20 @@ async def _record(unit: Unit, point: Point) -> None:
     }
     # A delayed call must not undo a later call.
     where = {"time": AtMost(point.time)}
-    await unit.rates.change([Write(_key(document), where, Edit(set=document), new=document)])
+    await tables.rates.change([Write(_key(document), where, Edit(set=document), new=document)])
     for days in (KEPT_DAYS, FINE_DAYS):
         outdated_keys = Within((days,), (days, minute_of(point.time) - timedelta(days=days)))
-        await unit.rates.delete({"_id": outdated_keys})
+        await tables.rates.delete({"_id": outdated_keys})
 
 
-async def _between(unit: Unit, start: datetime, end: datetime, periods: list[int]) -> list[Point]:
+async def _between(
+    tables: LedgerTables, start: datetime, end: datetime, periods: list[int]
+) -> list[Point]:
     points: dict[Key, Point] = {}
     for days in periods:
         first_key: Key = (days, minute_of(first_read(start)))
         end_key = (days, minute_of(end + EVERY))
-        while batch := await unit.rates.scan(
+        while batch := await tables.rates.scan(
             {"_id": Within(first_key, end_key)}, limit=_POINT_BATCH_SIZE
         ):
             points |= {_key(point): _point(point) for point in batch}

@@ -330,7 +330,7 @@ SQL_MUTANTS = [
             ),
             _without(
                 "_adopt",
-                "await unit.host_leases.change([Write(name, {}, Edit()) for name in names])",
+                "await tables.host_leases.change([Write(name, {}, Edit()) for name in names])",
                 module=f"{_LEDGER}.hosts",
             ),
         ),

@@ -96,7 +96,7 @@ def at(seconds: float) -> datetime:
 @pytest.mark.thorough
 async def test_ready_hosts_are_found_by_the_index_alone(ledger, large_database, command_log):
     # A lease would change the hosts for the other tests.
-    found = await ledger.store.unit.hosts.scan(
+    found = await ledger.store.ledger_tables.hosts.scan(
         {"ready_at": AtMost(START)}, by=Path.READY, limit=200, fields=("_id",)
     )
 

@@ -328,7 +328,7 @@ async def test_a_task_that_is_claimed_after_it_was_chosen_is_left_alone(
         "reopen": lambda: ledger.admin.reopen(waiting),
         "purge": lambda: ledger.admin.purge(waiting),
     }
-    tasks = ledger.store.unit.tasks
+    tasks = ledger.store.ledger_tables.tasks
     tasks.collection = Beforehand(tasks.collection, lambda: claimed(ledger))
 
     assert await changes[change]() == 0

@@ -661,7 +661,7 @@ async def test_a_stream_of_items_holds_no_lock_and_little_memory(path: Path):
     await anext(stream)
 
     # The size of a batch bounds the memory.
-    rows, _ = await ledger.store.reading(lambda unit: unit.results.items(b""))
+    rows, _ = await ledger.store.reading(lambda tables: tables.results.items(b""))
     assert len(rows) == 11
     assert not await ledger.store.reader.run(lambda db: db.in_transaction)
     assert (await ledger.tasks.add([make_task("http://example.com/more")])).new == 1

@@ -13,7 +13,7 @@ import pytest
 from crawlcw.errors import Reason
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo import MongoLedger
-from crawlcw.ledger.port import Unit
+from crawlcw.ledger.port import LedgerTables
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.ledger.sqlite import SqliteLedger
 from crawlcw.ledger.sqlite.store import SqliteStore
@@ -258,8 +258,8 @@ def make_tasks(number: int, **overrides: Any) -> list[Task]:
 async def sessions_in(ledger: Any) -> list[Identity]:
     """Return every session, by name."""
 
-    async def names(unit: Unit) -> list[str]:
-        return [each["_id"] for each in await unit.sessions.scan({}, limit=1000)]
+    async def names(tables: LedgerTables) -> list[str]:
+        return [each["_id"] for each in await tables.sessions.scan({}, limit=1000)]
 
     found = [await ledger.sessions.get(name) for name in await ledger.store.reading(names)]
     return [each for each in found if each is not None]

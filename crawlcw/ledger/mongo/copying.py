@@ -12,7 +12,7 @@ from crawlcw.ledger.documents import Document
 from crawlcw.ledger.mongo.blobs import Blobs, Items, OutsideItem, placed
 from crawlcw.ledger.mongo.connection import mapped
 from crawlcw.ledger.mongo.store import MongoStore, read_batch
-from crawlcw.ledger.port import Unit
+from crawlcw.ledger.port import LedgerTables
 from crawlcw.model.task import BlobRef
 
 #: Bytes in one batch, offloaded items included.
@@ -39,7 +39,9 @@ class LedgerContents:
             if cursor is None:
                 return
 
-    async def _next(self, _unit: Unit, part: Part, cursor: Any) -> tuple[list[Document], Any]:
+    async def _next(
+        self, _tables: LedgerTables, part: Part, cursor: Any
+    ) -> tuple[list[Document], Any]:
         """Return the next documents, and the id of the last document; None: there are no more."""
         of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
         collection, load = of_tasks if part is Part.TASKS else of_blobs

@@ -20,7 +20,7 @@ class MongoHostLeases(HostLeases):
     async def _take(
         self, token: str, limit: int, *, now: datetime, end: datetime
     ) -> list[HostLease]:
-        hosts = self._store.unit.hosts
+        hosts = self._store.ledger_tables.hosts
         where = {"ready_at": AtMost(now)}
         lease_edit = Edit(set={"owner": token, "ready_at": end}, inc={"epoch": 1})
         keys: list[str] = []

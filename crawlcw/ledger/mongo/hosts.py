@@ -40,4 +40,6 @@ class MongoHosts(Hosts):
 
     async def _first(self, where: Where) -> Sequence[Document]:
         fields = ("host", "priority", "due")
-        return await self._store.unit.tasks.scan(where, by=Path.HOST_DUE, limit=1, fields=fields)
+        return await self._store.ledger_tables.tasks.scan(
+            where, by=Path.HOST_DUE, limit=1, fields=fields
+        )

@@ -24,7 +24,7 @@ from crawlcw.ledger.mongo.table import Index, Table
 from crawlcw.ledger.mongo.task_table import Raw, Results, TaskTable
 from crawlcw.ledger.mongo.tasks import Tasks
 from crawlcw.ledger.notes import Notes, SpiderStates
-from crawlcw.ledger.port import Path, Unit
+from crawlcw.ledger.port import LedgerTables, Path
 from crawlcw.ledger.sessions import Sessions
 from crawlcw.ledger.workers import Rates, Workers
 
@@ -37,11 +37,11 @@ _OF_HOSTS = {
 _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left_at", 1), ("_id", 1)])}
 
 
-def unit_on(store: MongoStore, items: Items, blobs: Blobs) -> Unit:
+def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTables:
     """Return the tables of one ledger."""
     tasks = TaskTable(store, blobs)
     hosts = Table(store.hosts, null=("owner",), indexes=_OF_HOSTS)
-    return Unit(
+    return LedgerTables(
         marker=store.marker,
         state=store.state,
         hosts=hosts,
@@ -65,7 +65,7 @@ class MongoLedger:
         """Assemble the facets; call `inspection.prepare` before use."""
         self.store = store
         items, blobs, hosts = Items(store), Blobs(store), MongoHosts(store)
-        store.unit = unit_on(store, items, blobs)
+        store.ledger_tables = ledger_tables_on(store, items, blobs)
         self.hosts: protocol.Hosts = hosts
         self._schema = Schema(store)
         self.tasks: protocol.Tasks = Tasks(store, items)

@@ -13,7 +13,7 @@ from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.connection import closed, mapped
 from crawlcw.ledger.mongo.drivers import awaited, bucket, shielded
 from crawlcw.ledger.mongo.table import Table
-from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, P, T, Unit, Work
+from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, LedgerTables, P, T, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
@@ -137,7 +137,7 @@ class MongoStore:
         self.blob_files, self.blob_chunks = collection(".blobs.files"), collection(".blobs.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
-        self.unit: Unit  #: set when the ledger is assembled
+        self.ledger_tables: LedgerTables  #: set when the ledger is assembled
         self.clock = LedgerClock()
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
@@ -147,7 +147,7 @@ class MongoStore:
 
     async def reading(self, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `port.Store.reading`."""
-        return await work(self.unit, *args, **kwargs)
+        return await work(self.ledger_tables, *args, **kwargs)
 
     writing = reading  #: see `port.Store.writing`: MongoDB uses no transaction
 

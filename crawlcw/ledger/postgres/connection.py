@@ -155,7 +155,7 @@ class Database:
     def __init__(self, url: str) -> None:
         check(url)
         self.unsynced = False
-        self.unit: Any = None
+        self.ledger_tables: Any = None
         self.is_set_up = False
         self._streams = count()
         self._db: Any = psycopg.connect(

@@ -49,7 +49,7 @@ class Database(Protocol):
     """A connection, used by one thread at a time."""
 
     unsynced: bool  #: whether a durable change was committed since the last sync
-    unit: Any  #: the tables of the port on this connection, created once
+    ledger_tables: Any  #: the tables of the port on this connection, created once
 
     def execute(self, statement: str, values: Values = ..., /) -> Cursor:
         """Run a statement."""

@@ -6,12 +6,12 @@ from datetime import datetime
 from itertools import count
 
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.port import P, T, Unit, Work
+from crawlcw.ledger.port import LedgerTables, P, T, Work
 from crawlcw.ledger.sql.database import Connection, Database
 from crawlcw.ledger.sql.schema import Tables
 from crawlcw.ledger.sql.statements import Statements
 from crawlcw.ledger.sql.table import run_to_end
-from crawlcw.ledger.sql.unit import unit_on
+from crawlcw.ledger.sql.unit import ledger_tables_on
 
 
 class SqlStore(ABC):
@@ -48,7 +48,7 @@ class SqlStore(ABC):
 
         def read(db: Database) -> T:
             with db.snapshot():
-                return run_to_end(work(self._unit(db), *args, **kwargs))
+                return run_to_end(work(self._ledger_tables(db), *args, **kwargs))
 
         return await self.reader.run(read)
 
@@ -57,7 +57,7 @@ class SqlStore(ABC):
 
         def written(db: Database) -> T:
             with db.transaction(begun=False):
-                return run_to_end(work(self._unit(db), *args, **kwargs))
+                return run_to_end(work(self._ledger_tables(db), *args, **kwargs))
 
         return await self.writer.run(written)
 
@@ -65,11 +65,11 @@ class SqlStore(ABC):
     async def drop(self) -> None:
         """See `port.Store.drop`."""
 
-    def _unit(self, db: Database) -> Unit:
-        if db.unit is None:
-            db.unit = unit_on(db, self.sql)
-        unit: Unit = db.unit
-        return unit
+    def _ledger_tables(self, db: Database) -> LedgerTables:
+        if db.ledger_tables is None:
+            db.ledger_tables = ledger_tables_on(db, self.sql)
+        ledger_tables: LedgerTables = db.ledger_tables
+        return ledger_tables
 
     async def close(self) -> None:
         """See `Ledger.close`."""

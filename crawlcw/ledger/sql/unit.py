@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from crawlcw.ledger.documents import Document
-from crawlcw.ledger.port import RATE_KEY, Part, Path, Unit
+from crawlcw.ledger.port import RATE_KEY, LedgerTables, Part, Path
 from crawlcw.ledger.sql.database import Database, Row, descending
 from crawlcw.ledger.sql.rows import TIMES, moment
 from crawlcw.ledger.sql.statements import Statements
@@ -24,7 +24,7 @@ _JSON = frozenset({"options", "context", "data", "results"})
 _LATEST = 253_402_300_799_999
 
 
-def unit_on(db: Database, sql: Statements) -> Unit:
+def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
     """Return the tables of one ledger on one connection."""
     tables, dialect = sql.tables, sql.tables.dialect
     ready_index, is_ready = f"INDEXED BY {tables.ready}", "AND ready_at IS NOT NULL"
@@ -36,7 +36,7 @@ def unit_on(db: Database, sql: Statements) -> Unit:
     }
     left_index = Index(f"INDEXED BY {tables.workers_left}", "left_at, id")
     columns = ("_id", "fence", "owner", "expires")
-    return Unit(
+    return LedgerTables(
         marker=Table(db, tables.marker, dialect, key=("spider",)),
         state=Table(db, tables.state, dialect, columns=("_id", "revision")),
         hosts=Table(db, tables.hosts, dialect, indexes=of_hosts),

@@ -61,7 +61,7 @@ class Database(sqlite3.Connection):
     """A connection that knows whether its last commits are synced, see `sql.database.Database`."""
 
     unsynced = False
-    unit: Any = None
+    ledger_tables: Any = None
 
     #: sqlite3 searches for the next row only when the caller reads it.
     stream = sqlite3.Connection.execute
