@@ -114,18 +114,23 @@ class Admin:
         It takes one index seek if no page is due. It may be repeated after an error.
         """
         now = self._store.now()
-        due = {"status": Among(tuple(map(int, REVISIT.from_statuses))), "revisit": AtMost(now)}
-        total = 0
+        due_tests = {
+            "status": Among(tuple(map(int, REVISIT.from_statuses))),
+            "revisit": AtMost(now),
+        }
+        changed_count = 0
         # A changed page no longer matches.
-        while ids := await self._store.reading(_to_revisit, due):
+        while ids := await self._store.reading(_to_revisit, due_tests):
             # Set the flag before the write, because after a lost reply the next call no longer
             # finds the pages.
             self._unwoken = REVISIT.wakes_hosts
-            total += await self._store.writing(_change_all, ids, due, edit_of(REVISIT, now))
+            changed_count += await self._store.writing(
+                _change_all, ids, due_tests, edit_of(REVISIT, now)
+            )
         if self._unwoken:
             await self._hosts.wake_all()
             self._unwoken = False
-        return total
+        return changed_count
 
     async def _change(
         self,
@@ -151,10 +156,14 @@ class Admin:
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
         """Set the priority of waiting tasks; return the number of changed ones."""
         # A delayed write must not change tasks that were claimed meanwhile.
-        waiting = {"status": _WAITING, "update_time": AtMost(self._store.now())}
+        waiting_tests = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
-            Write(task_id, {**waiting, "priority": Not(number)}, Edit(set={"priority": number}))
-            for task_id, number in priorities.items()
+            Write(
+                task_id,
+                {**waiting_tests, "priority": Not(priority)},
+                Edit(set={"priority": priority}),
+            )
+            for task_id, priority in priorities.items()
         )
         total = 0
         for batch in batches(writes, BATCH):
@@ -268,8 +277,10 @@ def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
         # If all reasons are retried, do not filter by reason, so that tasks without a reason, or
         # with a reason of a newer version, match too.
         if len(retried) < len(Reason):
-            chosen = Reason if failed.reasons is None else failed.reasons
-            failed = replace(failed, reasons=[reason for reason in retried if reason in chosen])
+            selected_reasons = Reason if failed.reasons is None else failed.reasons
+            failed = replace(
+                failed, reasons=[reason for reason in retried if reason in selected_reasons]
+            )
         yield failed
 
 

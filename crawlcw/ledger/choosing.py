@@ -42,14 +42,14 @@ from crawlcw.model.transitions import BulkChange
 
 #: Number of tasks that one read examines.
 SCAN_LIMIT = 50_000
-_RESUMES = 5
-_LAST = 0x10FFFF
+_MAX_RESUMES = 5
+_LAST_CODE_POINT = 0x10FFFF
 #: No text that is stored as UTF-8 contains a surrogate.
 _SURROGATES = range(0xD800, 0xE000)
 #: Beginning of `http://` and `https://`; tasks have no other scheme.
 _EVERY_SCHEME = "http"
 #: Times of a ledger are in milliseconds.
-_MOMENT = timedelta(milliseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def where_of(selection: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
@@ -83,8 +83,10 @@ def _url_test(selection: TaskFilter) -> Any:
     return Containing(selection.containing, prefix or Within(None, None))
 
 
-def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = None) -> Edit:
-    """Return the edit of a bulk change; it also sets the fields *also*."""
+def edit_of(
+    change: BulkChange, now: datetime, extra_fields: Mapping[str, Any] | None = None
+) -> Edit:
+    """Return the edit of a bulk change; it also sets the fields *extra_fields*."""
     return Edit(
         set={
             "status": int(change.to_status),
@@ -93,7 +95,7 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
             "reason": None,
             **dict.fromkeys(change.resets, 0),
             **dict.fromkeys(change.forgets),
-            **(also or {}),
+            **(extra_fields or {}),
         },
         inc={"fence": 1} if change.raises_fence else {},
         # A quarantined task keeps its value.
@@ -104,7 +106,7 @@ def edit_of(change: BulkChange, now: datetime, also: Mapping[str, Any] | None = 
 def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
     """Return the filter; if it has no `changed_before`, restrict it to changes until *now*."""
     return (
-        replace(selection, changed_before=now + _MOMENT)
+        replace(selection, changed_before=now + _MILLISECOND)
         if selection.changed_before is None
         else selection
     )
@@ -117,7 +119,7 @@ def after_key(key: str | None) -> Where:
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Read; if the ledger is unavailable, try again a few times, so that an iterator can go on."""
-    for _ in range(_RESUMES):
+    for _ in range(_MAX_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)
     return await store.reading(work, *args, **kwargs)
@@ -125,13 +127,13 @@ async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwa
 
 def batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yield the values in their order, *size* at a time."""
-    rest = iter(values)
-    while batch := [*islice(rest, size)]:
+    value_iterator = iter(values)
+    while batch := [*islice(value_iterator, size)]:
         yield batch
 
 
 async def walk(
-    reading: Callable[..., Awaitable[Listed]],
+    run_read: Callable[..., Awaitable[Listed]],
     where: Where,
     *,
     batch_size: int,
@@ -139,7 +141,7 @@ async def walk(
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield *ids*, or the ids of chosen tasks, *batch_size* at a time, last changed first.
 
-    *reading* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
+    *run_read* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
     were read, and *ids* are not read: a write must repeat the tests.
     """
     if ids is not None:
@@ -148,7 +150,7 @@ async def walk(
         return
     next_cursor: Cursor | None = None
     while True:
-        cursors, next_cursor = await reading(listed, where, batch_size, SCAN_LIMIT, next_cursor)
+        cursors, next_cursor = await run_read(listed, where, batch_size, SCAN_LIMIT, next_cursor)
         if cursors:
             yield [cursor.id for cursor in cursors]
         if next_cursor is None:
@@ -164,11 +166,14 @@ async def listed(
 
 def beginning_with(prefix: str) -> Within:
     """Return the range of exactly the texts that begin with *prefix*."""
-    stem = prefix.rstrip(chr(_LAST))
+    stem = prefix.rstrip(chr(_LAST_CODE_POINT))
     if not stem:
         return Within(prefix, None)
-    code = ord(stem[-1]) + 1
-    return Within(prefix, stem[:-1] + chr(_SURROGATES.stop if code in _SURROGATES else code))
+    next_code_point = ord(stem[-1]) + 1
+    return Within(
+        prefix,
+        stem[:-1] + chr(_SURROGATES.stop if next_code_point in _SURROGATES else next_code_point),
+    )
 
 
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:

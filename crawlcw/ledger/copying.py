@@ -35,12 +35,12 @@ HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy
 #: thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
 #: Fields that are stored as null if they have no value; other fields are left out.
-_NULLS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
-_CONTENTS = (Part.TASKS, Part.BLOBS)
+_NULLABLE_FIELDS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
+_CONTENT_PARTS = (Part.TASKS, Part.BLOBS)
 #: Number of documents between two calls of `on_progress`.
 _PROGRESS_EVERY = 100_000
-_DIGEST = 16
-_DIGESTS = 1 << (8 * _DIGEST)
+_DIGEST_BYTES = 16
+_DIGEST_COUNT = 1 << (8 * _DIGEST_BYTES)
 
 
 class LedgerContents(Protocol):
@@ -67,7 +67,7 @@ class LedgerCopier:
         has all its `items` in order, `items_from` without its fence, and its `versions`, each
         with its items. A blob is `{_id, task_id, value}`. Keys stay escaped.
         """
-        if part in _CONTENTS:
+        if part in _CONTENT_PARTS:
             async with aclosing(self._contents.read(part)) as batches:
                 async for batch in batches:
                     yield batch
@@ -79,7 +79,7 @@ class LedgerCopier:
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that the store does not have yet, durably."""
-        if part in _CONTENTS:
+        if part in _CONTENT_PARTS:
             await self._contents.write(part, documents)
         else:
             await self._store.writing(_insert, part, documents)
@@ -104,14 +104,16 @@ def _table(tables: LedgerTables, part: Part) -> Table:
 
 def _copied(part: Part, document: Document) -> Document:
     """Return a document in the form that all stores have in common."""
-    nulls = _NULLS.get(part, ())
-    copied = {name: value for name, value in document.items() if value is not None or name in nulls}
+    nulls = _NULLABLE_FIELDS.get(part, ())
+    copied_document = {
+        name: value for name, value in document.items() if value is not None or name in nulls
+    }
     if part is Part.WORKERS:
-        copied["idle"] = bool(copied["idle"])
+        copied_document["idle"] = bool(copied_document["idle"])
         # These fields hold only now and only for this ledger.
         for name in ("vitals", "loan", "report"):
-            copied.pop(name, None)
-    return copied
+            copied_document.pop(name, None)
+    return copied_document
 
 
 class CopiedLedger(Ledger, Protocol):
@@ -133,9 +135,13 @@ class Digest:
         for document in documents:
             self.number += 1
             self.items += len(document.get("items", ()))
-            text = json.dumps(document, sort_keys=True, ensure_ascii=False, default=_comparable)
-            digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST)
-            self.sum = (self.sum + int.from_bytes(digest.digest())) % _DIGESTS
+            document_json = json.dumps(
+                document, sort_keys=True, ensure_ascii=False, default=_comparable
+            )
+            digest = blake2b(
+                document_json.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES
+            )
+            self.sum = (self.sum + int.from_bytes(digest.digest())) % _DIGEST_COUNT
 
 
 def _comparable(value: object) -> dict[str, str]:
@@ -157,20 +163,20 @@ async def copy(
     await target.notes.set_state({UNFINISHED: True})
     copied: dict[Part, Digest] = {}
     for part in Part:
-        written = copied[part] = Digest()
+        written_digest = copied[part] = Digest()
         async for batch in source.copier.read(part):
-            previous_number = written.number
+            previous_number = written_digest.number
             await target.copier.write(part, batch)
-            written.take(batch)
-            if written.number // _PROGRESS_EVERY > previous_number // _PROGRESS_EVERY:
-                on_progress(part, written.number)
-    for part, written in copied.items():
+            written_digest.take(batch)
+            if written_digest.number // _PROGRESS_EVERY > previous_number // _PROGRESS_EVERY:
+                on_progress(part, written_digest.number)
+    for part, written_digest in copied.items():
         target_digest = Digest()
         async for batch in target.copier.read(part):
             target_digest.take(batch)
-        if target_digest != written:
+        if target_digest != written_digest:
             raise LedgerError(
-                f"The copy is not the same as the original: {written.number} {part} were "
+                f"The copy is not the same as the original: {written_digest.number} {part} were "
                 f"written, and {target_digest.number} were read back: start the copy again."
             )
     await target.notes.set_policy(await source.notes.policy())

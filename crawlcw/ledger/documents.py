@@ -92,33 +92,33 @@ TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
 #: Fields that every task's document has without conversion. Other fields are left out if they are
 #: None, because MongoDB would include null in the indexes of due tasks.
-_PLAIN = (
+_PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
-_plain, _stored_plain = attrgetter(*_PLAIN), itemgetter(*_PLAIN)
-_OPTIONAL = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
+_plain_values, _stored_plain = attrgetter(*_PLAIN_FIELDS), itemgetter(*_PLAIN_FIELDS)
+_OPTIONAL_FIELDS = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
 #: Fields that each change of a task sets without conversion.
-_CHANGED = (
+_CHANGED_FIELDS = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
-_changed = attrgetter(*_CHANGED)
+_changed_values = attrgetter(*_CHANGED_FIELDS)
 #: Fields of a host, an origin, a worker, and of counters, that are stored without conversion.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
-_NUMBERS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
+_NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
 #: Counters with a number for each name; a name may be any text.
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
-_PARTS = (Visit, ResponseInfo, AttemptError)
-_FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _PARTS}
+_STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
+_FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
 #: Keys that mark a special value: no escaped key begins with `%b` or `%n`.
-_BLOB = "%blob"
+_BLOB_KEY = "%blob"
 #: A time without a zone is stored under this key as ISO 8601 text, because a store's dates are
 #: instants.
-_NAIVE = "%naive"
-_CODE = re.compile("%([0-9A-F]{2})")
+_NAIVE_TIME_KEY = "%naive"
+_CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
 #: Maximum number of workers that the ledger keeps after they have left: the last to leave.
 KEPT_WORKERS = 1_000
 
@@ -127,14 +127,14 @@ Document = dict[str, Any]
 
 def document(task: Task) -> Document:
     """Return a new task as its document, without defaults and empty fields."""
-    task_fields: Document = dict(zip(_PLAIN, _plain(task), strict=True))
+    task_fields: Document = dict(zip(_PLAIN_FIELDS, _plain_values(task), strict=True))
     task_fields["_id"] = task.id
     task_fields["status"] = int(task.status)
     if task.method != "GET":
         task_fields["method"] = task.method
     if task.headers:
         task_fields["headers"] = [list(pair) for pair in task.headers]
-    for name in _OPTIONAL:
+    for name in _OPTIONAL_FIELDS:
         if (value := getattr(task, name)) is not None:
             task_fields[name] = value
     if task.context is not None:
@@ -161,8 +161,8 @@ def task(document: Mapping[str, Any]) -> Task:
     reason = document.get("reason")
     options = document.get("options")
     stored = document.get("stored")
-    plain: Document = dict(zip(_PLAIN, _stored_plain(document), strict=True))
-    for name in _OPTIONAL:
+    plain: Document = dict(zip(_PLAIN_FIELDS, _stored_plain(document), strict=True))
+    for name in _OPTIONAL_FIELDS:
         plain[name] = document.get(name)
     return Task(
         **plain,
@@ -192,14 +192,14 @@ def carried(document: Mapping[str, Any]) -> Payload:
 def value_document(value: Any) -> Any:
     """Return a clean value, or a reference to one, in its stored form."""
     if isinstance(value, BlobRef):
-        return {_BLOB: value.id, "size": value.size}
+        return {_BLOB_KEY: value.id, "size": value.size}
     return escaped(value)
 
 
 def value(stored: Any) -> Any:
     """Return the value of a stored form, the inverse of `value_document`."""
-    if isinstance(stored, dict) and _BLOB in stored:
-        return BlobRef(id=stored[_BLOB], size=stored["size"])
+    if isinstance(stored, dict) and _BLOB_KEY in stored:
+        return BlobRef(id=stored[_BLOB_KEY], size=stored["size"])
     return unescaped(stored)
 
 
@@ -208,7 +208,7 @@ def blobs(document: Mapping[str, Any]) -> list[str]:
     results = document.get("results")
     results = results.values() if isinstance(results, Mapping) else ()
     parts = (document.get("context"), document.get("data"), *results)
-    return [part[_BLOB] for part in parts if isinstance(part, Mapping) and _BLOB in part]
+    return [part[_BLOB_KEY] for part in parts if isinstance(part, Mapping) and _BLOB_KEY in part]
 
 
 def results_document(results: Mapping[str, Any]) -> Document:
@@ -222,7 +222,7 @@ def changed(change: Change) -> Document:
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
     """
-    new_fields: Document = dict(zip(_CHANGED, _changed(change), strict=True))
+    new_fields: Document = dict(zip(_CHANGED_FIELDS, _changed_values(change), strict=True))
     new_fields["status"] = int(change.status)
     new_fields["reason"] = str(change.reason) if change.reason is not None else None
     if change.response is not None:
@@ -239,8 +239,8 @@ def changed(change: Change) -> Document:
 def source_document(settlement: Settlement) -> Document:
     """Return the stored form of the visit with the items of a settlement."""
     task, change = settlement.lease.task, settlement.change
-    time = change.fetched or change.update_time
-    source: Document = {"fence": change.fence, "time": time}
+    visit_time = change.fetched or change.update_time
+    source: Document = {"fence": change.fence, "time": visit_time}
     if change.response is not None and change.response.final_url != task.url:
         source["url"] = change.response.final_url
     return source
@@ -300,8 +300,15 @@ def record(document: Mapping[str, Any]) -> Record:
 
 def host_document(host: Host) -> Document:
     """Return a host as its document, without fields that are None, except the owner."""
-    learned = {name: value for name, value in owner_fields(host).items() if value is not None}
-    host_fields: Document = {"_id": host.name, "owner": host.owner, "epoch": host.epoch, **learned}
+    present_fields = {
+        name: value for name, value in owner_fields(host).items() if value is not None
+    }
+    host_fields: Document = {
+        "_id": host.name,
+        "owner": host.owner,
+        "epoch": host.epoch,
+        **present_fields,
+    }
     if host.ready_at is not None:
         host_fields["ready_at"] = host.ready_at
     return host_fields
@@ -350,7 +357,9 @@ def host(document: Mapping[str, Any]) -> Host:
 
 def _origin_document(origin: Origin) -> Document:
     origin_fields = _fields(origin, _OF_ORIGIN)
-    origin_fields["probes"] = [[values.text(page), count] for page, count in origin.probes.items()]
+    origin_fields["probes"] = [
+        [values.text(page), probe_count] for page, probe_count in origin.probes.items()
+    ]
     origin_fields["given_up"] = origin.given_up and str(origin.given_up)
     return {name: value for name, value in origin_fields.items() if value}
 
@@ -431,7 +440,7 @@ def _report(report: Mapping[str, Any] | None) -> LoanReport | None:
 
 def counters_document(counters: Counters) -> Document:
     """Return a worker's counters, with escaped names."""
-    counter_fields = _fields(counters, _NUMBERS)
+    counter_fields = _fields(counters, _NUMBER_FIELDS)
     for field in _BY_NAME:
         stored: dict[str, Any] = {}
         for name, number in values.clean(list(getattr(counters, field).items())):
@@ -461,15 +470,15 @@ def escaped(value: Any) -> Any:
     if isinstance(value, list):
         return [escaped(element) for element in value]
     if isinstance(value, datetime) and value.tzinfo is None:
-        return {_NAIVE: value.isoformat()}
+        return {_NAIVE_TIME_KEY: value.isoformat()}
     return value
 
 
 def unescaped(value: Any) -> Any:
     """Return the original of an encoded value, the inverse of `escaped`."""
     if isinstance(value, dict):
-        if _NAIVE in value:
-            return datetime.fromisoformat(value[_NAIVE])
+        if _NAIVE_TIME_KEY in value:
+            return datetime.fromisoformat(value[_NAIVE_TIME_KEY])
         return {_unescaped_key(k): unescaped(v) for k, v in value.items()}
     if isinstance(value, list):
         return [unescaped(element) for element in value]
@@ -488,4 +497,4 @@ def _unescaped_key(key: str) -> str:
         return key
     if key == "%":
         return ""
-    return _CODE.sub(lambda code: chr(int(code[1], 16)), key)
+    return _CHARACTER_CODE.sub(lambda code: chr(int(code[1], 16)), key)

@@ -132,7 +132,9 @@ async def _with_lost_blobs(tables: LedgerTables, tasks: Sequence[Document]) -> S
     blob_ids = {blob for task in tasks for blob in _blobs(task)}
     if not blob_ids:
         return tasks
-    stored_ids = {document["_id"] async for document in _of(tables, Part.BLOBS, blob_ids)}
+    stored_ids = {
+        document["_id"] async for document in _documents_with_ids(tables, Part.BLOBS, blob_ids)
+    }
     for task in tasks:
         if lost_ids := [blob for blob in _blobs(task) if blob not in stored_ids]:
             task["blobs_lost"] = lost_ids
@@ -140,12 +142,14 @@ async def _with_lost_blobs(tables: LedgerTables, tasks: Sequence[Document]) -> S
 
 
 async def _unreferenced(tables: LedgerTables, blobs: Sequence[Document]) -> Sequence[Document]:
-    tasks = _of(tables, Part.TASKS, {blob["task_id"] for blob in blobs})
+    tasks = _documents_with_ids(tables, Part.TASKS, {blob["task_id"] for blob in blobs})
     references = {(task["_id"], blob_id) async for task in tasks for blob_id in _blobs(task)}
     return [blob for blob in blobs if (blob["task_id"], blob["_id"]) not in references]
 
 
-async def _of(tables: LedgerTables, part: Part, ids: Collection[Any]) -> AsyncIterator[Document]:
+async def _documents_with_ids(
+    tables: LedgerTables, part: Part, ids: Collection[Any]
+) -> AsyncIterator[Document]:
     for batch_ids in batches(ids, _BATCH_SIZE):
         batch, _ = await tables.raw.read(part, only=batch_ids)
         for document in batch:

@@ -40,11 +40,11 @@ _BATCH_SIZE = 100
 #: tasks.
 _SCAN_LIMIT = 100
 #: Fields of a host except its robots.txt, which is by far the largest.
-_STATE = (
+_FIELDS_WITHOUT_ROBOTS = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
     *("given_up", "finished", "origins"),
 )
-_AWAKE = {"failures": 0, "page_failures": 0, "given_up": None, "origins": None}
+_NO_FAILURES = {"failures": 0, "page_failures": 0, "given_up": None, "origins": None}
 
 
 class Hosts(ABC):
@@ -72,9 +72,9 @@ class Hosts(ABC):
         It also ends a host's rest after a failure, but keeps the adaptive delay.
         """
         now, total = self._store.now(), 0
-        first: str | None = ""
-        while first is not None:
-            woken_count, first = await self._store.writing(_wake_next, first, now)
+        first_host: str | None = ""
+        while first_host is not None:
+            woken_count, first_host = await self._store.writing(_wake_next, first_host, now)
             total += woken_count
         return total
 
@@ -95,20 +95,20 @@ class Hosts(ABC):
         limit. Leased and finished tasks do not change. May be repeated after an error.
         """
         now = self._store.now()
-        waiting: dict[str, Any] = {
+        waiting_tests: dict[str, Any] = {
             "status": Among(tuple(map(int, GIVE_UP_HOST.from_statuses))),
             "url": Within(*documents.urls_of(scheme)),
         }
         if calls is not FailureCalls.NONE:
             errback_test = {"errback": Not(None)} if calls is FailureCalls.ERRBACK else {}
-            where = waiting | errback_test | {"due": After(now)}
+            where = waiting_tests | errback_test | {"due": After(now)}
             await self._change_waiting(host, where, Edit(set={"due": now}))
         if calls is FailureCalls.ALL:
             return 0
         if calls is FailureCalls.ERRBACK:
-            waiting["errback"] = None
+            waiting_tests["errback"] = None
         edit = edit_of(GIVE_UP_HOST, now, {"reason": str(reason)})
-        return await self._change_waiting(host, waiting, edit)
+        return await self._change_waiting(host, waiting_tests, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
         """Change waiting tasks of a host, which removes them from their range of the index.
@@ -192,34 +192,36 @@ async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
     A host that is leased when it is read needs no write, even if its owner releases it right after:
     the owner looks for tasks after the release, and the caller's task is already in the ledger.
     """
-    states = ("owner", "ready_at", "not_before")
-    hosts = await tables.hosts.read([*dues], states)
+    state_fields = ("owner", "ready_at", "not_before")
+    hosts = await tables.hosts.read([*dues], state_fields)
     new_hosts, writes = [], []
     for name, due in dues.items():
         if name not in hosts:
             new_hosts.append(documents.host_document(Host(name=name, ready_at=due)))
             continue
-        as_found = {field: hosts[name].get(field) for field in states}
-        owner, ready_at, not_before = as_found.values()
+        stored_state = {field: hosts[name].get(field) for field in state_fields}
+        owner, ready_at, not_before = stored_state.values()
         ready_time = max(due, not_before or due)
         if owner is None and (ready_at is None or ready_at > ready_time):
-            writes.append(Write(name, as_found, Edit(set={"ready_at": ready_time})))
+            writes.append(Write(name, stored_state, Edit(set={"ready_at": ready_time})))
     written_count = await tables.hosts.insert(new_hosts) + await tables.hosts.change(writes)
     return written_count == len(new_hosts) + len(writes)
 
 
 async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[int, str | None]:
     """Wake the next hosts; return their number, and the name of the host that follows them."""
-    rest = {"_id": Within(first, None)}
-    hosts = await tables.hosts.scan(rest, limit=BATCH + 1, fields=("_id",))
-    end = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
-    where = {"_id": Within(first, end), "owner": None}
-    fields = {"ready_at": now, **_AWAKE}
+    remaining_names = {"_id": Within(first, None)}
+    hosts = await tables.hosts.scan(remaining_names, limit=BATCH + 1, fields=("_id",))
+    next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
+    where = {"_id": Within(first, next_name), "owner": None}
+    fields = {"ready_at": now, **_NO_FAILURES}
     # If the host has no failures, keep `not_before`: this time is only the gap after the last
     # request.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
-    return number + await tables.hosts.change_where({**where, "failures": After(0)}, edit), end
+    return number + await tables.hosts.change_where(
+        {**where, "failures": After(0)}, edit
+    ), next_name
 
 
 async def _change_next(
@@ -251,8 +253,8 @@ async def _busiest(
     tables: LedgerTables, limit: int
 ) -> tuple[Sequence[Document], Sequence[Document]]:
     return (
-        await tables.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_STATE),
-        await tables.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_STATE),
+        await tables.hosts.scan({}, by=Path.OWNER, limit=limit, fields=_FIELDS_WITHOUT_ROBOTS),
+        await tables.hosts.scan({}, by=Path.LAST_READY, limit=limit, fields=_FIELDS_WITHOUT_ROBOTS),
     )
 
 
@@ -294,10 +296,10 @@ class HostLeases(ABC):
             return []
         now = self._store.now()
         if self._unconfirmed:
-            adopted = await self._store.writing(_adopt, self._unconfirmed, now, limit)
+            adopted_leases = await self._store.writing(_adopt, self._unconfirmed, now, limit)
             self._unconfirmed = []
-            if adopted:
-                return adopted
+            if adopted_leases:
+                return adopted_leases
         token = f"{worker}:{next(self._numbers)}"
         try:
             return await self._take(token, limit, now=now, end=now + lease)
@@ -317,7 +319,9 @@ class HostLeases(ABC):
         """Extend the leases to *lease* from now; return the names of lost hosts."""
         # A delayed renewal must not shorten a lease that a later renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
-        return await self._store.writing(_write, [(host_lease, edit) for host_lease in leases])
+        return await self._store.writing(
+            _write_edits, [(host_lease, edit) for host_lease in leases]
+        )
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """Write the owners' states of their hosts; return the names of hosts whose lease is lost.
@@ -331,7 +335,7 @@ class HostLeases(ABC):
             (lease, Edit(set=documents.owner_fields(state, previous=lease.host)))
             for lease, state in states
         ]
-        return await self._store.writing(_write, edits)
+        return await self._store.writing(_write_edits, edits)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
         """End leases, and write the states as `save` does; return the names of lost hosts.
@@ -346,7 +350,7 @@ class HostLeases(ABC):
             learned_fields = documents.owner_fields(state, previous=lease.host)
             release_fields = {"owner": None, "ready_at": state.ready_at, "released": lease.epoch}
             edits.append((lease, Edit(set=learned_fields | release_fields)))
-        lost_names = await self._store.writing(_write, edits)
+        lost_names = await self._store.writing(_write_edits, edits)
         now = self._store.now()
         sleeping_names = [
             lease.host.name
@@ -381,7 +385,7 @@ async def _adopt(
     return [lease for lease in leases if lease.expires > now]
 
 
-async def _write(tables: LedgerTables, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
+async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
     """Change leased hosts; return the names of hosts whose lease is lost."""
     writes = [
         Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)

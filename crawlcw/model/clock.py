@@ -42,24 +42,24 @@ class LedgerClock:
         self.monotonic = monotonic  #: the clock of the measurements, in seconds
         self._time_of_day = time_of_day
         self._next_set = math.inf if time_of_day is None else monotonic() + _SET_EVERY
-        self._offset = time.time() - monotonic()
-        self._latest = 0  #: milliseconds
-        self._shown = datetime.fromtimestamp(0, UTC)
+        self._offset_s = time.time() - monotonic()
+        self._latest_ms = 0  #: milliseconds
+        self._latest_datetime = datetime.fromtimestamp(0, UTC)
 
     def now(self) -> datetime:
         """Return the time in UTC, in whole milliseconds; it never goes back."""
-        reading = self.monotonic()
-        if reading >= self._next_set and self._time_of_day is not None:
-            self._next_set = reading + _SET_EVERY
+        monotonic_now = self.monotonic()
+        if monotonic_now >= self._next_set and self._time_of_day is not None:
+            self._next_set = monotonic_now + _SET_EVERY
             time_of_day = self._time_of_day()
-            if time_of_day >= self._shown - _LONGEST_STALL:
-                self.set(time_of_day, asked_at=reading, answered_at=reading)
+            if time_of_day >= self._latest_datetime - _LONGEST_STALL:
+                self.set(time_of_day, asked_at=monotonic_now, answered_at=monotonic_now)
         # Cached, because callers read it several times in a millisecond: each page six times.
-        milliseconds = int((reading + self._offset) * 1000)
-        if milliseconds > self._latest:
-            self._latest = milliseconds
-            self._shown = datetime.fromtimestamp(milliseconds / 1000, UTC)
-        return self._shown
+        milliseconds = int((monotonic_now + self._offset_s) * 1000)
+        if milliseconds > self._latest_ms:
+            self._latest_ms = milliseconds
+            self._latest_datetime = datetime.fromtimestamp(milliseconds / 1000, UTC)
+        return self._latest_datetime
 
     def set(self, ledger_time: datetime, *, asked_at: float, answered_at: float) -> None:
         """Set the clock to *ledger_time*, which was read between two readings of `monotonic`.
@@ -67,34 +67,34 @@ class LedgerClock:
         The error is at most half of the time between them (Cristian, "Probabilistic clock
         synchronization", 1989).
         """
-        self._offset = ledger_time.timestamp() - (asked_at + answered_at) / 2
+        self._offset_s = ledger_time.timestamp() - (asked_at + answered_at) / 2
 
 
 class StallLog:
     """The stalls of one event loop."""
 
     def __init__(self, *, now: float) -> None:
-        self._due = now + TICK  #: when the next tick should come
+        self._next_tick_at = now + TICK  #: when the next tick should come
         self._stalls: deque[tuple[float, float]] = deque(maxlen=_MAX_STALLS)
 
     def ticked(self, now: float) -> float:
         """Record that the loop runs; return how late this tick is."""
-        lag = max(0.0, now - self._due)
+        lag = max(0.0, now - self._next_tick_at)
         if lag >= _COUNTED_FROM:
-            self._stalls.append((self._due, now))
-        self._due = now + TICK
+            self._stalls.append((self._next_tick_at, now))
+        self._next_tick_at = now + TICK
         return lag
 
     def lag(self, now: float) -> float:
         """Return the length of the current stall. Any thread may call it."""
-        return max(0.0, now - self._due)
+        return max(0.0, now - self._next_tick_at)
 
     def seconds_since(self, start: float, *, now: float) -> float:
         """Return the total length of the stalls since *began*."""
         has_stalls = self._stalls and self._stalls[-1][1] > start
-        if not has_stalls and now - self._due < _COUNTED_FROM:  # the usual case
+        if not has_stalls and now - self._next_tick_at < _COUNTED_FROM:  # the usual case
             return 0.0
-        return sum(self._lengths(start, now))
+        return sum(self._stall_lengths(start, now))
 
     def explains(
         self, reason: Reason, attempt_start: float, *, now: float, limits: Mapping[Reason, float]
@@ -105,7 +105,7 @@ class StallLog:
         failure if the deadline would not have passed without the stalls. After a long stall,
         a disconnection does not count either, because the server may have got no reply.
         """
-        lengths = self._lengths(attempt_start, now)
+        lengths = self._stall_lengths(attempt_start, now)
         longest = max(lengths, default=0.0)
         if reason is Reason.DISCONNECTED:
             return longest >= STALL
@@ -116,9 +116,9 @@ class StallLog:
         is_significant = longest >= STALL or stalled_seconds >= _SIGNIFICANT_SHARE * limit
         return is_significant and now - attempt_start - stalled_seconds < limit
 
-    def _lengths(self, attempt_start: float, now: float) -> list[float]:
+    def _stall_lengths(self, attempt_start: float, now: float) -> list[float]:
         lengths = []
-        for start, end in reversed((*self._stalls, (self._due, now))):
+        for start, end in reversed((*self._stalls, (self._next_tick_at, now))):
             if end <= attempt_start:
                 break
             length = end - max(start, attempt_start)
@@ -135,12 +135,12 @@ class Silence:
 
     def __init__(self, *, now: float, interval: float) -> None:
         self._recorded_at = now
-        self._longest = 2 * interval
+        self._max_elapsed_s = 2 * interval
         self.seconds = 0.0
 
     def record(self, now: float, *, has_sign: bool) -> float:
         """Record whether anything was *heard* since the last call; return the silent seconds."""
-        elapsed = min(now - self._recorded_at, self._longest)
+        elapsed = min(now - self._recorded_at, self._max_elapsed_s)
         self._recorded_at = now
         self.seconds = 0.0 if has_sign else self.seconds + elapsed
         return self.seconds

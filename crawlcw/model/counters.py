@@ -118,9 +118,9 @@ class Counts:
     def for_display(self) -> dict[str, int]:
         """Return the numbers by name in the order of a task's life, any redirects last."""
         numbers = self.by_name()
-        order = ("todo", "processing", "failed", "finished", "ignored")
+        status_names = ("todo", "processing", "failed", "finished", "ignored")
         redirects = {"redirects": self.redirects} if self.redirects else {}
-        return {name: numbers[name] for name in order} | redirects
+        return {name: numbers[name] for name in status_names} | redirects
 
 
 #: The number of different example links for each reason.
@@ -150,7 +150,7 @@ class DroppedLinks:
         """Add the counts of *other*."""
         self.counts.update(other.counts)
         for reason, links in other.examples.items():
-            self.examples[reason] = _first([*self.examples.get(reason, ()), *links])
+            self.examples[reason] = _first_links([*self.examples.get(reason, ()), *links])
 
 
 def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
@@ -158,11 +158,11 @@ def merged_examples(all_examples: Iterable[Examples]) -> dict[str, list[str]]:
     total: dict[str, list[str]] = {}
     for examples in all_examples:
         for reason, links in examples.items():
-            total[reason] = _first([*total.get(reason, ()), *links])
+            total[reason] = _first_links([*total.get(reason, ()), *links])
     return total
 
 
-def _first(links: Iterable[str]) -> list[str]:
+def _first_links(links: Iterable[str]) -> list[str]:
     return [*dict.fromkeys(links)][:KEPT_EXAMPLES]
 
 

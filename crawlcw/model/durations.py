@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from crawlcw.errors import SettingsError
 
-_UNITS = {
+_UNIT_LENGTHS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
     "m": timedelta(minutes=1),
@@ -14,8 +14,8 @@ _UNITS = {
     "d": timedelta(days=1),
     "w": timedelta(weeks=1),
 }
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
-_LONGEST = timedelta(days=36_500)
+_NUMBER_WITH_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_LONGEST_DURATION = timedelta(days=36_500)
 
 
 def duration(value: timedelta | float | str) -> timedelta:
@@ -24,18 +24,18 @@ def duration(value: timedelta | float | str) -> timedelta:
     Raises `SettingsError` for anything else.
     """
     try:
-        length = _read(value)
+        length = _parse_duration(value)
     except (AttributeError, OverflowError, TypeError, ValueError):
         # AttributeError and TypeError: another type, for example a list in pyproject.toml.
         length = None
-    if length is None or not timedelta(0) <= length <= _LONGEST:
+    if length is None or not timedelta(0) <= length <= _LONGEST_DURATION:
         raise SettingsError(
             f"{value!r} is not a duration: write seconds, or a text such as 30s, 5m, 1h30m, 7d"
         )
     return length
 
 
-def _read(value: timedelta | float | str) -> timedelta | None:
+def _parse_duration(value: timedelta | float | str) -> timedelta | None:
     if isinstance(value, timedelta):
         return value
     if isinstance(value, bool):
@@ -43,8 +43,10 @@ def _read(value: timedelta | float | str) -> timedelta | None:
     if isinstance(value, int | float):
         return timedelta(seconds=value) if math.isfinite(value) else None
     text = value.strip().lower()
-    if _PART.sub("", text).strip() == "" and text:
-        return sum((float(n) * _UNITS[u] for n, u in _PART.findall(text)), timedelta(0))
+    if _NUMBER_WITH_UNIT.sub("", text).strip() == "" and text:
+        return sum(
+            (float(n) * _UNIT_LENGTHS[u] for n, u in _NUMBER_WITH_UNIT.findall(text)), timedelta(0)
+        )
     return timedelta(seconds=float(text))
 
 

@@ -98,9 +98,9 @@ class Policy:
         """
         # Zero seconds, or a date in the past, is not a request for a rest.
         base = timedelta(seconds=retry_after) if retry_after else self.backoff_base
-        longest = self.backoff_max
-        rest = backoff(failures, base=min(base, longest), ceiling=longest)
-        return min(rest * (1 + _JITTER * chance), longest).total_seconds()
+        max_rest = self.backoff_max
+        rest = backoff(failures, base=min(base, max_rest), ceiling=max_rest)
+        return min(rest * (1 + _JITTER * chance), max_rest).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -197,13 +197,13 @@ class Host:
                 rest_end if self.not_before is None else max(self.not_before, rest_end)
             )
         if is_throttled:
-            longest = LONGEST_DELAY
+            max_delay = LONGEST_DELAY
             if error.status not in policy.throttle_statuses and error.retry_after:
                 # Unlike 429, 503 may not depend on our requests: if a server is down for some
                 # seconds now and then, a longer delay does not help.
-                longest = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
+                max_delay = min(max(2 * error.retry_after, _FIRST_DELAY), LONGEST_DELAY)
             for _ in range(fault_count):
-                self._slow(policy, longest=longest)
+                self._slow(policy, longest=max_delay)
 
     def _slow(self, policy: Policy, *, longest: float) -> None:
         """Double the delay of a host that gets too many requests.

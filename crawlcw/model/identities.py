@@ -199,12 +199,12 @@ def _resting(
     identity: Identity, cause: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
     # There is no wait after the first failure, because it may be chance.
-    wait = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
+    retry_delay = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),
         state=IdentityState.RETIRED,
         reason=cause,
         failures=failures,
-        not_before=now + wait if failures > 1 else None,
+        not_before=now + retry_delay if failures > 1 else None,
         given_up=now if failures >= policy.max_failures else None,
     )

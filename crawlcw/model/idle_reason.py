@@ -31,12 +31,12 @@ class IdleReason:
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "IdleReason":
         """Return the reason from fields of another process, with times in ISO 8601."""
-        times = {
+        datetimes = {
             name: datetime.fromisoformat(fields[name])
             for name in ("paused_since", "down_since", "ends_at")
             if fields[name] is not None
         }
-        return cls(**{**fields, **times})
+        return cls(**{**fields, **datetimes})
 
     def sentence(self) -> str:
         """Return a sentence for people, with this machine's local times of day."""
@@ -89,12 +89,28 @@ def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
 
 
 def _both(first: IdleReason, second: IdleReason) -> IdleReason:
-    network_failures = [wait.down_since for wait in (first, second) if wait.down_since is not None]
+    network_failures = [
+        idle_reason.down_since
+        for idle_reason in (first, second)
+        if idle_reason.down_since is not None
+    ]
     # Choose the first end of a host's rest; if no host rests, the next due task.
-    waits_by_end = [(wait.ends_at, wait) for wait in (first, second) if wait.ends_at is not None]
-    rests = [(rest_end, wait) for rest_end, wait in waits_by_end if wait.hosts] or waits_by_end
-    _, earliest = min(rests, key=lambda pair: pair[0], default=(None, IdleReason()))
-    pauses = [wait.paused_since for wait in (first, second) if wait.paused_since is not None]
+    waits_by_end = [
+        (idle_reason.ends_at, idle_reason)
+        for idle_reason in (first, second)
+        if idle_reason.ends_at is not None
+    ]
+    rests = [
+        (rest_end, idle_reason) for rest_end, idle_reason in waits_by_end if idle_reason.hosts
+    ] or waits_by_end
+    _, earliest = min(
+        rests, key=lambda end_and_reason: end_and_reason[0], default=(None, IdleReason())
+    )
+    pauses = [
+        idle_reason.paused_since
+        for idle_reason in (first, second)
+        if idle_reason.paused_since is not None
+    ]
     return replace(
         earliest,
         paused_since=min(pauses, default=None),

@@ -122,10 +122,10 @@ class Slot:
     def add(self, span: Span) -> None:
         """Count the part of a span that is within the slot."""
         overlap = min(self.end, span.end) - max(self.start, span.start)
-        share, vitals = overlap.total_seconds() / span.seconds, span.vitals
-        self.finished += share * vitals.finished
-        self.failed += share * vitals.failed
-        self.ignored += share * vitals.ignored
+        overlap_share, vitals = overlap.total_seconds() / span.seconds, span.vitals
+        self.finished += overlap_share * vitals.finished
+        self.failed += overlap_share * vitals.failed
+        self.ignored += overlap_share * vitals.ignored
         self.lag = max(self.lag, vitals.lag)
 
 
@@ -147,8 +147,8 @@ def spans(points: Iterable[Point], *, start: datetime, end: datetime) -> list[Sp
     """
     span_list: list[Span] = []
     ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
-    for _, of_worker in groupby(ordered, key=lambda point: point.worker):
-        worker_points = [*of_worker]
+    for _, points_of_worker in groupby(ordered, key=lambda point: point.worker):
+        worker_points = [*points_of_worker]
         started_at = worker_points[0].started
         if started_at >= first_read(start):
             first_point = Point(
@@ -181,22 +181,23 @@ def slots(
 
     The result has every step, even one without any page; the last one may be shorter.
     """
-    number = -((start - end) // step)
-    row = [
-        Slot(start=start + n * step, end=min(start + (n + 1) * step, end)) for n in range(number)
+    slot_count = -((start - end) // step)
+    slots_in_order = [
+        Slot(start=start + n * step, end=min(start + (n + 1) * step, end))
+        for n in range(slot_count)
     ]
-    latest: list[dict[str, Span]] = [{} for _ in row]
+    latest: list[dict[str, Span]] = [{} for _ in slots_in_order]
     for span in all_spans:
         first_slot = max((span.start - start) // step, 0)
         # A span that ends exactly at the start of a slot does not count in it.
-        end_slot = min(-((start - span.end) // step), number)
+        end_slot = min(-((start - span.end) // step), slot_count)
         for n in range(first_slot, end_slot):
-            row[n].add(span)
+            slots_in_order[n].add(span)
             latest_span = latest[n].get(span.worker)
             if latest_span is None or latest_span.end < span.end:
                 latest[n][span.worker] = span
-    for slot, workers in zip(row, latest, strict=True):
+    for slot, workers in zip(slots_in_order, latest, strict=True):
         slot.workers = len(workers)
         slot.processing = sum(span.vitals.processing for span in workers.values())
         slot.memory = sum(span.vitals.memory for span in workers.values())
-    return row
+    return slots_in_order

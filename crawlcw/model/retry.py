@@ -19,7 +19,7 @@ LONGEST_RETRY_AFTER = timedelta(hours=1)
 #: The number of errors that a task keeps by default.
 KEPT_ERRORS = 10
 
-_RETRIED = frozenset(
+_RETRIED_REASONS = frozenset(
     {
         Reason.DNS_TEMPORARY,
         Reason.CONNECT,
@@ -35,7 +35,7 @@ _RETRIED = frozenset(
     }
 )
 #: One HTTP status or a range of them in a text, and all possible statuses.
-_STATUSES = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
+_STATUS_RANGE = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
 _ALL_STATUSES = range(100, 600)
 #: A missing name may be a temporary mistake of a resolver, so it is tried once more.
 _NXDOMAIN_ATTEMPTS = 2
@@ -67,7 +67,7 @@ class RetryPolicy:
             return status in self.statuses
         if reason is Reason.DNS_NXDOMAIN:
             return attempt < _NXDOMAIN_ATTEMPTS
-        return reason in _RETRIED
+        return reason in _RETRIED_REASONS
 
     def wait(self, attempt: int, *, chance: float, retry_after: float | None = None) -> timedelta:
         """Return how long to wait after failed attempt number *attempt*.
@@ -90,19 +90,19 @@ def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
     return min(base * (1 << doublings), ceiling)
 
 
-def retry_after(value: str | None, *, now: datetime) -> float | None:
+def retry_after(header_value: str | None, *, now: datetime) -> float | None:
     """Return a Retry-After header in seconds, 0 to an hour, or None if it is invalid."""
-    if value is None:
+    if header_value is None:
         return None
-    text = value.strip()
-    longest = LONGEST_RETRY_AFTER.total_seconds()
-    if text.isascii() and text.isdigit():
-        return longest if len(text) > 6 else min(float(text), longest)
+    header_text = header_value.strip()
+    max_seconds = LONGEST_RETRY_AFTER.total_seconds()
+    if header_text.isascii() and header_text.isdigit():
+        return max_seconds if len(header_text) > 6 else min(float(header_text), max_seconds)
     try:
-        moment = parsedate_to_datetime(text)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        return min(max((moment - now).total_seconds(), 0.0), longest)
+        retry_time = parsedate_to_datetime(header_text)
+        if retry_time.tzinfo is None:
+            retry_time = retry_time.replace(tzinfo=UTC)
+        return min(max((retry_time - now).total_seconds(), 0.0), max_seconds)
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
 
@@ -114,15 +114,15 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
     Raises `SettingsError` for anything else.
     """
     try:
-        numbers = set(_read(value))
+        status_numbers = set(_statuses_in(value))
     except (TypeError, ValueError):
-        numbers = {0}
-    if not all(status in _ALL_STATUSES for status in numbers):
+        status_numbers = {0}
+    if not all(status in _ALL_STATUSES for status in status_numbers):
         raise SettingsError(
             f"{value!r} is not a list of HTTP statuses: write numbers from 100 to 599, or a text "
             "such as 404,500-599"
         )
-    return tuple(sorted(numbers))
+    return tuple(sorted(status_numbers))
 
 
 def format_statuses(codes: Iterable[int]) -> str:
@@ -133,27 +133,27 @@ def format_statuses(codes: Iterable[int]) -> str:
             spans[-1][1] = status
         else:
             spans.append([status, status])
-    texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
-    return ",".join(texts) or "none"
+    span_texts = [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
+    return ",".join(span_texts) or "none"
 
 
-def _read(value: int | str | Iterable[int | str]) -> Iterator[int]:
+def _statuses_in(value: int | str | Iterable[int | str]) -> Iterator[int]:
     if isinstance(value, bool):
         raise TypeError
     if isinstance(value, int):
         yield value
     elif isinstance(value, str):
-        yield from _in_text(value)
+        yield from _statuses_in_text(value)
     else:
         for entry in value:
-            yield from _read(entry)
+            yield from _statuses_in(entry)
 
 
-def _in_text(text: str) -> Iterator[int]:
+def _statuses_in_text(text: str) -> Iterator[int]:
     if text.strip().lower() in ("", "none"):
         return
     for span_text in text.split(","):
-        match = _STATUSES.fullmatch(span_text.strip())
+        match = _STATUS_RANGE.fullmatch(span_text.strip())
         if match is None:
             raise ValueError(span_text)
         yield from range(int(match[1]), int(match[2] or match[1]) + 1)

@@ -15,12 +15,12 @@ from typing import Any
 
 from crawlcw.errors import SpiderError
 
-_PACKAGE = f"{Path(__file__).parents[1]}/"
-_LIMIT = 200
+_PACKAGE_PREFIX = f"{Path(__file__).parents[1]}/"
+_MAX_CHARACTERS = 200
 #: The text between the slashes and the host of a URL. Greedy, because a password may have an @.
 _USERINFO = re.compile(r"([/\\]{2})[^/\\?#\s]*@")
 #: Parameters of a URL that are secrets, recognised by the ends of their names.
-_SECRET = re.compile(
+_SECRET_PARAMETER = re.compile(
     r"([?&;](?:[\w.%-]*[-_.])?(?:api|access|auth|client|id|private|refresh|session)?"
     r"(?:token|key|sig|signature|pass|passwd|password|pwd|auth|secret)=)[^&;#\s'\"]+",
     re.IGNORECASE,
@@ -35,10 +35,10 @@ def redacted(text: str) -> str:
     """
     if "@" in text:
         text = _USERINFO.sub(r"\1***@", text)
-    return _SECRET.sub(r"\1***", text) if "=" in text else text
+    return _SECRET_PARAMETER.sub(r"\1***", text) if "=" in text else text
 
 
-def printable(text: object, *, limit: int = _LIMIT) -> str:
+def printable(text: object, *, limit: int = _MAX_CHARACTERS) -> str:
     r"""Return *text* on one line, with unprintable characters written as `\x1b`, cut at *limit*."""
     full_text = str(text)
     line = full_text[: limit + 1]
@@ -92,7 +92,7 @@ def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> 
         user_frames = [
             frame
             for frame in traceback.extract_tb(frames)
-            if not frame.filename.startswith(_PACKAGE)
+            if not frame.filename.startswith(_PACKAGE_PREFIX)
         ]
         return format_frames(user_frames, error) if user_frames else ""
     return "".join(traceback.format_exception(type(error), error, frames or error.__traceback__))
@@ -114,12 +114,12 @@ def where(
     """
     unwrapped = inspect.unwrap(function)  # may be a callable object
     code = getattr(unwrapped, "__code__", getattr(type(unwrapped).__call__, "__code__", None))
-    position = innermost = ""
+    user_code_line = innermost = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if file.startswith(own_prefixes):
             continue
         innermost = f"{file}:{line}"
         if code is not None and file == code.co_filename:
-            position = innermost
-    return position or innermost
+            user_code_line = innermost
+    return user_code_line or innermost

@@ -20,7 +20,7 @@ LARGEST = 1 << 20
 #: The id for changes outside of pages: they are recorded immediately, not pending.
 NO_PAGE = bytes(16)
 _LARGEST_INTEGER = (1 << 63) - 1
-_ABSENT = object()
+_DELETED = object()
 
 #: One run of a page: the id of its task, and the fence of its lease.
 Run = tuple[bytes, int]
@@ -53,12 +53,12 @@ def visible_values(state: StoredState | None) -> dict[str, Any]:
     if state is None:
         return {}
     values = dict(state.values)
-    for added in state.pending.values():
-        _add(values, added.sums)
+    for page_sums in state.pending.values():
+        _add_sums(values, page_sums.sums)
     return values
 
 
-def _add(values: dict[str, Any], sums: Mapping[str, float]) -> None:
+def _add_sums(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
         # Another process may have assigned a value of another type since.
         if is_number(value := values.get(name, 0)):
@@ -72,7 +72,7 @@ class Page:
     run: Run
     recorded: int  #: the fence of the last run of its task with a recorded outcome
     url: str = ""
-    values: dict[str, Any] = field(default_factory=dict)  #: `_ABSENT`: the name is deleted
+    values: dict[str, Any] = field(default_factory=dict)  #: `_DELETED`: the name is deleted
     sums: dict[str, float] = field(default_factory=dict)
     is_kept: bool = False  #: the callback has ended without an error
     has_ended: bool = False
@@ -89,7 +89,7 @@ class Page:
         if earlier_sums is not None and earlier_sums.fence > fence:
             return  # this lease was lost, so the changes of the newer lease count
         if earlier_sums is not None and earlier_sums.fence == self.recorded:
-            _add(values, earlier_sums.sums)
+            _add_sums(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
             # The assignment replaces all earlier additions.
@@ -98,12 +98,12 @@ class Page:
                     n: number for n, number in pending[other_id].sums.items() if n != name
                 }
                 pending[other_id] = PageSums(pending[other_id].fence, other_sums)
-            if value is _ABSENT:
+            if value is _DELETED:
                 values.pop(name, None)
             else:
                 values[name] = value
         if task_id == NO_PAGE:
-            _add(values, self.sums)
+            _add_sums(values, self.sums)
         elif self.sums:
             pending[task_id] = PageSums(fence, dict(self.sums))
 
@@ -117,10 +117,10 @@ class History:
         #: Ended runs: whether their pending numbers count, or must be dropped.
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
-        self._outside: Page | None = None  #: changes outside of pages
-        self._changes = 0
+        self._page_of_outside_changes: Page | None = None  #: changes outside of pages
+        self._outside_change_count = 0
         self.view: dict[str, Any] = {}  #: the values that callbacks see
-        self._size = 0
+        self._view_size = 0
 
     # Calls from callbacks.
 
@@ -140,21 +140,21 @@ class History:
         Raises `SpiderError` if the state would be too large.
         """
         self._show(name, value)
-        page = page or self._no_page()
+        page = page or self._outside_page()
         page.values[name] = value
         page.sums.pop(name, None)
 
     def delete(self, page: Page | None, name: str) -> None:
         """Delete a name."""
-        self.assign(page, name, _ABSENT)
+        self.assign(page, name, _DELETED)
 
     def add(self, page: Page | None, name: str, number: float) -> None:
         """Add a number to the value of a name; the value is a number or absent."""
         self._show(name, self.view.get(name, 0) + number)
-        page = page or self._no_page()
+        page = page or self._outside_page()
         if name in page.values:
             page_value = page.values[name]
-            page.values[name] = number if page_value is _ABSENT else page_value + number
+            page.values[name] = number if page_value is _DELETED else page_value + number
         else:
             page.sums[name] = page.sums.get(name, 0) + number
 
@@ -212,12 +212,12 @@ class History:
 
     def next(self, pages: Collection[Page]) -> StoredState:
         """Return the state to write, with the changes of *pages*."""
-        self._writing, self._outside = [*pages], None
+        self._writing, self._page_of_outside_changes = [*pages], None
         return self._with(self._writing, revision=self.stored.revision + 1)
 
     def wrote(self, new_state: StoredState) -> None:
         """Record that the ledger has stored the result of `next`."""
-        self._take(new_state)
+        self._set_stored(new_state)
         for page in self._writing:
             if self._pages.get(page.run) is not page:
                 self._rebuild()  # the page was undone during the write
@@ -226,10 +226,10 @@ class History:
 
     def load(self, stored: StoredState) -> None:
         """Take over the ledger's state, which other processes have changed."""
-        self._take(stored)
+        self._set_stored(stored)
         self._rebuild()
 
-    def _take(self, stored: StoredState) -> None:
+    def _set_stored(self, stored: StoredState) -> None:
         self.stored = stored
         self._ends = {run: counts for run, counts in self._ends.items() if self._is_pending(run)}
 
@@ -239,7 +239,7 @@ class History:
             if self._is_pending(run):
                 added = pending.pop(run[0])
                 if counts:
-                    _add(values, added.sums)
+                    _add_sums(values, added.sums)
         for page in pages:
             page.write_to(values, pending)
         return StoredState(revision=revision, values=values, pending=pending)
@@ -249,31 +249,33 @@ class History:
     def _rebuild(self) -> None:
         pages = sorted(self._pages.values(), key=lambda page: not page.has_ended)
         self.view = visible_values(self._with(pages, revision=self.stored.revision))
-        self._size = sum(len(name) + 8 + size(value) for name, value in self.view.items())
+        self._view_size = sum(len(name) + 8 + size(value) for name, value in self.view.items())
 
     def _show(self, name: str, value: Any) -> None:
-        total = self._size
-        if (old_value := self.view.get(name, _ABSENT)) is not _ABSENT:
-            total -= len(name) + 8 + size(old_value)
-        if value is _ABSENT:
+        new_size = self._view_size
+        if (old_value := self.view.get(name, _DELETED)) is not _DELETED:
+            new_size -= len(name) + 8 + size(old_value)
+        if value is _DELETED:
             del self.view[name]
         else:
-            total += len(name) + 8 + size(value)
-            if total > max(LARGEST, self._size):
+            new_size += len(name) + 8 + size(value)
+            if new_size > max(LARGEST, self._view_size):
                 raise SpiderError(
-                    f"self.state would take {total:,} bytes with {name!r}, and {LARGEST:,} are "
+                    f"self.state would take {new_size:,} bytes with {name!r}, and {LARGEST:,} are "
                     "allowed: keep only values that pages share in it, and pass values from one "
                     "page to another by `Request(context=...)`"
                 )
             self.view[name] = value
-        self._size = total
+        self._view_size = new_size
 
-    def _no_page(self) -> Page:
-        if self._outside is None:
-            self._changes += 1
-            self._outside = Page((NO_PAGE, self._changes), 0, has_ended=True)
-            self._pages[self._outside.run] = self._outside
-        return self._outside
+    def _outside_page(self) -> Page:
+        if self._page_of_outside_changes is None:
+            self._outside_change_count += 1
+            self._page_of_outside_changes = Page(
+                (NO_PAGE, self._outside_change_count), 0, has_ended=True
+            )
+            self._pages[self._page_of_outside_changes.run] = self._page_of_outside_changes
+        return self._page_of_outside_changes
 
 
 class State(MutableMapping[str, Any]):

@@ -311,7 +311,7 @@ def claim(
         return None
     loss_count = losses(task)
     if loss_count > task.lost:
-        return _lost(task, lost=loss_count, now=now, is_last=loss_count >= max_lost)
+        return _change_of_lost_task(task, lost=loss_count, now=now, is_last=loss_count >= max_lost)
     event = Event.TAKE_OVER if task.status is Status.PROCESSING else Event.CLAIM
     return Change(
         event=event,
@@ -362,7 +362,7 @@ def _quarantine_fence(task: Task) -> int | None:
     return task.quarantine_fence or 0 if lost_before else None
 
 
-def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
+def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
     """Return the change of a task that is not claimed, because it has crashed another worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
@@ -370,7 +370,7 @@ def _lost(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
         message = f"{lost} workers crashed while they ran it alone, "
         message += f"the last one was {task.lock}"
     else:
-        status = _waiting(task)
+        status = _waiting_status(task)
         assert status in TABLE[Status.PROCESSING, Event.LOSE]
         message = f"{task.lock} crashed while it ran it alone"
     attempt = task.retry + lost
@@ -397,15 +397,19 @@ def settle(
     """Decide the change of the task for *outcome*; *chance* in [0, 1) is the backoff's jitter."""
     match outcome:
         case Moved():
-            change = replace(_finished(lease, outcome, now=now), reason=Reason.REDIRECT)
+            change = replace(
+                _change_of_finished_page(lease, outcome, now=now), reason=Reason.REDIRECT
+            )
         case Unchanged():
             status = _ONLY_RESULT[Status.PROCESSING, Event.CONFIRM]
-            finished = _finished(lease, outcome, now=now)
+            finished = _change_of_finished_page(lease, outcome, now=now)
             change = replace(finished, event=Event.CONFIRM, status=status, items=None)
         case Succeeded():
-            change = _finished(lease, outcome, now=now)
+            change = _change_of_finished_page(lease, outcome, now=now)
         case Failed():
-            change = _failed(lease, outcome, now=now, policy=policy, chance=chance)
+            change = _change_of_failed_attempt(
+                lease, outcome, now=now, policy=policy, chance=chance
+            )
         case Advanced():
             change = _advanced(lease, outcome, now=now)
         case _:
@@ -413,7 +417,7 @@ def settle(
     return Settlement(lease=lease, change=change)
 
 
-def _finished(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
+def _change_of_finished_page(lease: Lease, outcome: Succeeded, *, now: datetime) -> Change:
     return Change(
         event=Event.FINISH,
         status=_ONLY_RESULT[Status.PROCESSING, Event.FINISH],
@@ -465,7 +469,7 @@ def _trace(
     )
 
 
-def _failed(
+def _change_of_failed_attempt(
     lease: Lease, outcome: Failed, *, now: datetime, policy: RetryPolicy, chance: float
 ) -> Change:
     failure = outcome.reason in FAILURE_REASONS
@@ -474,11 +478,11 @@ def _failed(
         outcome.reason, attempt=attempt, status=outcome.status
     )
     event = Event.FAIL if tries_again else Event.GIVE_UP
-    wait = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
+    retry_delay = policy.wait(attempt, chance=chance, retry_after=outcome.retry_after)
     return Change(
         event=event,
         status=_ONLY_RESULT[Status.PROCESSING, event],
-        due=now + wait if tries_again else None,
+        due=now + retry_delay if tries_again else None,
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
@@ -512,7 +516,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
     status, due = task.status, task.due
     if status is Status.PROCESSING:
         # This claim took the task over, so its status before the earlier claim is not known.
-        status = _waiting(task)
+        status = _waiting_status(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
     change = Change(
@@ -547,12 +551,12 @@ def reparse(
     if (task.status, Event.REPARSE) not in TABLE:
         return None
     # If the status stays, keep the time: the page was not visited, and `recrawl` uses the time.
-    moment = task.update_time if task.status is Status.FINISHED else now
+    update_time = task.update_time if task.status is Status.FINISHED else now
     fetched = task.update_time if task.visit is None else task.visit.changed
     change = Change(
         event=Event.REPARSE,
         status=_ONLY_RESULT[task.status, Event.REPARSE],
-        update_time=moment,
+        update_time=update_time,
         # Raise the fence as for a claim: the items' blobs have it, and no other outcome matches
         # now.
         fence=task.fence + 1,
@@ -594,14 +598,14 @@ def lease_of(task: Task) -> Lease:
     """
     assert task.lock is not None
     assert task.due is not None
-    former_status, fence = _waiting(task), task.fence - 1
+    former_status, fence = _waiting_status(task), task.fence - 1
     unclaimed_task = replace(
         task, status=former_status, due=task.lock_time, lock=None, lock_time=None, fence=fence
     )
     return Lease(task=unclaimed_task, token=task.lock, fence=task.fence, expires=task.due)
 
 
-def _waiting(task: Task) -> Status:
+def _waiting_status(task: Task) -> Status:
     return Status.FAILED if task.retry else Status.TODO
 
 
@@ -609,7 +613,7 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
     """Decide an outcome that the store cannot hold: only this task fails, without a retry."""
     lease, change = settlement.lease, settlement.change
     failure = Failed(reason=reason, message=message, stored=change.stored, last=True)
-    failed_change = _failed(
+    failed_change = _change_of_failed_attempt(
         lease, failure, now=change.update_time, policy=RetryPolicy(), chance=0.0
     )
     final_change = replace(

@@ -64,7 +64,7 @@ def _forms(decoded: str) -> dict[str, str]:
     An escape becomes its character if that is in *decoded* or unreserved (RFC 3986).
     """
     decoded += "-._~" + ascii_letters + digits
-    forms = {chr(code): f"%{code:02X}" for code in range(0x21, 0x7F)}
+    forms = {chr(code_point): f"%{code_point:02X}" for code_point in range(0x21, 0x7F)}
     for high, low in product(hexdigits, repeat=2):
         character = chr(int(high + low, 16))
         escape = f"%{high}{low}"
@@ -135,7 +135,7 @@ def located(url: str) -> Location | Refusal:
 
 @lru_cache(maxsize=1 << 14)
 def _locate(url: str) -> Location | Refusal:
-    return _locate_plain(url) or _parsed(url, None)
+    return _locate_plain(url) or _parse_location(url, None)
 
 
 def _locate_plain(url: str) -> Location | None:
@@ -161,10 +161,12 @@ def userinfo(url: str) -> Userinfo | None:
     if "@" not in url:
         return None
     origin = origin_of(url)
-    parsed = ada_url.URL(_scalar(url))
-    if not parsed.username and not parsed.password:
+    ada_url_object = ada_url.URL(_scalar(url))
+    if not ada_url_object.username and not ada_url_object.password:
         return None
-    return Userinfo(origin, user=unquote(parsed.username), password=unquote(parsed.password))
+    return Userinfo(
+        origin, user=unquote(ada_url_object.username), password=unquote(ada_url_object.password)
+    )
 
 
 def has_userinfo(base: str, href: str) -> bool:
@@ -208,16 +210,16 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
     def resolve_on_page(href: str) -> Location | Refusal:
         # The fragment names a part of a page, not a page (RFC 3986, section 3.5).
-        target, mark, _ = href.partition("#")
+        target, number_sign, _ = href.partition("#")
         first_character = target[:1]
-        if first_character <= " " or (mark and target[-1] <= " "):
+        if first_character <= " " or (number_sign and target[-1] <= " "):
             # A space before the fragment is part of the address: strip only spaces around the link.
-            target = (target + mark).lstrip(_CONTROLS_AND_SPACE)
+            target = (target + number_sign).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
         if len(target) > max_link:
-            return _parsed(target, base)
+            return _parse_location(target, base)
         link_base = base if first_character in {"", "?", "#"} else folder
-        return _resolve_in(link_base, target) or _parsed(target, base)
+        return _resolve_in(link_base, target) or _parse_location(target, base)
 
     if encoding == "utf-8":
         return resolve_on_page
@@ -261,7 +263,7 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
     """
     location = _resolve_plain(base, href) or _locate_plain(href)
     if location is None and not _is_of_its_scheme(href):
-        return _parsed(href, base)
+        return _parse_location(href, base)
     return location
 
 
@@ -298,13 +300,13 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
     match = _PLAIN_FOLDER.fullmatch(folder)
     if match is None:
         return None
-    location = _parsed(folder, None)
+    location = _parse_location(folder, None)
     if isinstance(location, Refusal) or {location.canonical, location.url} != {folder}:
         return None
     return match[1], match[2], location.host
 
 
-def _parsed(text: str, base: str | None) -> Location | Refusal:
+def _parse_location(text: str, base: str | None) -> Location | Refusal:
     """Return the location of *text* by the URL parser of the WHATWG standard."""
     if len(text) > MAX_LENGTH and len(text := _stripped(text)) > MAX_LENGTH:
         return _too_long(text)
@@ -349,8 +351,8 @@ def _parse_origin(origin: str) -> _Origin | None:
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
     if authority[-1] != "]":
-        name, colon, number = authority.rpartition(":")
-        name, port = (name, f":{number}") if colon else (authority, "")
+        name, colon, port_digits = authority.rpartition(":")
+        name, port = (name, f":{port_digits}") if colon else (authority, "")
     host_name = name.rstrip(".")
     if not host_name or len(name) > _LONGEST_HOST or port == ":0":
         return None

@@ -26,7 +26,7 @@ from crawlcw.model.sanitize import printable
 MAX_DEPTH = 50
 _INT64 = 1 << 63
 #: Most values have one of these types, and need no further check.
-_PLAIN = frozenset({str, int, float, bool, NoneType, bytes})
+_PLAIN_TYPES = frozenset({str, int, float, bool, NoneType, bytes})
 #: Types that are stored unchanged, or as their text without a loss of information.
 _STORED_TYPES = (
     str,
@@ -45,10 +45,10 @@ _STORED_TYPES = (
 _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
 #: Packages whose values (URLs, secrets, colours) have a text for readers.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
-_COLLECTIONS = (list, tuple, set, frozenset)
+_COLLECTION_TYPES = (list, tuple, set, frozenset)
 #: Types that spiders often forget to convert, with the conversion: by name, so that their packages
 #: need not be installed.
-_HINTS = {
+_EXPRESSION_BY_CLASS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
     "Selector": ".get()",
@@ -164,21 +164,21 @@ def _str(value: object) -> str:
         return f"<{type(value).__name__}>"
 
 
-def parts(thing: object) -> Mapping[Any, Any] | None:
+def parts(instance: object) -> Mapping[Any, Any] | None:
     """Return the named parts of a mapping, dataclass, attrs or pydantic object, or None."""
-    if type(thing) is dict or isinstance(thing, Mapping):
-        return thing
-    if isinstance(thing, type):
+    if type(instance) is dict or isinstance(instance, Mapping):
+        return instance
+    if isinstance(instance, type):
         return None
-    if dataclasses.is_dataclass(thing):
-        return {f.name: getattr(thing, f.name) for f in dataclasses.fields(thing)}
+    if dataclasses.is_dataclass(instance):
+        return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
     # attrs and pydantic are recognised by attributes of the class, so that neither must be
     # installed.
-    attributes = getattr(type(thing), "__attrs_attrs__", None)
+    attributes = getattr(type(instance), "__attrs_attrs__", None)
     if attributes is not None:
-        return {a.name: getattr(thing, a.name) for a in attributes}
-    if hasattr(type(thing), "model_fields") and hasattr(thing, "model_dump"):
-        dumped: Mapping[Any, Any] = thing.model_dump()
+        return {a.name: getattr(instance, a.name) for a in attributes}
+    if hasattr(type(instance), "model_fields") and hasattr(instance, "model_dump"):
+        dumped: Mapping[Any, Any] = instance.model_dump()
         return dumped
     return None
 
@@ -249,18 +249,18 @@ def is_item(thing: object) -> bool:
 def check(fields: Mapping[Any, Any]) -> None:
     """Raise `InvalidItemError` for a value of an unknown type at any depth; it names the place."""
     for name, value in fields.items():
-        if type(value) not in _PLAIN:
+        if type(value) not in _PLAIN_TYPES:
             _check(value, printable(name), depth=1)
 
 
 def _check(value: object, path: str, *, depth: int) -> None:
     kind = type(value)
-    if kind in _PLAIN or depth >= MAX_DEPTH:
+    if kind in _PLAIN_TYPES or depth >= MAX_DEPTH:
         return
-    if isinstance(value, _COLLECTIONS) and kind.__name__ != "SelectorList":
+    if isinstance(value, _COLLECTION_TYPES) and kind.__name__ != "SelectorList":
         assert isinstance(value, Iterable)
         for number, member in enumerate(value):
-            if type(member) not in _PLAIN:
+            if type(member) not in _PLAIN_TYPES:
                 _check(member, f"{path}[{number}]", depth=depth + 1)
         return
     if isinstance(value, _STORED_TYPES) or _module(kind) in _READABLE:
@@ -271,7 +271,7 @@ def _check(value: object, path: str, *, depth: int) -> None:
     if fields is None:
         raise InvalidItemError(_sentence(kind, path))
     for name, member in fields.items():
-        if type(member) not in _PLAIN:
+        if type(member) not in _PLAIN_TYPES:
             _check(member, f"{path}.{printable(name)}", depth=depth + 1)
 
 
@@ -281,7 +281,7 @@ def _module(kind: type) -> str:
 
 def _sentence(kind: type, path: str) -> str:
     name = kind.__name__
-    hint = _HINTS.get(name)
+    hint = _EXPRESSION_BY_CLASS.get(name)
     advice = f"did you mean {hint}?" if hint else "make it text, a number, a date, a list or a dict"
     article = "an" if name[:1] in "aeioAEIO" else "a"
     return f"'{printable(path, limit=80)}' is {article} {printable(name)}: {advice}"

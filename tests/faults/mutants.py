@@ -265,7 +265,7 @@ SQL_MUTANTS = [
         edits=(
             Edit(
                 f"{_LEDGER}.hosts",
-                "_write",
+                "_write_edits",
                 ('{"owner": lease.token, "epoch": lease.epoch}', "{}"),
             ),
         ),

@@ -148,7 +148,7 @@ WITHOUT |= {
         (
             "what-crashed-comes-back-at-once",
             "crawlcw.model.transitions",
-            "_lost",
+            "_change_of_lost_task",
             ("rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)", "rest = timedelta()"),
         ),
     )

@@ -401,7 +401,7 @@ def test_a_link_that_is_joined_as_text_leads_where_the_parser_has_it(
 
     joined = urls._resolve_plain(folder, up + down)
 
-    assert joined is None or joined == urls._parsed(up + down, folder)
+    assert joined is None or joined == urls._parse_location(up + down, folder)
 
 
 @given(places, paths)
@@ -410,7 +410,7 @@ def test_a_url_that_is_plain_is_what_the_parser_makes_of_it(place: str, path: st
 
     found = urls._locate_plain(url)
 
-    assert found is None or found == urls._parsed(url, None) == location_of(BASE, url)
+    assert found is None or found == urls._parse_location(url, None) == location_of(BASE, url)
 
 
 links = st.tuples(
