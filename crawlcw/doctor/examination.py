@@ -190,16 +190,16 @@ class _Examination:
                 was_repaired = repaired and violation.mend is not None
                 self.report.add(violation, candidate.where, repaired=was_repaired)
 
-    async def _tasks(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for document in self.ledger.inspection.examine(Part.TASKS, only=only):
-            self.report.tasks += only is None
+    async def _tasks(self, wanted_ids: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
+        async for document in self.ledger.inspection.examine(Part.TASKS, wanted_ids=wanted_ids):
+            self.report.tasks += wanted_ids is None
             if violations := [*invariants.task_violations(document, now=self.ledger.now())]:
                 mend = partial(self._mend, document, violations)
                 yield _Candidate(document["_id"], _where(document), violations, mend)
 
-    async def _hosts(self, only: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
-        async for document in self.ledger.inspection.examine(Part.HOSTS, only=only):
-            self.report.hosts += only is None
+    async def _hosts(self, wanted_ids: Sequence[Any] | None) -> AsyncIterator[_Candidate]:
+        async for document in self.ledger.inspection.examine(Part.HOSTS, wanted_ids=wanted_ids):
+            self.report.hosts += wanted_ids is None
             if violations := [*invariants.host_violations(document, now=self.ledger.now())]:
                 where = {"host": str(document["_id"])}
                 mend = partial(self._mend, document, violations)
@@ -219,18 +219,18 @@ class _Examination:
             await self.ledger.hosts.wake({document["host"]: due})
         return was_repaired
 
-    async def _sleepers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+    async def _sleepers(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the hosts that sleep longer than the due time of their tasks."""
-        if only is None:
+        if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):
                 cursor = names[-1]
                 async for candidate in self._sleepers(names):
                     yield candidate
             return
-        documents = self.ledger.inspection.examine(Part.HOSTS, only=only)
+        documents = self.ledger.inspection.examine(Part.HOSTS, wanted_ids=wanted_ids)
         hosts, now = {host["_id"]: host async for host in documents}, self.ledger.now()
-        for name in only:
+        for name in wanted_ids:
             host = hosts.get(name)
             if host is not None and (
                 invariants.is_awake(host, now=now) or any(invariants.host_violations(host, now=now))
@@ -241,9 +241,9 @@ class _Examination:
                 wake = partial(self.ledger.hosts.wake, {name: due})
                 yield _Candidate(name, {"host": name}, violations, wake)
 
-    async def _blobs(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+    async def _blobs(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield large values without a task that refers to them."""
-        async for document in self.ledger.inspection.examine(Part.BLOBS, only=only):
+        async for document in self.ledger.inspection.examine(Part.BLOBS, wanted_ids=wanted_ids):
             identity, created_at = document["_id"], document["create_time"]
             detail, is_old = (
                 f"{identity} of {created_at}",
@@ -253,12 +253,12 @@ class _Examination:
             drop = partial(self.ledger.blobs.drop, [BlobRef(id=identity, size=0)])
             yield _Candidate(identity, {"task": document["task_id"].hex()}, [violation], drop)
 
-    async def _workers(self, only: Sequence[str] | None) -> AsyncIterator[_Candidate]:
+    async def _workers(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
         """Yield the dead workers."""
         now, workers = self.ledger.now(), await self.ledger.workers.all()
         self.report.workers = len(workers)
         for worker in sorted(workers, key=lambda worker: worker.name):
-            is_wanted = only is None or worker.name in only
+            is_wanted = wanted_ids is None or worker.name in wanted_ids
             if is_wanted and (is_dead(worker) or is_gone(worker, now=now)):
                 detail = f"process {worker.pid} on {worker.host}, last heard of {worker.heartbeat}"
                 violation = Violation(kind=Kind.WORKER_DEAD, detail=detail, mend={})

@@ -100,15 +100,15 @@ class Inspection(ABC):
         """Examine the store; writes nothing."""
 
     async def examine(
-        self, part: Part, *, only: Collection[Any] | None = None
+        self, part: Part, *, wanted_ids: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the documents of a part, all or with the ids in *only*, in flat memory.
+        """Yield the documents of a part, all or with the ids in *wanted_ids*, in flat memory.
 
         Each document is read at one moment, as `port.Raw.read` describes it; new documents may be
         missing. A document that is not a task may have an `_id` of any type. A blob is yielded only
         if its task does not refer to it.
         """
-        for ids in [None] if only is None else batches(only, _BATCH_SIZE):
+        for ids in [None] if wanted_ids is None else batches(wanted_ids, _BATCH_SIZE):
             cursor = None
             while True:
                 batch, cursor = await resumed(self._store, _read, part, cursor, ids)
@@ -119,10 +119,10 @@ class Inspection(ABC):
 
 
 async def _read(
-    tables: LedgerTables, part: Part, cursor: Any, only: Collection[Any] | None
+    tables: LedgerTables, part: Part, cursor: Any, wanted_ids: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
     """Return the next documents of a part, and the position of the last document."""
-    batch, next_cursor = await tables.raw.read(part, cursor=cursor, only=only)
+    batch, next_cursor = await tables.raw.read(part, cursor=cursor, wanted_ids=wanted_ids)
     if part is Part.TASKS:
         return await _with_lost_blobs(tables, batch), next_cursor
     return await _unreferenced(tables, batch) if part is Part.BLOBS else batch, next_cursor
@@ -151,7 +151,7 @@ async def _documents_with_ids(
     tables: LedgerTables, part: Part, ids: Collection[Any]
 ) -> AsyncIterator[Document]:
     for batch_ids in batches(ids, _BATCH_SIZE):
-        batch, _ = await tables.raw.read(part, only=batch_ids)
+        batch, _ = await tables.raw.read(part, wanted_ids=batch_ids)
         for document in batch:
             yield document
 

@@ -35,43 +35,49 @@ class Notes:
 
         They are also empty if something other than `Admin.purge` dropped the tasks.
         """
-        return await self._store.reading(_read, self._store.name, "state")
+        return await self._store.reading(_read_note, self._store.name, "state")
 
     async def set_state(self, state: Mapping[str, Any]) -> None:
         """Record clean values, durably; other names stay, and None removes a value.
 
         `Admin.purge` removes `seeds`, because the tasks of the seeds may be gone.
         """
-        await self._store.writing(_change, self._store.name, "state", state)
+        await self._store.writing(_change_note, self._store.name, "state", state)
 
     async def control(self) -> Mapping[str, Any]:
         """Return the orders to running crawls, see `set_control`; one small read."""
-        return await self._store.reading(_read, self._store.name, "control")
+        return await self._store.reading(_read_note, self._store.name, "control")
 
     async def set_control(self, control: Mapping[str, Any]) -> None:
         """Record clean values, durably; other names stay, and None removes a value."""
-        await self._store.writing(_change, self._store.name, "control", control)
+        await self._store.writing(_change_note, self._store.name, "control", control)
 
     async def policy(self) -> Mapping[str, Any]:
         """Return the recorded settings of the use case; empty if there are none."""
-        return await self._store.reading(_read, self._store.name, "policy")
+        return await self._store.reading(_read_note, self._store.name, "policy")
 
     async def set_policy(self, policy: Mapping[str, Any]) -> None:
         """Record settings, durably; settings of other names stay."""
-        await self._store.writing(_merge, self._store.name, Edit(merge={"policy": _named(policy)}))
+        await self._store.writing(
+            _merge, self._store.name, Edit(merge={"policy": _with_escaped_names(policy)})
+        )
 
 
-async def _read(tables: LedgerTables, name: str, field: str) -> Mapping[str, Any]:
+async def _read_note(tables: LedgerTables, name: str, field: str) -> Mapping[str, Any]:
     markers = await tables.marker.read([name], fields=(field,))
     values: dict[str, Any] = unescaped(markers.get(name, {}).get(field) or {})
     return values
 
 
-async def _change(tables: LedgerTables, name: str, field: str, values: Mapping[str, Any]) -> None:
+async def _change_note(
+    tables: LedgerTables, name: str, field: str, values: Mapping[str, Any]
+) -> None:
     entries = {key: value for key, value in values.items() if value is not None}
-    removals = _named(dict.fromkeys(values.keys() - entries.keys()))
+    removals = _with_escaped_names(dict.fromkeys(values.keys() - entries.keys()))
     await _merge(
-        tables, name, Edit(merge={field: _named(entries)}, without={field: removals.keys()})
+        tables,
+        name,
+        Edit(merge={field: _with_escaped_names(entries)}, without={field: removals.keys()}),
     )
 
 
@@ -79,9 +85,11 @@ async def _merge(tables: LedgerTables, name: str, edit: Edit) -> None:
     await tables.marker.change([Write(name, {}, edit)])
 
 
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    named: dict[str, Any] = escaped(dict(values))
-    return {_QUOTED.sub(lambda c: f"%{ord(c[0]):02X}", name): v for name, v in named.items()}
+def _with_escaped_names(values: Mapping[str, Any]) -> dict[str, Any]:
+    escaped_values: dict[str, Any] = escaped(dict(values))
+    return {
+        _QUOTED.sub(lambda c: f"%{ord(c[0]):02X}", name): v for name, v in escaped_values.items()
+    }
 
 
 class SpiderStates:
@@ -126,10 +134,12 @@ def _edit(base: StoredState, state: StoredState) -> Edit:
     """Return the edit for the values and the pending sums that differ in *state*."""
     values = {n: v for n, v in state.values.items() if base.values.get(n, state) is not v}
     pending = {t: sums for t, sums in state.pending.items() if base.pending.get(t) != sums}
-    changed = _document(StoredState(revision=state.revision, values=values, pending=pending))
+    changed_document = _document(
+        StoredState(revision=state.revision, values=values, pending=pending)
+    )
     return Edit(
-        set={"revision": changed["revision"]},
-        merge={"values": changed["values"], "pending": changed["pending"]},
+        set={"revision": changed_document["revision"]},
+        merge={"values": changed_document["values"], "pending": changed_document["pending"]},
         without={
             "values": escaped(dict.fromkeys(base.values.keys() - state.values.keys())).keys(),
             "pending": [task_id.hex() for task_id in base.pending.keys() - state.pending.keys()],

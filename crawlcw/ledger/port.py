@@ -265,12 +265,12 @@ class Raw(Protocol):
     """Documents as they are stored: their values may have any type."""
 
     async def read(
-        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[Sequence[Document], Any]:
         """Return documents after a position, and the last document's position; None: no more.
 
-        Position None means the first documents; with *only*, all documents with these ids. The
-        documents fit in memory, because they leave out everything that grows with the results:
+        Position None means the first documents; with *wanted_ids*, all documents with these ids.
+        The documents fit in memory, because they leave out everything that grows with the results:
 
         - A task has the number of its `items`, its missing items as `items_lost`, and its
           references to blobs.

@@ -275,11 +275,13 @@ async def _counted_by_index(tables: LedgerTables, where: Where) -> int | None:
 
 
 async def _examined(store: Store, where: Where) -> Count:
-    number, start = 0, None
+    number, next_cursor = 0, None
     for _ in range(0, COUNT_LIMIT, SCAN_LIMIT):
-        cursors, start = await store.reading(listed, where, SCAN_LIMIT, SCAN_LIMIT, start)
+        cursors, next_cursor = await store.reading(
+            listed, where, SCAN_LIMIT, SCAN_LIMIT, next_cursor
+        )
         number += len(cursors)
-        if start is None:
+        if next_cursor is None:
             return Count(number=number)
     return Count(number=number, is_exact=False)
 

@@ -92,8 +92,12 @@ class Workers:
         It takes one write, including *vitals*; if they are missing, the previous vitals stay. It
         writes nothing for a worker that is no longer on the list.
         """
-        totals = documents.counters_document(counters)
-        changes: Document = {"heartbeat": self._store.now(), "idle": idle, "counters": totals}
+        counters_document = documents.counters_document(counters)
+        changes: Document = {
+            "heartbeat": self._store.now(),
+            "idle": idle,
+            "counters": counters_document,
+        }
         if vitals is not None:
             changes["vitals"] = asdict(vitals)
         # A delayed call must not undo a later call.
@@ -270,8 +274,8 @@ class Rates:
         *step* is the wanted resolution: for ten minutes or more, only points of that resolution
         are read.
         """
-        days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
-        points = await self._store.reading(_between, start, end, days)
+        kept_days = [KEPT_DAYS] if step >= COARSE else [KEPT_DAYS, FINE_DAYS]
+        points = await self._store.reading(_between, start, end, kept_days)
         return spans(points, start=start, end=end)
 
 
@@ -286,7 +290,9 @@ async def _record(tables: LedgerTables, point: Point) -> None:
     }
     # A delayed call must not undo a later call.
     where = {"time": AtMost(point.time)}
-    await tables.rates.change([Write(_key(document), where, Edit(set=document), new=document)])
+    await tables.rates.change(
+        [Write(_point_key(document), where, Edit(set=document), new=document)]
+    )
     for days in (KEPT_DAYS, FINE_DAYS):
         outdated_keys = Within((days,), (days, minute_of(point.time) - timedelta(days=days)))
         await tables.rates.delete({"_id": outdated_keys})
@@ -295,22 +301,22 @@ async def _record(tables: LedgerTables, point: Point) -> None:
 async def _between(
     tables: LedgerTables, start: datetime, end: datetime, periods: list[int]
 ) -> list[Point]:
-    points: dict[Key, Point] = {}
+    point_by_key: dict[Key, Point] = {}
     for days in periods:
         first_key: Key = (days, minute_of(first_read(start)))
         end_key = (days, minute_of(end + EVERY))
         while batch := await tables.rates.scan(
             {"_id": Within(first_key, end_key)}, limit=_POINT_BATCH_SIZE
         ):
-            points |= {_key(point): _point(point) for point in batch}
+            point_by_key |= {_point_key(point): _point_of(point) for point in batch}
             if len(batch) < _POINT_BATCH_SIZE:
                 break
             # The last point is read again, because a range begins with a key.
-            first_key = _key(batch[-1])
-    return [*points.values()]
+            first_key = _point_key(batch[-1])
+    return [*point_by_key.values()]
 
 
-def _point(document: Document) -> Point:
+def _point_of(document: Document) -> Point:
     return Point(
         worker=document["worker"],
         started=document["started"],
@@ -319,5 +325,5 @@ def _point(document: Document) -> Point:
     )
 
 
-def _key(document: Document) -> tuple[object, ...]:
+def _point_key(document: Document) -> tuple[object, ...]:
     return tuple(document[name] for name in RATE_KEY)

@@ -328,10 +328,10 @@ class Passing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    async def examine(self, part: Part, *, only: Any = None) -> AsyncIterator[Any]:
-        if part is Part.TASKS and only is not None:
+    async def examine(self, part: Part, *, wanted_ids: Any = None) -> AsyncIterator[Any]:
+        if part is Part.TASKS and wanted_ids is not None:
             self._mend()
-        async for found in self._ledger.inspection.examine(part, only=only):
+        async for found in self._ledger.inspection.examine(part, wanted_ids=wanted_ids):
             yield found
 
 

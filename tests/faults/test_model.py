@@ -30,7 +30,7 @@ SHARDS = 64
 #: Number of schedules among which at least one fails without a protection.
 ENOUGH = 2_000
 _LEDGER = "crawlcw.ledger.mongo"
-_RECORDED = "if settled.get(lease.task.id) != lease.fence"
+_RECORDED = "if settled_fences.get(lease.task.id) != lease.fence"
 
 #: Large items are not part of the model.
 WITHOUT = {
@@ -101,7 +101,7 @@ WITHOUT |= {
             "what-was-not-matched-was-recorded",
             f"{_LEDGER}.outcomes",
             "Outcomes._not_settled",
-            (_RECORDED, "if lease.task.id not in settled"),
+            (_RECORDED, "if lease.task.id not in settled_fences"),
         ),
         (
             "what-was-not-matched-was-lost",

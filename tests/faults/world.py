@@ -282,6 +282,6 @@ def quick() -> Iterator[None]:
         # Otherwise the driver's monitor checks the server only twice a second.
         patch.setattr(common, "MIN_HEARTBEAT_INTERVAL", 0.01)
         patch.setattr(ledger_retry, "_FIRST_DELAY_S", 0.01)
-        patch.setattr(blobs, "_LARGE", len(LARGE))
+        patch.setattr(blobs, "_LARGE_ITEM_BYTES", len(LARGE))
         patch.setattr(hosts, "_BATCH_SIZE", 2)
         yield

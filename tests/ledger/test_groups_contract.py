@@ -77,7 +77,7 @@ async def test_groups_are_what_reading_every_task_gives(
     expected = await counted(ledger, by)
     assert {each.value: (each.open, each.finished, each.ignored) for each in found} == expected
     assert [each.total for each in found] == sorted((each.total for each in found), reverse=True)
-    monkeypatch.setattr(groups, "_KEYS", 7)
+    monkeypatch.setattr(groups, "_KEYS_PER_COMMAND", 7)
     assert await ledger.groups.by(by) == found
 
 

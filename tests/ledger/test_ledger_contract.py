@@ -800,8 +800,8 @@ async def test_what_is_counted_some_at_a_time_adds_up(
     ledger: Ledger, at_once: int, monkeypatch: pytest.MonkeyPatch
 ):
     for constant in (
-        "mongo.task_table._READ",
-        "mongo.groups._KEYS",
+        "mongo.task_table._MAX_TASKS_PER_READ",
+        "mongo.groups._KEYS_PER_COMMAND",
         "mongo.task_table.COUNT_BATCH_SIZE",
     ):
         monkeypatch.setattr(f"crawlcw.ledger.{constant}", at_once)

@@ -26,14 +26,14 @@ from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
 
 #: Bytes of an item, and of all items in a document, above which an item is stored outside.
-_LARGE = 1 << 20
-_INSIDE = 8 << 20
+_LARGE_ITEM_BYTES = 1 << 20
+_MAX_INSIDE_BYTES = 8 << 20
 #: Bytes and number of items that one command writes or reads, far below its time limit.
 _BATCH_BYTES = 4 << 20
-_BATCH = 1_000
+_BATCH_ITEMS = 1_000
 #: Seconds that any value may take, and bytes for each further second.
 _REPLY_WITHIN = 10.0
-_SLOWEST = 1 << 20
+_MIN_BYTES_PER_SECOND = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
 
 
@@ -55,20 +55,20 @@ async def placed(
     """
     inside_bytes = 0
     inside: list[Document | None] = []
-    outside = []
+    outside_items = []
     for number, item in enumerate(items):
-        if number % _BATCH == _BATCH - 1:
+        if number % _BATCH_ITEMS == _BATCH_ITEMS - 1:
             await checkpoint()  # otherwise many items would block the event loop for seconds
         size = len(bson.encode(item))
         if size > LARGEST_ITEM:
             raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
-        is_large = size > _LARGE or inside_bytes + size > _INSIDE
+        is_large = size > _LARGE_ITEM_BYTES or inside_bytes + size > _MAX_INSIDE_BYTES
         if is_large or all_outside:
             key = {"task": task_id, "fence": fence, "n": number}
-            outside.append(OutsideItem(key, item, size))
+            outside_items.append(OutsideItem(key, item, size))
         inside_bytes += 0 if is_large else size
         inside.append(None if is_large else item)
-    return inside, outside
+    return inside, outside_items
 
 
 class Items:
@@ -98,9 +98,9 @@ class Items:
     async def stored_items(self, task: Mapping[str, Any]) -> list[Document]:
         """Return the items of a task's document, as they are stored."""
         items = list(task.get("items") or ())
-        outside = [number for number, item in enumerate(items) if item is None]
-        for start in range(0, len(outside), _BATCH):
-            numbers = outside[start : start + _BATCH]
+        outside_numbers = [number for number, item in enumerate(items) if item is None]
+        for start in range(0, len(outside_numbers), _BATCH_ITEMS):
+            numbers = outside_numbers[start : start + _BATCH_ITEMS]
             source = {"task": task["_id"], "fence": task["items_from"]["fence"]}
             query = {"_id": {"$in": [{**source, "n": number} for number in numbers]}}
             cursor = self._store.items.find(query).hint("_id_")
@@ -108,21 +108,21 @@ class Items:
                 items[document["_id"]["n"]] = document["item"]
         return items
 
-    async def write(self, outside: Sequence[OutsideItem]) -> dict[int, str]:
+    async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
         """Store items outside their tasks; return the indexes of refused items, and why.
 
         An item becomes visible when its task has the item's fence in `items_from` or `versions`.
         """
         refused: dict[int, str] = {}
         start = 0
-        while start < len(outside):
+        while start < len(outside_items):
             end, size = start, 0
-            while end < len(outside) and end - start < _BATCH and size < _BATCH_BYTES:
-                size += outside[end].size
+            while end < len(outside_items) and end - start < _BATCH_ITEMS and size < _BATCH_BYTES:
+                size += outside_items[end].size
                 end += 1
             updates = [
                 Update({"_id": entry.key}, {"$set": {"item": entry.item}}, upsert=True)
-                for entry in outside[start:end]
+                for entry in outside_items[start:end]
             ]
             sent = await send(self._store.items, updates)
             refused |= {start + n: why for n, why in sent.refused.items()}
@@ -139,15 +139,15 @@ class Items:
             return
         projection = {"items_from": 1, "versions": 1, "settled": 1}
         cursor = self._store.tasks.find({"_id": {"$in": task_ids}}, projection).hint("_id_")
-        old = []
+        deletion_filters = []
         for task in await all_of(cursor, len(task_ids)):
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
-            first = min(fences, default=task["settled"])
+            first_fence = min(fences, default=task["settled"])
             # Items with later fences may belong to a worker that is about to record its outcome.
-            old.append(_of_visits(task["_id"], 0, first))
-        if old:
-            await self._store.items.delete_many({"$or": old}, hint="_id_")
+            deletion_filters.append(_of_visits(task["_id"], 0, first_fence))
+        if deletion_filters:
+            await self._store.items.delete_many({"$or": deletion_filters}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
@@ -183,14 +183,14 @@ class Blobs:
         """Upload the value as a file that names its task."""
         return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
 
-    async def upload(self, identity: str, task_id: bytes, escaped: Any) -> BlobRef:
+    async def upload(self, identity: str, task_id: bytes, escaped_value: Any) -> BlobRef:
         """Store a value under a unique name; its keys are escaped."""
         try:
-            content = bson.encode({"value": escaped})
+            content = bson.encode({"value": escaped_value})
         except UNENCODABLE as error:
             raise LedgerError(f"MongoDB cannot store the value: {error}") from error
         blob = BlobRef(id=identity, size=len(content))
-        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _SLOWEST):
+        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _MIN_BYTES_PER_SECOND):
             await self._store.bucket().upload_from_stream_with_id(
                 blob.id, blob.id, content, metadata={"task": task_id}
             )
@@ -202,7 +202,7 @@ class Blobs:
 
     async def escaped(self, blob: BlobRef) -> Any:
         """Return a value in its stored form."""
-        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _SLOWEST):
+        with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _MIN_BYTES_PER_SECOND):
             stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
         return bson.decode(content, _OPTIONS)["value"]

@@ -50,7 +50,9 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
     except PyMongoError as error:
         message = f"MongoDB: {_without_secrets(sentence(error), url)}"
     except (ValueError, UserWarning) as error:
-        message = f"the ledger's URL is invalid: {_without_secrets(_named(error, url), url)}"
+        message = (
+            f"the ledger's URL is invalid: {_without_secrets(_with_option_name(error, url), url)}"
+        )
     except OSError as error:
         # These exceptions include errors of TLS: a file that is not a certificate, or not a key.
         message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
@@ -69,7 +71,7 @@ def _without_secrets(message: str, url: str) -> str:
     return _QUOTED.sub(lambda m: "'***'" if m[2] in credentials or "@" in m[2] else m[0], message)
 
 
-def _named(error: Exception, url: str) -> str:
+def _with_option_name(error: Exception, url: str) -> str:
     """Return the driver's message with the name of the option that the driver does not know.
 
     The driver leaves the name out, because it may be the end of a password that contains an `&`.
@@ -103,7 +105,7 @@ def _client(url: str, driver: str) -> Any:
     return client(url, tz_aware=True, datetime_conversion="DATETIME_AUTO", **options)
 
 
-async def closed(client: Any) -> None:
+async def close_client(client: Any) -> None:
     """Close a client of either driver."""
     # The driver ends its sessions at the server, and would wait for ever for a frozen server,
     # because `timeoutMS` has no effect here.

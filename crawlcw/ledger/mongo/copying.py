@@ -43,8 +43,11 @@ class LedgerContents:
         self, _tables: LedgerTables, part: Part, cursor: Any
     ) -> tuple[list[Document], Any]:
         """Return the next documents, and the id of the last document; None: there are no more."""
-        of_tasks, of_blobs = (self._store.durable, self._task), (self._store.blob_files, self._blob)
-        collection, load = of_tasks if part is Part.TASKS else of_blobs
+        task_source, blob_source = (
+            (self._store.durable, self._task),
+            (self._store.blob_files, self._blob),
+        )
+        collection, load = task_source if part is Part.TASKS else blob_source
         batch, next_cursor = await read_batch(collection, None, last_id=cursor)
         documents: list[Document] = []
         size = 0
@@ -81,26 +84,26 @@ class LedgerContents:
                 await self._blobs.upload(blob["_id"], blob["task_id"], blob["value"])
             return
         with mapped():
-            outside: list[OutsideItem] = []
-            tasks = [await _placed(task, outside) for task in documents]
-            for why in (await self._items.write(outside)).values():
+            outside_items: list[OutsideItem] = []
+            tasks = [await _placed(task, outside_items) for task in documents]
+            for why in (await self._items.write(outside_items)).values():
                 raise LedgerError(f"MongoDB: {why}")
             await self._store.durable.insert_many(tasks, ordered=False)
 
 
-async def _placed(task: Document, outside: list[OutsideItem]) -> Document:
-    """Return a task with the items that fit into its document; add the others to *outside*."""
+async def _placed(task: Document, outside_items: list[OutsideItem]) -> Document:
+    """Return a task with the items that fit into its document; add others to *outside_items*."""
     task = dict(task)
     if "items" in task:
         fence = task["settled"]
-        task["items"], large = await placed(task["_id"], fence, task["items"])
+        task["items"], large_items = await placed(task["_id"], fence, task["items"])
         task["items_from"] = {**task["items_from"], "fence": fence}
-        outside += large
+        outside_items += large_items
     versions = []
     for version in task.get("versions", ()):
         source = {name: value for name, value in version.items() if name != "items"}
         items = version["items"]
-        _, large = await placed(task["_id"], source["fence"], items, all_outside=True)
-        outside += large
+        _, large_items = await placed(task["_id"], source["fence"], items, all_outside=True)
+        outside_items += large_items
         versions.append(source)
     return {**task, "versions": versions} if versions else task

@@ -19,7 +19,9 @@ from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 _PROBE_TIMEOUT = 2.0
 #: The group matches the reason of an error; an error of pyOpenSSL has no reason.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
-_REFUSAL = re.compile(r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE)
+_CONNECTION_FAILURE = re.compile(
+    r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
+)
 #: Actions of commands that only read, on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
 #: Actions of all other commands. Workers on tracked tasks also use `changeStream`, which wakes
@@ -29,7 +31,9 @@ WRITING = READING | {
     *("createCollection", "createIndex", "listCollections"),
 }
 _ROLES = "`crawlcw guide deploying` lists the roles"
-_REFUSED = re.compile(r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?")
+_NOT_AUTHORIZED = re.compile(
+    r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?"
+)
 #: Privileges whose name differs from their command's.
 _OF_COMMANDS = {
     "aggregate": "find",
@@ -70,7 +74,7 @@ async def _problem_of(address: tuple[str, int | None], message: str, url: str) -
             f"the certificate of {server} is not trusted ({distrust[1] or distrust[0]}): "
             "set tlsCAFile to the file of its certificate authority"
         )
-    if _REFUSAL.search(message):
+    if _CONNECTION_FAILURE.search(message):
         return None
     if uses_tls(url):
         if not await _speaks_tls(host, port) and await _speaks_plainly(host, port):
@@ -132,14 +136,16 @@ def lacking(
     privileges = auth_info.get("authenticatedUserPrivileges")
     if not auth_info.get("authenticatedUsers") or privileges is None:
         return []
-    allowed = set(actions)
+    allowed_actions = set(actions)
     for collection in collections:
-        allowed &= _allowed(privileges, database, collection)
-    return sorted(actions - allowed)
+        allowed_actions &= _allowed_actions(privileges, database, collection)
+    return sorted(actions - allowed_actions)
 
 
-def _allowed(privileges: Iterable[Mapping[str, Any]], database: str, collection: str) -> set[str]:
-    allowed: set[str] = set()
+def _allowed_actions(
+    privileges: Iterable[Mapping[str, Any]], database: str, collection: str
+) -> set[str]:
+    allowed_actions: set[str] = set()
     for privilege in privileges:
         resource = privilege["resource"]
         is_global = resource.get("anyResource", False)
@@ -148,8 +154,8 @@ def _allowed(privileges: Iterable[Mapping[str, Any]], database: str, collection:
             collection,
         )
         if is_global or is_covered:
-            allowed.update(privilege["actions"])
-    return allowed
+            allowed_actions.update(privilege["actions"])
+    return allowed_actions
 
 
 def lacking_sentence(actions: Iterable[str], database: str) -> str:
@@ -161,7 +167,7 @@ def lacking_sentence(actions: Iterable[str], database: str) -> str:
 def refused_sentence(error: OperationFailure) -> str:
     """Return the message for an operation that the server refused, without its contents."""
     message = str(error.details.get("errmsg", error) if error.details else error)
-    if match := _REFUSED.match(message):
+    if match := _NOT_AUTHORIZED.match(message):
         database, command, collection = match.groups()
         action = _OF_COMMANDS.get(command, command)
         namespace = f"{database}.{collection}" if collection else database

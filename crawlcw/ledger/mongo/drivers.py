@@ -20,14 +20,14 @@ _ASYNCHRONOUS = ("pymongo.asynchronous.", "gridfs.asynchronous.")
 class Shielded:
     """An object of PyMongo's client: it and the objects it returns shield their coroutines."""
 
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
+    def __init__(self, driver_object: Any) -> None:
+        self.driver_object = driver_object
 
     def __getitem__(self, name: str) -> Any:
-        return shielded(self.inner[name])
+        return shielded(self.driver_object[name])
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self.inner, name)
+        attribute = getattr(self.driver_object, name)
         return partial(_call, attribute) if inspect.ismethod(attribute) else shielded(attribute)
 
     def __aiter__(self) -> Self:
@@ -37,7 +37,7 @@ class Shielded:
         # Shield by a scope: a task for each document would cost more than the read. A cancelled
         # caller waits for one reply at most.
         with anyio.CancelScope(shield=True):
-            return await anext(self.inner)
+            return await anext(self.driver_object)
 
 
 def shielded(driver_object: Any) -> Any:
@@ -90,7 +90,9 @@ def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
     from gridfs.asynchronous import AsyncGridFSBucket
 
     if isinstance(database, Shielded):
-        return shielded(AsyncGridFSBucket(database.inner, name, write_concern=write_concern))
+        return shielded(
+            AsyncGridFSBucket(database.driver_object, name, write_concern=write_concern)
+        )
     from motor.motor_asyncio import AsyncIOMotorGridFSBucket
 
     return AsyncIOMotorGridFSBucket(database, name, write_concern=write_concern)

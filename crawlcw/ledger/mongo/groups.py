@@ -27,8 +27,8 @@ from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
 #: Number of index keys that one command groups.
-_KEYS = 10_000
-_NOTHING = Group(value=None)
+_KEYS_PER_COMMAND = 10_000
+_EMPTY_GROUP = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
 #: An open task has a `due`; with these bounds the index alone answers.
@@ -52,24 +52,30 @@ class Groups:
             case Dimension.DEPTH:
                 return await self._by_depth()
             case Dimension.REASON:
-                failed, ignored = await asyncio.gather(
-                    self._numbers("reason", HAS_FAILED, BY_REASON),
-                    self._numbers("reason", _IS_IGNORED, BY_REASON),
+                failed_counts, ignored_counts = await asyncio.gather(
+                    self._count_by_value("reason", HAS_FAILED, BY_REASON),
+                    self._count_by_value("reason", _IS_IGNORED, BY_REASON),
                 )
-                return _groups(failed, Counter(), ignored)
+                return _groups(failed_counts, Counter(), ignored_counts)
             case Dimension.STATUS_CODE:
                 return await self._by_status_code()
 
     async def of_hosts(self) -> dict[str, Counts]:
         """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed are `todo`."""
-        groups, failed, leased = await asyncio.gather(
-            self._by_host(), self._numbers("host", HAS_FAILED, FAILED_BY_HOST), self._leased()
+        groups, failed_counts, leased_counts = await asyncio.gather(
+            self._by_host(),
+            self._count_by_value("host", HAS_FAILED, FAILED_BY_HOST),
+            self._leased(),
         )
-        by_host = {str(group.value): group for group in groups}
+        group_by_host = {str(group.value): group for group in groups}
         # A host that was added during the counts may be in only some of them.
-        names = by_host.keys() | failed.keys() | leased.keys()
+        names = group_by_host.keys() | failed_counts.keys() | leased_counts.keys()
         return {
-            name: _counts(by_host.get(name, _NOTHING), failed=failed[name], leased=leased[name])
+            name: _counts(
+                group_by_host.get(name, _EMPTY_GROUP),
+                failed=failed_counts[name],
+                leased=leased_counts[name],
+            )
             for name in names
         }
 
@@ -80,33 +86,35 @@ class Groups:
                 {"$match": {"status": int(Status.PROCESSING)}},
                 {"$group": {"_id": "$host", "n": {"$sum": 1}}},
             ],
-            limit=_KEYS,
+            limit=_KEYS_PER_COMMAND,
         )
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
         # A task that ends between the two counts is in both, or in neither.
-        opened, done_counts = await asyncio.gather(
-            self._numbers("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
+        open_counts, done_counts = await asyncio.gather(
+            self._count_by_value("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
         )
-        return _groups(opened, *done_counts)
+        return _groups(open_counts, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
         """Return the groups of tasks with a callback; the tasks that are not done are open."""
-        total, done_counts = await asyncio.gather(
-            self._numbers(field, where, BY_CALLBACK),
+        total_counts, done_counts = await asyncio.gather(
+            self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
         )
         # Compute the open tasks as a difference, so that a task that ends between the counts is not
         # counted twice.
-        return _groups(total - done_counts[0] - done_counts[1], *done_counts)
+        return _groups(total_counts - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
-        sums: dict[Any, Group] = {}
-        for callback in await self._numbers("callback", {}, BY_CALLBACK):
+        group_by_depth: dict[Any, Group] = {}
+        for callback in await self._count_by_value("callback", {}, BY_CALLBACK):
             for group in await self._of_all("depth", {"callback": callback}):
-                sums[group.value] = sums.get(group.value, Group(value=group.value)) + group
-        return list(sums.values())
+                group_by_depth[group.value] = (
+                    group_by_depth.get(group.value, Group(value=group.value)) + group
+                )
+        return list(group_by_depth.values())
 
     async def _by_status_code(self) -> list[Group]:
         finished, ignored = await self._done_counts("response.status", BY_RESPONSE_STATUS)
@@ -121,11 +129,13 @@ class Groups:
     ) -> tuple[Counter[Any], Counter[Any]]:
         """Return how many tasks of each value are finished, and how many are ignored."""
         return await asyncio.gather(
-            self._numbers(field, {**where, **_IS_FINISHED}, index),
-            self._numbers(field, {**where, **_IS_IGNORED}, index),
+            self._count_by_value(field, {**where, **_IS_FINISHED}, index),
+            self._count_by_value(field, {**where, **_IS_IGNORED}, index),
         )
 
-    async def _numbers(self, field: str, where: Mapping[str, Any], index: str) -> Counter[Any]:
+    async def _count_by_value(
+        self, field: str, where: Mapping[str, Any], index: str
+    ) -> Counter[Any]:
         """Return how many tasks of an index have each value of a field, some keys at a time.
 
         *where* has one value for each earlier field of the index, so the index is in the order of
@@ -137,13 +147,13 @@ class Groups:
             pipeline: list[dict[str, Any]] = [
                 {"$match": {**where, field: {"$gt": last_value}}},
                 {"$sort": {field: 1}},
-                {"$limit": _KEYS},
+                {"$limit": _KEYS_PER_COMMAND},
                 {"$group": {"_id": f"${field}", "n": {"$sum": 1}}},
             ]
-            groups = await self._store.aggregate(pipeline, hint=index, limit=_KEYS + 1)
+            groups = await self._store.aggregate(pipeline, hint=index, limit=_KEYS_PER_COMMAND + 1)
             counts = {group["_id"]: group["n"] for group in groups}
             numbers.update(counts)
-            if sum(counts.values()) < _KEYS:
+            if sum(counts.values()) < _KEYS_PER_COMMAND:
                 return numbers
             # The last value may have more tasks than were grouped.
             last_value = max(counts)

@@ -22,7 +22,7 @@ from crawlcw.model.task import WAITING, Lease, Status, Task
 from crawlcw.model.transitions import Change
 
 _CLOCK_CHECK = 60.0
-_CLAIMED = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
+_CLAIM_FIELDS = ("status", "due", "update_time", "lock", "lock_time", "fence", "lost")
 _LEASE_FIELDS = dict.fromkeys(("due", "lock", "fence"), 1)
 _CARRIED = dict.fromkeys(documents.CARRIED_FIELDS, 1)
 
@@ -50,10 +50,10 @@ class Leases(LeasedTasks):
         Raises after a lost reply; the repeated call then also returns the leases of the first
         call.
         """
-        adopted = await self._resolve_unconfirmed(tasks, lease=lease)
-        adopted_ids = {claim.task.id for claim in adopted}
+        adopted_claims = await self._resolve_unconfirmed(tasks, lease=lease)
+        adopted_ids = {claim.task.id for claim in adopted_claims}
         tasks = [task for task in tasks if task.id not in adopted_ids]
-        batch = [
+        batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
         # Claim tasks with expired leases one by one, because each has its own count of losses.
@@ -66,14 +66,17 @@ class Leases(LeasedTasks):
             results: list[Lease | Status | LedgerUnavailableError | None] = await asyncio.gather(
                 *(self._claim_one(task, token, lease, max_lost) for task, token in pairs)
             )
-            results += await self._claim_together(batch, batch_token, lease)
+            results += await self._claim_together(batch_tasks, batch_token, lease)
         except asyncio.CancelledError:
             # The server may have received the claims, but its replies are lost.
-            sent = [*pairs, *((task, batch_token) for task in batch)]
-            for task, token in [*sent, *((claim.task, claim.token) for claim in adopted)]:
+            sent_claims = [*pairs, *((task, batch_token) for task in batch_tasks)]
+            for task, token in [
+                *sent_claims,
+                *((claim.task, claim.token) for claim in adopted_claims),
+            ]:
                 self._note_unconfirmed(task, token)
             raise
-        leases = (*adopted, *(result for result in results if isinstance(result, Lease)))
+        leases = (*adopted_claims, *(result for result in results if isinstance(result, Lease)))
         for result in results:
             if isinstance(result, LedgerUnavailableError):
                 for claim in leases:
@@ -260,5 +263,7 @@ def _claim(change: Change) -> dict[str, Any]:
     if change.lock is None:
         return update_of(change)  # not claimed, but given up or deferred
     fields = documents.changed(change)
-    names = _CLAIMED if change.quarantine_fence is None else (*_CLAIMED, "quarantine_fence")
+    names = (
+        _CLAIM_FIELDS if change.quarantine_fence is None else (*_CLAIM_FIELDS, "quarantine_fence")
+    )
     return {"$set": {name: fields[name] for name in names}}

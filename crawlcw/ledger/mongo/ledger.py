@@ -11,7 +11,7 @@ from crawlcw.ledger.copying import LedgerCopier
 from crawlcw.ledger.kind import LedgerKind
 from crawlcw.ledger.mongo.blobs import Blobs, Items
 from crawlcw.ledger.mongo.changes import Changes
-from crawlcw.ledger.mongo.connection import closed, connected, mapped
+from crawlcw.ledger.mongo.connection import close_client, connected, mapped
 from crawlcw.ledger.mongo.copying import LedgerContents
 from crawlcw.ledger.mongo.groups import Groups
 from crawlcw.ledger.mongo.host_leases import MongoHostLeases
@@ -40,7 +40,7 @@ _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left_at", 1), ("_id", 1)])}
 def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTables:
     """Return the tables of one ledger."""
     tasks = TaskTable(store, blobs)
-    hosts = Table(store.hosts, null=("owner",), indexes=_OF_HOSTS)
+    hosts = Table(store.hosts, nullable_fields=("owner",), indexes=_OF_HOSTS)
     return LedgerTables(
         marker=store.marker,
         state=store.state,
@@ -48,7 +48,7 @@ def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTab
         # These writes are durable as well, because a failover that undoes a lease would leave a
         # host with two owners.
         host_leases=hosts,
-        workers=Table(store.workers, null=("left_at",), indexes=_OF_WORKERS),
+        workers=Table(store.workers, nullable_fields=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,
         rates=store.rates,
         tasks=tasks,
@@ -176,7 +176,7 @@ class MongoLedger:
                     if await database[marker["_id"]].find_one({}, {"_id": 1}) is not None
                 ]
         finally:
-            await closed(client)
+            await close_client(client)
 
     @property
     def kind(self) -> LedgerKind:

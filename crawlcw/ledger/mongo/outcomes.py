@@ -26,11 +26,11 @@ class Outcomes:
     async def commit(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all outcomes in one unordered bulk of fenced updates."""
         with mapped():
-            matched, refusals = await self._record(settlements, lease_guard)
+            matched_count, refusals = await self._record(settlements, lease_guard)
             rejections = [_rejection(settlements[index], why) for index, why in refusals.items()]
             rejection_reply = await send(self._store.durable, rejections)
             leases = [settlement.lease for settlement in settlements]
-            is_all = matched + rejection_reply.matched == len(leases)
+            is_all = matched_count + rejection_reply.matched == len(leases)
             lost = [] if is_all else await self._not_settled(leases)
         rejected = tuple((leases[index], why) for index, why in refusals.items())
         return Committed(lost=tuple(lost), rejected=rejected)
@@ -46,7 +46,7 @@ class Outcomes:
         """
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
-        outside: list[OutsideItem] = []
+        outside_items: list[OutsideItem] = []
         owners: list[int] = []  #: for each item outside, the index of its outcome
         for index, settlement in enumerate(settlements):
             try:
@@ -55,13 +55,13 @@ class Outcomes:
                 refusals[index] = str(error)
             else:
                 updates[index] = Update(guard(settlement.lease), change)
-                outside += large
+                outside_items += large
                 owners += [index] * len(large)
         # A page with many items may take long: send the other outcomes first.
         last = set(owners)
         matched = await self._send(updates, updates.keys() - last, refusals)
-        if outside:
-            for number, why in (await self._items.write(outside)).items():
+        if outside_items:
+            for number, why in (await self._items.write(outside_items)).items():
                 refusals[owners[number]] = why
             matched += await self._send(updates, last - refusals.keys(), refusals)
         await self._items.forget_replaced(settlements)
@@ -72,9 +72,9 @@ class Outcomes:
     ) -> int:
         """Send some of the updates; return how many matched, and add to *refusals*."""
         order = sorted(indexes)
-        sent = await send(self._store.durable, [updates[index] for index in order])
-        refusals |= {order[n]: why for n, why in sent.refused.items()}
-        return sent.matched
+        send_result = await send(self._store.durable, [updates[index] for index in order])
+        refusals |= {order[n]: why for n, why in send_result.refused.items()}
+        return send_result.matched
 
     async def replace(self, settlements: Sequence[Settlement]) -> Committed:
         """Write all replacements in one unordered bulk of guarded updates."""
@@ -92,8 +92,10 @@ class Outcomes:
         """Return the leases whose outcome is not the last recorded outcome of the task."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
-        settled = {bytes(task["_id"]): task["settled"] for task in await all_of(cursor, len(ids))}
-        return [lease for lease in leases if settled.get(lease.task.id) != lease.fence]
+        settled_fences = {
+            bytes(task["_id"]): task["settled"] for task in await all_of(cursor, len(ids))
+        }
+        return [lease for lease in leases if settled_fences.get(lease.task.id) != lease.fence]
 
     async def release(self, leases: Sequence[Lease]) -> int:
         """Write all releases in one unordered bulk of fenced updates."""
@@ -127,10 +129,12 @@ async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideI
         return update, []
     lease, versions = settlement.lease, settlement.change.kept_versions
     escaped = (documents.escaped(item) for item in items)
-    inside, outside = await placed(lease.task.id, lease.fence, escaped, all_outside=versions > 0)
+    inside, outside_items = await placed(
+        lease.task.id, lease.fence, escaped, all_outside=versions > 0
+    )
     source = documents.source_document(settlement)
     update["$set"] |= {"items": inside, "items_from": source}
     if versions:
         pushes = update.setdefault("$push", {})
         pushes["versions"] = {"$each": [source], "$slice": -versions}
-    return update, outside
+    return update, outside_items

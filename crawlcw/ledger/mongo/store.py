@@ -10,7 +10,7 @@ from pymongo.errors import OperationFailure
 from crawlcw.errors import Reason
 from crawlcw.ledger import documents
 from crawlcw.ledger.kind import LedgerKind
-from crawlcw.ledger.mongo.connection import closed, mapped
+from crawlcw.ledger.mongo.connection import close_client, mapped
 from crawlcw.ledger.mongo.drivers import awaited, bucket, shielded
 from crawlcw.ledger.mongo.table import Table
 from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, LedgerTables, P, T, Work
@@ -234,7 +234,7 @@ class MongoStore:
     async def close(self) -> None:
         """Close the client, if this ledger opened it."""
         if self.client is not None:
-            await closed(self.client)
+            await close_client(self.client)
 
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
@@ -250,18 +250,18 @@ async def read_batch(
     fields: Mapping[str, Any] | None,
     *,
     last_id: Any = None,
-    only: Collection[Any] | None = None,
+    wanted_ids: Collection[Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
     """Return the documents of one server reply (at most 16 MiB), and the last document's id.
 
     They are the first documents after an id of any type. The returned id is None if there are no
-    more. With *only*, it returns all documents of these ids.
+    more. With *wanted_ids*, it returns all documents of these ids.
     """
-    chosen: dict[str, Any] = {} if only is None else {"_id": {"$in": list(only)}}
+    chosen: dict[str, Any] = {} if wanted_ids is None else {"_id": {"$in": list(wanted_ids)}}
     if last_id is not None:
         chosen = {"_id": {"$ne": last_id}}
     cursor = collection.find(chosen, fields).sort([("_id", 1)]).hint("_id_")
-    if only is None:
+    if wanted_ids is None:
         # With a negative limit the server closes the cursor after its first reply.
         cursor = cursor.limit(-_IN_REPLY)
     if last_id is not None:
@@ -269,4 +269,4 @@ async def read_batch(
         cursor = cursor.min([("_id", last_id)])
     with mapped():
         batch = await all_of(cursor, _IN_REPLY)
-    return batch, batch[-1]["_id"] if batch and only is None else None
+    return batch, batch[-1]["_id"] if batch and wanted_ids is None else None

@@ -108,15 +108,15 @@ class Table:
         collection: Any,
         *,
         key: tuple[str, ...] = ("_id",),
-        null: Collection[str] = (),
-        hidden: Collection[str] = (),
+        nullable_fields: Collection[str] = (),
+        hidden_fields: Collection[str] = (),
         indexes: Mapping[Path, Index] | None = None,
     ) -> None:
-        """*null* are fields that are null instead of absent; `read` leaves out *hidden* fields."""
+        """*nullable_fields* are null instead of absent; `read` leaves out *hidden_fields*."""
         self.collection = collection
         self._key = key
-        self._null = null
-        self._hidden = dict.fromkeys(hidden, 0)
+        self._nullable_fields = nullable_fields
+        self._hidden_projection = dict.fromkeys(hidden_fields, 0)
         self._indexes = {Path.KEY: _BY_KEY, **(indexes or {})}
 
     async def insert(self, documents: Sequence[Document]) -> int:
@@ -131,7 +131,7 @@ class Table:
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
     ) -> Mapping[Key, Document]:
         """See `port.Documents.read`."""
-        projection = dict.fromkeys(fields, 1) or self._hidden
+        projection = dict.fromkeys(fields, 1) or self._hidden_projection
         chosen = self.filter({"_id": Among(keys), **(where or {})})
         documents = await self._find(chosen, projection, _BY_KEY, limit=len(keys)) if keys else []
         return {document["_id"]: document for document in documents}
@@ -203,9 +203,11 @@ class Table:
         for name, test in where.items():
             match test:
                 case Within(first, end):
-                    ends = {"$gte": first, "$lt": end}
+                    bound_by_operator = {"$gte": first, "$lt": end}
                     query[name] = {
-                        o: self._value(name, v) for o, v in ends.items() if v is not None
+                        o: self._value(name, v)
+                        for o, v in bound_by_operator.items()
+                        if v is not None
                     }
                 case AtMost(value) | After(value) | Not(value):
                     query[name] = {_OPERATORS[type(test)]: value}
@@ -241,7 +243,9 @@ class Table:
         assignments = {
             f"{name}.{m}": v for name, additions in edit.merge.items() for m, v in additions.items()
         }
-        absent = {n for n, value in edit.set.items() if value is None and n not in self._null}
+        absent = {
+            n for n, value in edit.set.items() if value is None and n not in self._nullable_fields
+        }
         assignments |= {name: value for name, value in edit.set.items() if name not in absent}
         removals = [*absent, *(f"{n}.{m}" for n, members in edit.without.items() for m in members)]
         update = {

@@ -43,15 +43,15 @@ from crawlcw.model.transitions import LOCK
 #: Order of results; with more fields the server would sort tasks of equal times.
 ORDER = [("update_time", -1), ("_id", -1)]
 _ORDER_OF_EQUALS = [("_id", -1)]
-_CURSOR = {"update_time": 1}
-_INDEX = {
+_CURSOR_PROJECTION = {"update_time": 1}
+_INDEX_BY_PATH = {
     Path.STATUS: BY_STATUS,
     Path.HOST: BY_HOST_NAME,
     Path.REASON: BY_REASON,
     Path.CALLBACK: BY_CALLBACK,
 }
 #: Indexes of done tasks only.
-_DONE = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
+_INDEX_OF_DONE_TASKS = {"host": DONE_BY_HOST, "callback": DONE_BY_CALLBACK}
 _IS_DUE = {"priority": {"$lte": ANY_PRIORITY}, **HAS_DUE}
 _OF_TASKS = {
     Path.DUE: Index(BY_PRIORITY, INDEXES[BY_PRIORITY][0], _IS_DUE),
@@ -64,7 +64,7 @@ _IN_INDEX = {"status", "update_time"}
 COUNT_BATCH_SIZE = 2_000_000
 #: Maximum number of tasks in one read that counts items, and in one read of items. A batch of items
 #: ends at the third number, in bytes, offloaded items included.
-_READ = 5_000
+_MAX_TASKS_PER_READ = 5_000
 _WITH_ITEMS = 200
 _BATCH_BYTES = 16 << 20
 _NUMBER_OF_ITEMS = {"$sum": {"$size": {"$ifNull": ["$items", []]}}}
@@ -107,7 +107,9 @@ class TaskTable(Table):
     """The collection of tasks."""
 
     def __init__(self, store: MongoStore, blobs: Blobs) -> None:
-        super().__init__(store.durable, null=LOCK, hidden=("items",), indexes=_OF_TASKS)
+        super().__init__(
+            store.durable, nullable_fields=LOCK, hidden_fields=("items",), indexes=_OF_TASKS
+        )
         self._store = store
         self._blobs = blobs
         #: Tasks that may have been deleted without their data.
@@ -127,26 +129,32 @@ class TaskTable(Table):
     ) -> Listed:
         """See `port.Tasks.listed`."""
         index_range = self.filter({name: where[name] for name in _IN_INDEX if name in where})
-        rest = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
+        other_tests = self.filter({n: test for n, test in where.items() if n not in _IN_INDEX})
         cursors: list[Cursor] = []
         # Read the tasks with the cursor's time, and then earlier tasks. Each of the two filters is
         # one index range for every status; a single filter for both would not be.
         for range_filter, order in after_cursor(index_range, cursor):
-            missing = limit - len(cursors)
-            size = scan_limit if rest else min(scan_limit, missing)
+            missing_count = limit - len(cursors)
+            size = scan_limit if other_tests else min(scan_limit, missing_count)
             pipeline: list[Any] = [
                 {"$match": range_filter},
                 {"$sort": dict(order)},
                 {"$limit": size},
-                *([{"$match": rest}, {"$limit": missing}] if rest else []),
-                {"$project": _CURSOR},
+                *([{"$match": other_tests}, {"$limit": missing_count}] if other_tests else []),
+                {"$project": _CURSOR_PROJECTION},
             ]
-            page = _cursors(await self._store.aggregate(pipeline, limit=min(size, missing) + 1))
+            page = _cursors(
+                await self._store.aggregate(pipeline, limit=min(size, missing_count) + 1)
+            )
             cursors += page
             if len(cursors) == limit or len(page) == size:
                 return Listed(cursors, cursors[-1])
             # Without further tests, all examined tasks pass.
-            if rest and size < MAX_LIMIT and (last := await self._nth(range_filter, order, size)):
+            if (
+                other_tests
+                and size < MAX_LIMIT
+                and (last := await self._nth(range_filter, order, size))
+            ):
                 return Listed(cursors, last)
         return Listed(cursors, None)
 
@@ -155,7 +163,9 @@ class TaskTable(Table):
     ) -> Cursor | None:
         """Return the cursor of the task at position *number*, by the index; None: fewer tasks."""
         with mapped():
-            cursor = self.collection.find(range_filter, _CURSOR).sort(order).hint(BY_STATUS)
+            cursor = (
+                self.collection.find(range_filter, _CURSOR_PROJECTION).sort(order).hint(BY_STATUS)
+            )
             tasks = await all_of(cursor.skip(number - 1).limit(1), 1)
         return _cursors(tasks)[0] if tasks else None
 
@@ -170,15 +180,17 @@ class TaskTable(Table):
             parts.append({"$or": [earlier, equal]})
         pipeline: list[Any] = [
             {"$match": {"$and": parts}},
-            {"$project": _CURSOR},
+            {"$project": _CURSOR_PROJECTION},
             {"$sort": dict(ORDER)},
             {"$limit": limit},
         ]
-        return _cursors(await self._store.aggregate(pipeline, hint=_INDEX[by], limit=limit + 1))
+        return _cursors(
+            await self._store.aggregate(pipeline, hint=_INDEX_BY_PATH[by], limit=limit + 1)
+        )
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
         """See `port.Tasks.count`."""
-        return await self._store.count(self.filter(where), hint=_INDEX[by], limit=limit)
+        return await self._store.count(self.filter(where), hint=_INDEX_BY_PATH[by], limit=limit)
 
     async def count_by_index(self, where: Where) -> int | None:
         """See `port.Tasks.count_by_index`: each case is one index range."""
@@ -191,9 +203,9 @@ class TaskTable(Table):
             case ["reason"]:
                 return await self._store.count(self.filter(where), hint=BY_REASON)
             case ["host" | "callback" as name] if statuses == set(Status):
-                return await self._store.count(tests, hint=_INDEX[Path(name)])
+                return await self._store.count(tests, hint=_INDEX_BY_PATH[Path(name)])
             case ["host" | "callback" as name] if statuses <= set(DONE):
-                return await self._store.count(self.filter(where), hint=_DONE[name])
+                return await self._store.count(self.filter(where), hint=_INDEX_OF_DONE_TASKS[name])
         return None
 
     async def _of_status(self, where: Document) -> int:
@@ -281,7 +293,7 @@ class Results:
             where = {"status": Among([int(status)])}
             next_cursor: Cursor | None = None
             while True:
-                limit = min(remaining, _READ)
+                limit = min(remaining, _MAX_TASKS_PER_READ)
                 cursors, next_cursor = await self._tasks.listed(
                     where, limit=limit, scan_limit=limit, cursor=next_cursor
                 )
@@ -367,14 +379,21 @@ def after_cursor(
     """
     if cursor is None:
         return [(dict(where), ORDER)]
-    times = where.get("update_time", {})
-    time = cursor.update_time
-    earlier = {**where, "update_time": {**times, "$lt": min(time, times.get("$lt", time))}}
-    if not times.get("$gte", time) <= time < times.get("$lt", datetime.max.replace(tzinfo=UTC)):
+    time_tests = where.get("update_time", {})
+    cursor_time = cursor.update_time
+    earlier = {
+        **where,
+        "update_time": {**time_tests, "$lt": min(cursor_time, time_tests.get("$lt", cursor_time))},
+    }
+    if (
+        not time_tests.get("$gte", cursor_time)
+        <= cursor_time
+        < time_tests.get("$lt", datetime.max.replace(tzinfo=UTC))
+    ):
         # No chosen task has the cursor's time, and a filter with this time would make the server
         # sort.
         return [(earlier, ORDER)]
-    equal = {**where, "update_time": time, "_id": {"$lt": cursor.id}}
+    equal = {**where, "update_time": cursor_time, "_id": {"$lt": cursor.id}}
     return [(equal, _ORDER_OF_EQUALS), (earlier, ORDER)]
 
 
@@ -389,35 +408,42 @@ class Raw:
         self._store = store
 
     async def read(
-        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
         """See `port.Raw.read`."""
         match part:
             case Part.TASKS:
                 tasks, last_id = await read_batch(
-                    self._store.tasks, _TASK, last_id=cursor, only=only
+                    self._store.tasks, _TASK, last_id=cursor, wanted_ids=wanted_ids
                 )
                 return [await self._with_lost_items(task) for task in tasks], last_id
             case Part.HOSTS:
-                return await read_batch(self._store.hosts, {"robots": 0}, last_id=cursor, only=only)
+                return await read_batch(
+                    self._store.hosts, {"robots": 0}, last_id=cursor, wanted_ids=wanted_ids
+                )
             case Part.BLOBS:
                 fields = {"task_id": "$metadata.task", "create_time": "$uploadDate"}
-                return await read_batch(self._store.blob_files, fields, last_id=cursor, only=only)
+                return await read_batch(
+                    self._store.blob_files, fields, last_id=cursor, wanted_ids=wanted_ids
+                )
 
     async def _with_lost_items(self, task: Document) -> Document:
         """Return a task with the number of its items, and the numbers of its missing items."""
         if "items" not in task:
             return task
-        outside = [number for number, is_outside in enumerate(task["items"]) if is_outside]
+        outside_numbers = [number for number, is_outside in enumerate(task["items"]) if is_outside]
         task = {**task, "items": len(task["items"]), "items_lost": []}
-        if outside:
+        if outside_numbers:
             source = task.get("items_from")
             fence = source["fence"] if isinstance(source, Mapping) else task.get("settled")
-            ids = [{"task": task["_id"], "fence": fence, "n": number} for number in outside]
+            ids = [{"task": task["_id"], "fence": fence, "n": number} for number in outside_numbers]
             with mapped():
                 cursor = self._store.items.find({"_id": {"$in": ids}}, {"_id": 1})
                 existing_numbers = {
-                    item["_id"]["n"] for item in await all_of(cursor.hint("_id_"), len(outside))
+                    item["_id"]["n"]
+                    for item in await all_of(cursor.hint("_id_"), len(outside_numbers))
                 }
-            task["items_lost"] = [number for number in outside if number not in existing_numbers]
+            task["items_lost"] = [
+                number for number in outside_numbers if number not in existing_numbers
+            ]
         return task

@@ -18,7 +18,7 @@ _ADD_BATCH_SIZE = 1_000
 #: Number of pipelines in one union: small clusters at Atlas accept only 50 stages.
 _PIPELINES_PER_UNION = 40
 #: Fields that grow with a task's results; `page` leaves them out.
-_RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
+_HIDDEN_RESULTS = dict.fromkeys(("errors", "response", "items"), 0)
 #: Fields of a tracked task's payload, which `page` leaves out too.
 _CARRIED = dict.fromkeys(("trace", *documents.CARRIED_FIELDS), 0)
 
@@ -94,7 +94,7 @@ class Tasks(Reopening):
         return {"priority": {"$lte": ANY_PRIORITY}, "due": {"$lte": self._store.now()}}
 
     def _hidden_fields(self) -> dict[str, int]:
-        return _RESULTS | _CARRIED if self._store.kind.tracked else _RESULTS
+        return _HIDDEN_RESULTS | _CARRIED if self._store.kind.tracked else _HIDDEN_RESULTS
 
     async def get(self, task_id: bytes) -> Record | None:
         """Read one whole document."""

@@ -17,10 +17,10 @@ from crawlcw.model.task import WAITING
 _SCHEMA = "crawlcw"
 _MARKER = f"{quoted(_SCHEMA)}.ledgers"
 #: PostgreSQL cuts a name after 63 bytes.
-_LONGEST = 63
+_MAX_NAME_BYTES = 63
 _RELATION = re.compile(r'IF NOT EXISTS (?:"(?:[^"]|"")*"\.)?"((?:[^"]|"")*)"')
 #: Lock of processes that create tables; any number that no other program uses.
-_MAKERS = 0x6372_6177_6C63_77
+_CREATION_LOCK_ID = 0x6372_6177_6C63_77
 _MAKE_MARKER = (
     f"CREATE SCHEMA IF NOT EXISTS {quoted(_SCHEMA)}",
     (
@@ -36,10 +36,10 @@ class Tables(schema.Tables):
     def __init__(self, name: str) -> None:
         """Raises `LedgerConfigurationError` for a name that is too long."""
         self.schema = f"{_SCHEMA}.{name}"
-        if len(self.schema.encode()) > _LONGEST:
+        if len(self.schema.encode()) > _MAX_NAME_BYTES:
             raise LedgerConfigurationError(
                 f"the name {name!r} is too long for PostgreSQL: use at most "
-                f"{_LONGEST - len(_SCHEMA) - 1} bytes"
+                f"{_MAX_NAME_BYTES - len(_SCHEMA) - 1} bytes"
             )
         super().__init__(
             table=lambda part: f"{quoted(self.schema)}.{quoted(part)}",
@@ -95,7 +95,7 @@ def prepare(
     if not missing and (has_kind or not create):
         return recorded_kind
     with db.transaction(durable=True):
-        db.execute("SELECT pg_advisory_xact_lock(?)", (_MAKERS,))
+        db.execute("SELECT pg_advisory_xact_lock(?)", (_CREATION_LOCK_ID,))
         for statement in () if _has_marker(db) else _MAKE_MARKER:
             db.execute(statement)
         db.execute(
@@ -109,8 +109,8 @@ def prepare(
         if missing := tables.missing(db):
             if "tasks" in missing:
                 # The tasks were dropped, so the notes about them are invalid.
-                forget = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
-                db.execute(forget, (name,))
+                forget_notes = f"UPDATE {_MARKER} SET state = NULL, control = NULL WHERE spider = ?"
+                db.execute(forget_notes, (name,))
             db.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(tables.schema)}")
             for statement in tables.create:
                 db.execute(statement)

@@ -17,7 +17,7 @@ from crawlcw.model.transitions import LOCK
 #: Fields of a task that other tables store.
 _IN_OTHER_TABLES = ("items", "items_from", "versions")
 #: Columns that may be large, so their sizes are added up while rows are read.
-_LARGE = ("body", "context", "response", "errors", "data", "results", "content")
+_LARGE_COLUMNS = ("body", "context", "response", "errors", "data", "results", "content")
 
 
 class LedgerContents:
@@ -29,17 +29,23 @@ class LedgerContents:
 
     async def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
         """See `copying.Contents.read`."""
-        last = None
+        last_position = None
         while True:
-            last, documents = await self._store.reader.run(self._read_batch, part, last)
+            last_position, documents = await self._store.reader.run(
+                self._read_batch, part, last_position
+            )
             if not documents:
                 return
             yield documents
 
-    def _read_batch(self, db: Database, part: Part, last: Any) -> tuple[Any, list[Document]]:
+    def _read_batch(
+        self, db: Database, part: Part, last_position: Any
+    ) -> tuple[Any, list[Document]]:
         """Return the position of the last row, and the next documents."""
         table, position = self._tables[part], self._store.tables.dialect.position
-        condition, values = ("", []) if last is None else (f"WHERE {position} > ?", [last])
+        condition, values = (
+            ("", []) if last_position is None else (f"WHERE {position} > ?", [last_position])
+        )
         statement = f"SELECT {position} AS row, * FROM {table} {condition} ORDER BY 1"
         documents: list[Document] = []
         size = 0
@@ -47,13 +53,13 @@ class LedgerContents:
         with db.snapshot():
             for row in db.stream(statement, values):
                 columns = dict(row)
-                last = columns.pop("row")
-                size += sum(len(columns.get(name) or "") for name in _LARGE)
+                last_position = columns.pop("row")
+                size += sum(len(columns.get(name) or "") for name in _LARGE_COLUMNS)
                 documents.append(self._document(db, part, columns))
                 size += len(documents[-1].get("items", ())) * 100
                 if len(documents) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
                     break
-        return last, documents
+        return last_position, documents
 
     def _document(self, db: Database, part: Part, row: Mapping[str, Any]) -> Document:
         if part is Part.BLOBS:

@@ -35,10 +35,10 @@ from crawlcw.model.transitions import KEPT_TRACE, Change, Settlement
 #: Since 3.33 an UPDATE accepts values from rows; since 3.32 a statement accepts 32,766
 #: parameters.
 _UPDATES_MANY_ROWS = sqlite3.sqlite_version_info >= (3, 33)
-_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
+_MAX_PARAMETERS = 2_000 if _UPDATES_MANY_ROWS else 999
 _MAX_ROWS = 64
 #: Size in characters, or bytes, above which a row is written alone.
-_LARGE = 1 << 16
+_LARGE_VALUE_SIZE = 1 << 16
 _MAY_BE_LARGE = ("body", "context", "item")
 
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class Outcomes:
             try:
                 write = written(lease.task, settlement.change)
             except UNHOLDABLE as error:
-                write, refusal = _rejected(settlement, error)
+                write, refusal = _write_of_rejection(settlement, error)
             writes.append((write, lease_guard(lease)))
             refusals.append(refusal)
         with db.transaction(durable=True):
@@ -98,7 +98,7 @@ class Outcomes:
                 lease = settlement.lease
                 if isinstance(result, Exception):
                     # The outcome is too large only together with the stored results.
-                    rejection, refusal = _rejected(settlement, result)
+                    rejection, refusal = _write_of_rejection(settlement, result)
                     (result,) = apply_each(db, self._store.sql, [(rejection, lease_guard(lease))])
                 if not result and not self._was_settled(db, lease):
                     lost.append(lease)
@@ -152,7 +152,7 @@ class Outcomes:
             return apply_each(db, self._store.sql, writes).count(True)
 
 
-def _rejected(settlement: Settlement, error: Exception) -> tuple[Write, str]:
+def _write_of_rejection(settlement: Settlement, error: Exception) -> tuple[Write, str]:
     """Return the write that replaces an outcome that the store cannot hold, and the reason."""
     why = describe_unholdable(error)
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=why)
@@ -230,7 +230,7 @@ def apply_each(
             growing_ids.append(write.task.id)
     # Of several changes of one task only the first is applied.
     one_by_one = len(ids) < len(writes)
-    stored = _stored(db, sql, growing_ids) if growing_ids and not one_by_one else {}
+    stored = _stored_values(db, sql, growing_ids) if growing_ids and not one_by_one else {}
     settings: list[Values | Exception] = []
     bulk: list[tuple[Values, Values]] = []
     for write, guard in writes:
@@ -238,8 +238,8 @@ def apply_each(
         settings.append(values)
         if not isinstance(values, Exception):
             bulk.append((guard, values))
-    number = 0 if one_by_one else changed(db, sql, bulk)
-    if 0 < number < len(bulk):
+    matched_count = 0 if one_by_one else changed(db, sql, bulk)
+    if 0 < matched_count < len(bulk):
         # Mismatches are rare: find out one by one which tasks do not match.
         db.restart()
         one_by_one = True
@@ -250,7 +250,7 @@ def apply_each(
         if one_by_one:
             applied.append(_applied_alone(db, sql, write, guard))
         else:
-            applied.append(values if isinstance(values, Exception) else number > 0)
+            applied.append(values if isinstance(values, Exception) else matched_count > 0)
         if applied[-1] is True and write.items is not None:
             if write.task.settled:  # a task that was never settled has no items
                 db.execute(sql.forget_items, (write.task.id,))
@@ -268,14 +268,14 @@ def apply_each(
 def _applied_alone(db: Database, sql: Statements, write: Write, guard: Values) -> bool | Exception:
     values = write.values
     if write.growth is not None:
-        grown_values = _grown(write, _stored(db, sql, [write.task.id]))
+        grown_values = _grown(write, _stored_values(db, sql, [write.task.id]))
         if isinstance(grown_values, Exception):
             return grown_values
         values = grown_values
     return bool(changed(db, sql, [(guard, values)]))
 
 
-def _stored(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
+def _stored_values(db: Database, sql: Statements, ids: Sequence[bytes]) -> dict[bytes, Row]:
     """Return the stored errors, results and traces, by task."""
     stored: dict[bytes, Row] = {}
     for number, portion in portions(ids):
@@ -335,7 +335,7 @@ def insert(db: Database, table: str, rows: Iterable[Values]) -> int:
     for row in rows:
         pairs.append(({}, row))
         for name in _MAY_BE_LARGE:
-            if len(row.get(name) or "") > _LARGE:
+            if len(row.get(name) or "") > _LARGE_VALUE_SIZE:
                 # Write a large row alone, because a cached statement keeps its last parameters.
                 max_rows = 1
     for (_, names), number, parameters in _row_batches(pairs, max_rows=max_rows):
@@ -356,7 +356,7 @@ def _row_batches(
         shape = (tuple(guard), tuple(values))
         parameters_by_shape.setdefault(shape, []).append([*values.values(), *guard.values()])
     for shape, parameters in parameters_by_shape.items():
-        row_limit = min(max_rows, _PARAMETERS // len(parameters[0]))
+        row_limit = min(max_rows, _MAX_PARAMETERS // len(parameters[0]))
         for size, portion in portions(parameters, row_limit):
             yield shape, size, list(chain.from_iterable(portion))
 

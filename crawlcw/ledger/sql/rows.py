@@ -35,7 +35,7 @@ TIMES = frozenset(
         "expires",
     }
 )
-_JSON = frozenset(
+_JSON_COLUMNS = frozenset(
     {
         *("headers", "context", "options", "errors", "response", "visit", "stored"),
         *("data", "results", "trace"),
@@ -44,7 +44,9 @@ _JSON = frozenset(
     }
 )
 #: Columns that are always small numbers, whatever values a task has.
-_COUNTED = frozenset({"status", "fence", "settled", "retry", "lost", "quarantine_fence"})
+_SMALL_NUMBER_COLUMNS = frozenset(
+    {"status", "fence", "settled", "retry", "lost", "quarantine_fence"}
+)
 
 #: Errors of a value that a row cannot hold.
 UNHOLDABLE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -56,11 +58,11 @@ def row_of(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises one of `UNHOLDABLE` for a value that no column can hold.
     """
     row = dict(document)
-    converted, plain = _kinds(tuple(document))
-    for name, convert in converted:
+    converters, plain_names = _kinds(tuple(document))
+    for name, convert in converters:
         if (value := row[name]) is not None:
             row[name] = convert(value)
-    for name in plain:
+    for name in plain_names:
         value = row[name]
         # Nearly all values are short ASCII texts, or small numbers.
         if type(value) is str:
@@ -88,7 +90,9 @@ def _kinds(
 ) -> tuple[list[tuple[str, Callable[[Any], Any]]], list[str]]:
     """Return the fields to convert, and the other fields that may be too large for a column."""
     converted = [(name, _TO_COLUMN[name]) for name in names if name in _TO_COLUMN]
-    return converted, [name for name in names if name not in _TO_COLUMN and name not in _COUNTED]
+    return converted, [
+        name for name in names if name not in _TO_COLUMN and name not in _SMALL_NUMBER_COLUMNS
+    ]
 
 
 def _check_size(value: str | bytes) -> None:
@@ -197,9 +201,9 @@ _TAGGED_DECODER = json.JSONDecoder(object_hook=_untagged)
 #: Conversions of fields to the values of their columns, and back.
 _TO_COLUMN: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TIMES, milliseconds),
-    **dict.fromkeys(_JSON, to_json),
+    **dict.fromkeys(_JSON_COLUMNS, to_json),
 }
 _FROM_COLUMN: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(TIMES, moment),
-    **dict.fromkeys(_JSON, from_json),
+    **dict.fromkeys(_JSON_COLUMNS, from_json),
 }

@@ -129,17 +129,23 @@ class Tables:
         other_tables = [table(part) for part in ("hosts", "workers", "rates", "sessions", "state")]
         self.hosts, self.workers, self.rates, self.sessions, self.state = other_tables
         self.marker = marker
-        self.due, self.host_due, self.changed, self.ready, self.owned = (
+        (
+            self.due_index,
+            self.host_due_index,
+            self.changed_index,
+            self.ready_index,
+            self.owner_index,
+        ) = (
             index(part)
             for part in ("due", "host_due", "status_update_time", "hosts_ready_at", "hosts_owner")
         )
-        self.by_host, self.by_callback, self.by_reason, self.by_response_status = (
+        self.host_index, self.callback_index, self.reason_index, self.response_status_index = (
             index(part)
             for part in ("host_status", "callback_depth_status", "reason_status", "response_status")
         )
-        self.revisit = index("revisit")
-        self.workers_left = index("workers_left")
-        self.of_task = index("blobs_task_id")
+        self.revisit_index = index("revisit")
+        self.workers_left_index = index("workers_left")
+        self.blob_task_index = index("blobs_task_id")
         self.create = [*self._of_tasks(), *self._of_items(), *self._of_hosts(), *self._of_workers()]
         #: Indexes are dropped with their tables.
         self.drop = [f"DROP TABLE IF EXISTS {name}" for name in (*results, *other_tables)]
@@ -148,23 +154,23 @@ class Tables:
         return [
             f"CREATE TABLE IF NOT EXISTS {self.tasks} ({', '.join(COLUMNS.values())})",
             # These two indexes have no finished or ignored tasks.
-            f"""CREATE INDEX IF NOT EXISTS {self.due} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.due_index} ON {self.tasks}
                 (priority DESC, due) WHERE due IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.host_due} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.host_due_index} ON {self.tasks}
                 (host, priority DESC, due) WHERE due IS NOT NULL""",
             # Equal times are ordered by id, because a walk continues after the last task it saw.
-            f"""CREATE INDEX IF NOT EXISTS {self.changed} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.changed_index} ON {self.tasks}
                 (status, update_time DESC, id DESC)""",
             # This index has only tasks that may be visited again.
-            f"""CREATE INDEX IF NOT EXISTS {self.revisit} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.revisit_index} ON {self.tasks}
                 (revisit) WHERE revisit IS NOT NULL AND {MAY_BE_REVISITED}""",
             # These indexes count tasks with a common value.
-            f"CREATE INDEX IF NOT EXISTS {self.by_host} ON {self.tasks} (host, status)",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_callback} ON {self.tasks}
+            f"CREATE INDEX IF NOT EXISTS {self.host_index} ON {self.tasks} (host, status)",
+            f"""CREATE INDEX IF NOT EXISTS {self.callback_index} ON {self.tasks}
                 (callback, depth, status)""",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_reason} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.reason_index} ON {self.tasks}
                 (reason, status) WHERE reason IS NOT NULL""",
-            f"""CREATE INDEX IF NOT EXISTS {self.by_response_status} ON {self.tasks}
+            f"""CREATE INDEX IF NOT EXISTS {self.response_status_index} ON {self.tasks}
                 ({RESPONSE_STATUS}, status) WHERE {HAS_RESPONSE}""",
         ]
 
@@ -181,16 +187,16 @@ class Tables:
             f"""CREATE TABLE IF NOT EXISTS {self.blobs} (
                 id TEXT PRIMARY KEY NOT NULL, task_id BLOB NOT NULL, content TEXT NOT NULL,
                 create_time INTEGER NOT NULL)""",
-            f"CREATE INDEX IF NOT EXISTS {self.of_task} ON {self.blobs} (task_id)",
+            f"CREATE INDEX IF NOT EXISTS {self.blob_task_index} ON {self.blobs} (task_id)",
         ]
 
     def _of_hosts(self) -> list[str]:
         return [
             f"CREATE TABLE IF NOT EXISTS {self.hosts} ({', '.join(HOST_COLUMNS.values())})",
-            f"""CREATE INDEX IF NOT EXISTS {self.ready} ON {self.hosts}
+            f"""CREATE INDEX IF NOT EXISTS {self.ready_index} ON {self.hosts}
                 (ready_at) WHERE ready_at IS NOT NULL""",
             # This index has only leased hosts, because `leave` must not read all free hosts.
-            f"""CREATE INDEX IF NOT EXISTS {self.owned} ON {self.hosts}
+            f"""CREATE INDEX IF NOT EXISTS {self.owner_index} ON {self.hosts}
                 (owner) WHERE owner IS NOT NULL""",
         ]
 
@@ -203,7 +209,7 @@ class Tables:
                 heartbeat INTEGER NOT NULL, left_at INTEGER,
                 idle INTEGER NOT NULL, counters TEXT NOT NULL, vitals TEXT,
                 loan TEXT, report TEXT)""",
-            f"CREATE INDEX IF NOT EXISTS {self.workers_left} ON {self.workers} (left_at, id)",
+            f"CREATE INDEX IF NOT EXISTS {self.workers_left_index} ON {self.workers} (left_at, id)",
             f"""CREATE TABLE IF NOT EXISTS {self.rates} (
                 kept INTEGER NOT NULL, minute INTEGER NOT NULL, worker TEXT NOT NULL,
                 started INTEGER NOT NULL, time INTEGER NOT NULL, vitals TEXT NOT NULL,

@@ -20,7 +20,7 @@ def among(statuses: Collection[Status]) -> str:
 
 #: The columns of a task.
 READ = ("id", *documents.TASK_FIELDS)
-_READ = ", ".join(READ)
+_TASK_COLUMNS = ", ".join(READ)
 
 
 class Statements:
@@ -37,7 +37,12 @@ class Statements:
 
     def _of_tasks(self, tables: Tables) -> None:
         """Make the statements that read a task, and find due tasks."""
-        tasks, items, due, host_due = tables.tasks, tables.items, tables.due, tables.host_due
+        tasks, items, due, host_due = (
+            tables.tasks,
+            tables.items,
+            tables.due_index,
+            tables.host_due_index,
+        )
         self.get = (
             f"SELECT {tasks}.*, i.item FROM {tasks} LEFT JOIN {items} AS i ON i.task_id = id "
             "WHERE id = ? ORDER BY i.n"
@@ -46,16 +51,17 @@ class Statements:
         # `priority = ... AND due <= ...` is one range of the index. Without the priority, all
         # tasks that are due later would be read as well.
         condition = "priority = :priority AND due <= :now ORDER BY due LIMIT :limit"
-        self.page = f"SELECT {_READ} FROM {tasks} INDEXED BY {due} WHERE {condition}"
+        self.page = f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {due} WHERE {condition}"
         self.page_of_host = (
-            f"SELECT {_READ} FROM {tasks} INDEXED BY {host_due} WHERE host = :host AND {condition}"
+            f"SELECT {_TASK_COLUMNS} FROM {tasks} INDEXED BY {host_due} "
+            f"WHERE host = :host AND {condition}"
         )
         # The first task of the next priority.
-        first = "SELECT priority, due FROM"
-        lower = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
-        self.next_due = f"{first} {tasks} INDEXED BY {due} WHERE {lower}"
+        select_next = "SELECT priority, due FROM"
+        lower_priority = "due IS NOT NULL AND priority < :above ORDER BY priority DESC, due LIMIT 1"
+        self.next_due = f"{select_next} {tasks} INDEXED BY {due} WHERE {lower_priority}"
         self.next_due_of_host = (
-            f"{first} {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower}"
+            f"{select_next} {tasks} INDEXED BY {host_due} WHERE host = :host AND {lower_priority}"
         )
 
     def _of_leases(self, tables: Tables) -> None:
@@ -117,7 +123,7 @@ class Statements:
 
     def _of_host_leases(self, tables: Tables) -> None:
         """Make the statements of leased hosts."""
-        hosts, ready_index = tables.hosts, tables.ready
+        hosts, ready_index = tables.hosts, tables.ready_index
         self.ready_hosts = (
             f"SELECT * FROM {hosts} INDEXED BY {ready_index} WHERE ready_at <= :now "
             "ORDER BY ready_at LIMIT :limit"
@@ -129,47 +135,52 @@ class Statements:
 
     def _of_counts(self, tables: Tables) -> None:
         """Make the statements that count tasks."""
-        tasks, index = tables.tasks, tables.changed
+        tasks, index = tables.tasks, tables.changed_index
         count = f"count(*) FROM {tasks} INDEXED BY"
         failed = among((Status.FAILED, Status.IGNORED))
         #: Each row is a value, a status and a number; a value may occur several times.
         self.groups = {
-            Dimension.HOST: f"SELECT host, status, {count} {tables.by_host} GROUP BY host, status",
+            Dimension.HOST: (
+                f"SELECT host, status, {count} {tables.host_index} GROUP BY host, status"
+            ),
             # The order is that of the index, so that the database need not sort.
             Dimension.CALLBACK: (
-                f"SELECT callback, status, {count} {tables.by_callback} "
+                f"SELECT callback, status, {count} {tables.callback_index} "
                 "GROUP BY callback, depth, status"
             ),
             Dimension.DEPTH: (
-                f"SELECT depth, status, {count} {tables.by_callback} "
+                f"SELECT depth, status, {count} {tables.callback_index} "
                 "GROUP BY callback, depth, status"
             ),
             Dimension.REASON: (
-                f"SELECT reason, status, {count} {tables.by_reason} WHERE reason IS NOT NULL "
+                f"SELECT reason, status, {count} {tables.reason_index} WHERE reason IS NOT NULL "
                 f"AND {failed} GROUP BY reason, status"
             ),
         }
-        source = (
-            f"FROM {tasks} INDEXED BY {tables.by_response_status} "
+        from_responses = (
+            f"FROM {tasks} INDEXED BY {tables.response_status_index} "
             f"WHERE {HAS_RESPONSE} AND {RESPONSE_STATUS}"
         )
         self.next_response_status = (
-            f"SELECT {RESPONSE_STATUS} {source} < :above ORDER BY {RESPONSE_STATUS} DESC LIMIT 1"
+            f"SELECT {RESPONSE_STATUS} {from_responses} < :above "
+            f"ORDER BY {RESPONSE_STATUS} DESC LIMIT 1"
         )
-        self.of_response_status = f"SELECT status, count(*) {source} = :code GROUP BY status"
+        self.of_response_status = (
+            f"SELECT status, count(*) {from_responses} = :code GROUP BY status"
+        )
         self.count_done = (
             f"SELECT NULL, status, {count} {index} WHERE {among(DONE)} GROUP BY status"
         )
         self.count_redirects = (
-            f"SELECT {count} {tables.by_reason} WHERE reason = '{Reason.REDIRECT}' "
+            f"SELECT {count} {tables.reason_index} WHERE reason = '{Reason.REDIRECT}' "
             f"AND status = {Status.FINISHED:d}"
         )
 
     def _of_examination(self, tables: Tables) -> None:
         """Make the statements of the reads of `doctor`."""
         tasks, items, position = tables.tasks, tables.items, tables.dialect.position
-        fixed = "id, url, host, method, body, callback, depth, priority, options"
-        columns = f"{fixed}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
+        fixed_columns = "id, url, host, method, body, callback, depth, priority, options"
+        columns = f"{fixed_columns}, revisit, update_time, create_time, {', '.join(TASK_STATE)}"
         # Only a reference to a blob begins like this, because `%` is escaped in other keys and in
         # text.
         pointer = """'{"%blob":'"""

@@ -97,11 +97,11 @@ class Table:
     def _insertion(self, document: Document) -> tuple[str, list[Any]]:
         row = row_of({name: v for name, v in document.items() if self._is_column(name)})
         if self._columns is not None:
-            rest = {name: v for name, v in document.items() if not self._is_column(name)}
-            row["content"] = to_json(rest)
-        marks = ", ".join("?" * len(row))
+            content_fields = {name: v for name, v in document.items() if not self._is_column(name)}
+            row["content"] = to_json(content_fields)
+        placeholders = ", ".join("?" * len(row))
         names = ", ".join(map(_quoted, row))
-        return f"INSERT INTO {self._name} ({names}) VALUES ({marks})", list(row.values())
+        return f"INSERT INTO {self._name} ({names}) VALUES ({placeholders})", list(row.values())
 
     async def read(
         self, keys: Sequence[Key], fields: Collection[str] = (), where: Where | None = None
@@ -190,20 +190,20 @@ class Table:
 
     def _changes(self, edit: Edit) -> tuple[str, list[Any]]:
         """Return the assignments of a statement, and their values."""
-        texts, values = list[str](), list[Any]()
+        assignments, values = list[str](), list[Any]()
         for name, value in row_of(edit.set).items():
-            texts.append(f"{_quoted(name)} = ?")
+            assignments.append(f"{_quoted(name)} = ?")
             values.append(value)
         for name, number in edit.inc.items():
-            texts.append(f"{_quoted(name)} = {_quoted(name)} + ?")
+            assignments.append(f"{_quoted(name)} = {_quoted(name)} + ?")
             values.append(number)
         for name, minimum in row_of(edit.raise_to).items():
-            texts.append(
+            assignments.append(
                 f"{_quoted(name)} = CASE WHEN {_quoted(name)} > ? THEN {_quoted(name)} ELSE ? END"
             )
             values += (minimum, minimum)
         # To set a key rewrites its index, so do it only if nothing else changes.
-        return ", ".join(texts) or f"{self._key[0]} = {self._key[0]}", values
+        return ", ".join(assignments) or f"{self._key[0]} = {self._key[0]}", values
 
     async def change_where(self, where: Where, edit: Edit, *, by: Path = Path.KEY) -> int:
         """See `port.Table.change_where`."""

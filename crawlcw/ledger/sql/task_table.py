@@ -25,16 +25,18 @@ class TaskTable(Table):
 
     def __init__(self, db: Database, sql: Statements) -> None:
         tables = sql.tables
-        due, revisit = f"INDEXED BY {tables.due}", f"INDEXED BY {tables.revisit}"
+        due, revisit = f"INDEXED BY {tables.due_index}", f"INDEXED BY {tables.revisit_index}"
         is_due, order = "AND due IS NOT NULL", "priority DESC, due"
         indexes = {
             Path.DUE: Index(due, order, is_due),
-            Path.HOST_DUE: Index(f"INDEXED BY {tables.host_due}", f"host, {order}", is_due),
+            Path.HOST_DUE: Index(f"INDEXED BY {tables.host_due_index}", f"host, {order}", is_due),
             Path.REVISIT: Index(revisit, "revisit"),
-            Path.STATUS: Index(f"INDEXED BY {tables.changed}", "status, update_time DESC, id DESC"),
-            Path.HOST: Index(f"INDEXED BY {tables.by_host}", "host, status"),
-            Path.REASON: Index(f"INDEXED BY {tables.by_reason}", "reason, status"),
-            Path.CALLBACK: Index(f"INDEXED BY {tables.by_callback}", "callback, depth, status"),
+            Path.STATUS: Index(
+                f"INDEXED BY {tables.changed_index}", "status, update_time DESC, id DESC"
+            ),
+            Path.HOST: Index(f"INDEXED BY {tables.host_index}", "host, status"),
+            Path.REASON: Index(f"INDEXED BY {tables.reason_index}", "reason, status"),
+            Path.CALLBACK: Index(f"INDEXED BY {tables.callback_index}", "callback, depth, status"),
         }
         super().__init__(db, tables.tasks, tables.dialect, indexes=indexes)
         self._sql = sql
@@ -44,8 +46,8 @@ class TaskTable(Table):
     ) -> Listed:
         """See `port.Tasks.listed`: each status is read only up to the last examined task."""
         time_condition, bounds = self._time_condition(where, cursor)
-        rest = {n: test for n, test in where.items() if n not in ("status", "update_time")}
-        condition, operands = self._tests(rest)
+        other_tests = {n: test for n, test in where.items() if n not in ("status", "update_time")}
+        condition, operands = self._tests(other_tests)
         statement = (
             f"SELECT update_time, id, {condition} AS wanted FROM {self._from(Path.STATUS)} "
             f"WHERE status = ? AND {time_condition} ORDER BY update_time DESC, id DESC"
@@ -67,9 +69,9 @@ class TaskTable(Table):
         self, where: Where, *, by: Path, limit: int, cursor: Cursor | None = None
     ) -> list[Cursor]:
         """See `port.Tasks.by_index`."""
-        chosen, values = self._chosen(where, by, cursor)
+        from_clause, values = self._chosen(where, by, cursor)
         order = "ORDER BY update_time DESC, id DESC LIMIT ?"
-        rows = self._db.execute(f"SELECT update_time, id {chosen} {order}", [*values, limit])
+        rows = self._db.execute(f"SELECT update_time, id {from_clause} {order}", [*values, limit])
         return list(map(_cursor, rows))
 
     async def count(self, where: Where, *, by: Path, limit: int = MAX_LIMIT) -> int:
@@ -102,17 +104,17 @@ class TaskTable(Table):
 
     def _time_condition(self, where: Where, cursor: Cursor | None) -> tuple[str, list[Any]]:
         """Return the condition of the times after a cursor, and its values."""
-        times = where.get("update_time", Within(None, None))
-        if not isinstance(times, Within):
-            return self._tests({"update_time": times})
-        text, values = self._tests({"update_time": Within(times.first, None)})
+        time_test = where.get("update_time", Within(None, None))
+        if not isinstance(time_test, Within):
+            return self._tests({"update_time": time_test})
+        text, values = self._tests({"update_time": Within(time_test.first, None)})
         # The end of a range excludes its own time: b"" is below all ids of this time.
-        ends = [] if times.end is None else [(times.end, b"")]
-        ends += [] if cursor is None else [(cursor.update_time, cursor.id)]
-        if not ends:
+        upper_bounds = [] if time_test.end is None else [(time_test.end, b"")]
+        upper_bounds += [] if cursor is None else [(cursor.update_time, cursor.id)]
+        if not upper_bounds:
             return text, values
         # The index uses only one of two bounds: give it the nearer bound.
-        time, identity = min(ends)
+        time, identity = min(upper_bounds)
         return f"{text} AND (update_time, id) < (?, ?)", [*values, milliseconds(time), identity]
 
     async def change_all(self, keys: Sequence[Key], where: Where, edit: Edit) -> int:

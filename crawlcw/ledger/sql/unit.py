@@ -18,23 +18,23 @@ from crawlcw.ledger.sql.task_table import ITEM_CHARACTERS, ITEM_ROWS, Results, T
 from crawlcw.ledger.values import Counts, Dimension, Group
 from crawlcw.model.task import Status
 
-_LARGE = frozenset({"body", "context", "data", "results"})
-_JSON = frozenset({"options", "context", "data", "results"})
+_LARGE_COLUMNS = frozenset({"body", "context", "data", "results"})
+_JSON_COLUMNS = frozenset({"options", "context", "data", "results"})
 #: The last millisecond of 9999.
-_LATEST = 253_402_300_799_999
+_LAST_MILLISECOND = 253_402_300_799_999
 
 
 def ledger_tables_on(db: Database, sql: Statements) -> LedgerTables:
     """Return the tables of one ledger on one connection."""
     tables, dialect = sql.tables, sql.tables.dialect
-    ready_index, is_ready = f"INDEXED BY {tables.ready}", "AND ready_at IS NOT NULL"
-    owner_index, is_owned = f"INDEXED BY {tables.owned}", "AND owner IS NOT NULL"
+    ready_index, is_ready = f"INDEXED BY {tables.ready_index}", "AND ready_at IS NOT NULL"
+    owner_index, is_owned = f"INDEXED BY {tables.owner_index}", "AND owner IS NOT NULL"
     of_hosts = {
         Path.READY: Index(ready_index, "ready_at", is_ready),
         Path.LAST_READY: Index(ready_index, "ready_at DESC", is_ready),
         Path.OWNER: Index(owner_index, "owner", is_owned),
     }
-    left_index = Index(f"INDEXED BY {tables.workers_left}", "left_at, id")
+    left_index = Index(f"INDEXED BY {tables.workers_left_index}", "left_at, id")
     columns = ("_id", "fence", "owner", "expires")
     return LedgerTables(
         marker=Table(db, tables.marker, dialect, key=("spider",)),
@@ -113,21 +113,21 @@ class Raw:
         self._sql = sql
 
     async def read(
-        self, part: Part, *, cursor: Any = None, only: Collection[Any] | None = None
+        self, part: Part, *, cursor: Any = None, wanted_ids: Collection[Any] | None = None
     ) -> tuple[list[Document], Any]:
         """See `port.Raw.read`; by positions, because ids may have a wrong type."""
         columns, position = self._sql.raw[part]
         select, order = f"SELECT {position} AS row, {columns}", f"ORDER BY {position}"
-        if only is not None:
-            marks = ", ".join("?" * len(only))
-            rows = self._db.execute(f"{select} WHERE id IN ({marks}) {order}", [*only])
+        if wanted_ids is not None:
+            marks = ", ".join("?" * len(wanted_ids))
+            rows = self._db.execute(f"{select} WHERE id IN ({marks}) {order}", [*wanted_ids])
             return [*map(_document, rows)], None
         condition, values = ("", []) if cursor is None else (f"WHERE {position} > ?", [cursor])
         documents: list[Document] = []
         size = 0
         for row in self._db.stream(f"{select} {condition} {order}", values):
             documents.append(_document(row))
-            large = [row[name] for name in _LARGE & documents[-1].keys()]
+            large = [row[name] for name in _LARGE_COLUMNS & documents[-1].keys()]
             size += sum(len(value) for value in large if isinstance(value, str | bytes))
             if len(documents) >= ITEM_ROWS or size >= ITEM_CHARACTERS:
                 return documents, row["row"]
@@ -140,9 +140,9 @@ def _document(row: Row) -> Document:
     document["_id"] = document.pop("id")
     del document["row"]
     for name in TIMES & document.keys():
-        if isinstance(document[name], int) and abs(document[name]) < _LATEST:
+        if isinstance(document[name], int) and abs(document[name]) < _LAST_MILLISECOND:
             document[name] = moment(document[name])
-    for name in _JSON & document.keys():
+    for name in _JSON_COLUMNS & document.keys():
         # A value that cannot be decoded is shown unchanged.
         with suppress(TypeError, ValueError):
             document[name] = json.loads(document[name])
