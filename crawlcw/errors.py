@@ -28,8 +28,8 @@
         ├── TaskFinishedError
         └── TaskIgnoredError           it failed for good or is unwanted; carries the `Reason`
 
-Every error forms its own message. Text from a server is raw here, and sanitized when it
-is stored or shown.
+Every exception class forms its own message. A message may contain raw text from a server, which
+crawlcw sanitizes when it stores or shows the message.
 """
 
 from collections.abc import Iterator
@@ -40,9 +40,9 @@ from typing import Any
 
 
 class Reason(StrEnum):
-    """Why a task failed, was ignored, or finished without a page; the ledger stores it."""
+    """Reason why a task failed, was ignored, or finished without a page."""
 
-    # Failures that are worth another attempt, see `retry`.
+    # Failures after which crawlcw tries the page again, see `retry`.
     DNS_TEMPORARY = "dns-temporary"
     DNS_NXDOMAIN = "dns-nxdomain"  #: retried only once
     CONNECT = "connect"
@@ -51,10 +51,10 @@ class Reason(StrEnum):
     TIMEOUT_TOTAL = "timeout-total"
     DISCONNECTED = "disconnected"
     PAYLOAD_TRUNCATED = "payload-truncated"
-    HTTP_STATUS = "http-status"  #: the status decides about a retry
-    BROWSER_FAILED = "browser-failed"  #: the page could not be rendered
+    HTTP_STATUS = "http-status"  #: retried if the HTTP status is in `retry_statuses`
+    BROWSER_FAILED = "browser-failed"  #: the browser could not render the page
     ROBOTS_UNAVAILABLE = "robots-unavailable"
-    PROXY = "proxy"  #: the proxy of its request does not work
+    PROXY = "proxy"  #: the proxy of the request does not work
     TASK_ERROR = "task-error"  #: the handler of a tracked task raised
 
     # Failures without a retry.
@@ -63,8 +63,8 @@ class Reason(StrEnum):
     PROTOCOL = "protocol"
     HEADER_TOO_LARGE = "header-too-large"
     CONTENT_ENCODING = "content-encoding"
-    BODY_TOO_LARGE = "body-too-large"  #: over `max_file`, or over `max_body` if it is not cut
-    FILES_UNWRITABLE = "files-unwritable"  #: the disk or store fails; costs a crawl no attempt
+    BODY_TOO_LARGE = "body-too-large"  #: the file exceeds `max_file`, or the body `max_body`
+    FILES_UNWRITABLE = "files-unwritable"  #: the disk or store fails; no attempt is counted
     REDIRECT_LOOP = "redirect-loop"
     REDIRECT_LIMIT = "redirect-limit"
     REDIRECT_INVALID = "redirect-invalid"
@@ -74,13 +74,13 @@ class Reason(StrEnum):
     DOCUMENT_TOO_LARGE = "document-too-large"
     STORE_REJECTED = "store-rejected"
     CRASHED_WORKER = "crashed-worker"
-    HOST_UNREACHABLE = "host-unreachable"  #: the crawl gave its host up
-    HOST_FULL = "max-pages-per-host"  #: its host has reached `max_pages_per_host`
+    HOST_UNREACHABLE = "host-unreachable"  #: the crawl gave up the page's host
+    HOST_FULL = "max-pages-per-host"  #: the page's host has reached `max_pages_per_host`
     BANNED = "banned"  #: the server bans every proxy and session for this page
     LOGGED_OUT = "logged-out"  #: the page shows a logged-out user, even after a login
     INTERNAL = "internal"
 
-    # Reasons of unwanted tasks: nothing failed, and `retry-failed` does not reopen these tasks.
+    # Reasons of unwanted tasks, which did not fail and which `retry-failed` does not reopen.
     REFUSED_SCHEME = "refused-scheme"
     REFUSED_SCOPE = "refused-scope"
     REFUSED_ROBOTS = "refused-robots"
@@ -95,7 +95,7 @@ class Reason(StrEnum):
     TRAP_QUERY_PARAMETERS = "trap-query-parameters"
     CONTENT_TYPE = "content-type"
     UNWANTED = "unwanted"  #: the handler does not want its tracked task
-    WITHDRAWN = "withdrawn"  #: the user withdrew it before a worker claimed it
+    WITHDRAWN = "withdrawn"  #: the user withdrew the task before a worker claimed it
     REDIRECT = "redirect"  #: the task is finished, and its page belongs to another task
 
 
@@ -114,7 +114,7 @@ class CrawlcwError(Exception):
 
 
 class UsageError(CrawlcwError):
-    """A mistake of the user; the message names a remedy."""
+    """A mistake of the user; the error's message names a remedy."""
 
 
 class UnknownNameError(UsageError):
@@ -139,17 +139,17 @@ class InvalidItemError(SpiderError):
 class FetchError(CrawlcwError):
     """One attempt at one URL failed.
 
-    *message* may hold text from the server. *retry_after* is the server's Retry-After in
-    seconds, already bounded. *hop* is 1 for the first request; each redirect adds 1.
-    *response* is the failed `Response`, if there was one.
+    *message* may contain text from the server. *retry_after* is the server's Retry-After in
+    seconds, limited by crawlcw. *hop* is 1 for the first request of a page, and 1 more after each
+    redirect. *response* is the `Response` with an error status, or None without a response.
     """
 
     hop = 1
     # `Any`, because the module of `Response` imports this one.
-    response: Any = None  #: the failed `Response`, if there was one
-    proxy: object = None  #: the `Proxy` of the request, if it may be the cause
-    deadline: float | None = None  #: the request's deadline in seconds, if that has passed
-    port_closed = False  #: whether the connection was refused
+    response: Any = None  #: the `Response` with an error status
+    proxy: object = None  #: the `Proxy` of the request, if the proxy may be the cause
+    deadline: float | None = None  #: the request's timeout in seconds, if the request timed out
+    port_closed = False  #: whether the server's port refused the connection
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class FetchError(CrawlcwError):
 
     @property
     def underlying(self) -> Reason:
-        """The reason of the failed fetch that caused this error; else the error's own reason."""
+        """The reason of the failed fetch that caused this error, or else this error's reason."""
         cause = self.__cause__
         return cause.reason if isinstance(cause, FetchError) else self.reason
 
@@ -186,8 +186,8 @@ def _is_seconds(value: object) -> bool:
 class ProxyFailedError(FetchError):
     """A proxy could not be used, so no request reached the server.
 
-    *is_permanent*: the proxy refuses this client permanently. *request_failure* is the failure of
-    the request if the proxy worked before: then the server may be the cause.
+    *is_permanent* says that the proxy refuses this client permanently. *request_failure* replaces
+    this error if the proxy has worked before, because then the server may be the cause.
     """
 
     def __init__(
@@ -199,9 +199,9 @@ class ProxyFailedError(FetchError):
 
 
 class ProxiesAwayError(ProxyFailedError):
-    """No proxy is usable for *wait* seconds; not a failure of the page or its host.
+    """No proxy is usable for *wait* seconds, which is no failure of the page or its host.
 
-    *is_dead*: the session's only allowed proxy is dead and must be replaced.
+    *is_dead* says that the proxy of the request or its session is dead and must be replaced.
     """
 
     def __init__(self, message: str, *, wait: float, is_dead: bool = False) -> None:
@@ -211,14 +211,14 @@ class ProxiesAwayError(ProxyFailedError):
 
 
 class ParseRefusedError(FetchError):
-    """The page would keep the parser busy for minutes, or is unsafe XML."""
+    """The page would keep the HTML parser busy for minutes, or is unsafe XML."""
 
     def __init__(self, message: str, *, reason: Reason = Reason.PARSE_KILLED) -> None:
         super().__init__(reason, message)
 
 
 class XmlError(ParseRefusedError):
-    """A sitemap or a feed cannot be read to its end; not a mistake of the spider."""
+    """A sitemap or a feed cannot be parsed to its end, which is no mistake of the spider."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message, reason=reason)
@@ -229,15 +229,15 @@ class LedgerError(CrawlcwError):
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger did not answer; whether the write was applied is unknown."""
+    """The ledger did not answer, so it is unknown whether the ledger applied the write."""
 
 
 class LedgerGoneError(LedgerError):
-    """The ledger's file was removed or replaced during use: waiting does not help."""
+    """The ledger's file was removed or replaced during the crawl, so waiting does not help."""
 
 
 class LedgerConfigurationError(LedgerError):
-    """The ledger answers, but not with this configuration: waiting does not help."""
+    """The ledger refuses this configuration, so waiting for the ledger does not help."""
 
 
 class LedgerKindError(LedgerConfigurationError):
@@ -245,20 +245,20 @@ class LedgerKindError(LedgerConfigurationError):
 
 
 class LedgerFormatError(LedgerConfigurationError):
-    """Another version of crawlcw wrote the data of this name, in a different format."""
+    """Another version of crawlcw wrote this spider's or use case's data in another format."""
 
 
 class LeaseLostError(LedgerError):
     """The lease has ended, or another worker has claimed the task; nothing was written."""
 
 
-class Defer(CrawlcwError):  # not an error of the page
-    """Raised if an attempt must not count, neither for the page nor for its host.
+class Defer(CrawlcwError):
+    """Raised to try the page later, without counting the attempt for the page or for its host.
 
-    The page is released. The page is due again at *due*, an aware datetime or a duration; None: as
-    soon as its host allows. A user's layer may raise `Defer`, with the *cause* in words; the page
-    then waits at least a second. A page that is deferred at every attempt prevents the end of its
-    crawl.
+    The crawl releases the page. The page is due again at *due*, an aware datetime or a duration, or
+    as soon as its host allows if *due* is None. A user's layer may raise `Defer`, with the *cause*
+    in words; the page then waits at least a second. If a page is always deferred, its crawl never
+    ends.
     """
 
     def __init__(self, cause: str, *, due: datetime | timedelta | None = None) -> None:
@@ -267,7 +267,7 @@ class Defer(CrawlcwError):  # not an error of the page
         self.due = due
 
 
-class StopCrawl(CrawlcwError):  # an order, not an error
+class StopCrawl(CrawlcwError):
     """Raised by a spider's callback, errback, `start` or `opened`: end the crawl gracefully.
 
     The crawl records the items and requests that the page has already yielded. Running requests
@@ -275,14 +275,14 @@ class StopCrawl(CrawlcwError):  # an order, not an error
     """
 
 
-class DropItem(CrawlcwError):  # an order, not an error
+class DropItem(CrawlcwError):
     """Raised by a spider's `item`: the item is not recorded, but counted by the error's text."""
 
 
 class UnwantedError(CrawlcwError):
     """Raised by a handler: the task is unwanted, which is not a failure.
 
-    Like `Execution.ignore`, for handlers without an execution.
+    The exception does the same as `Execution.ignore`, for handlers that take no execution.
     """
 
 
@@ -311,7 +311,7 @@ class TaskLockedError(TaskMissedError):
 
 
 class TaskNotDueError(TaskMissedError):
-    """The task is not due yet, after a failure or because of a delay."""
+    """The task is not due yet, because it has failed recently or was added with a delay."""
 
     def __init__(self, key: str, *, due: datetime) -> None:
         super().__init__(key, f"is not due before {due:%Y-%m-%d %H:%M:%S.%f} UTC")
@@ -336,12 +336,12 @@ class TaskIgnoredError(TaskMissedError):
 
 @contextmanager
 def single_errors() -> Iterator[None]:
-    """Raise the first error of a task group without the group; it caused the other errors."""
+    """Raise the first error of an exception group alone, since it caused the other errors."""
     try:
         yield
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        # Keep the error's own cause: the group must not replace it.
+        # Keep the cause of the error, which `raise` would replace by the group.
         raise error from error.__cause__

@@ -1,4 +1,4 @@
-"""Measure one process: count its work, and time each step of a page by instruments."""
+"""Counters of the work of one process, and instruments that time each step of a page."""
 
 import time
 from collections import Counter
@@ -15,7 +15,7 @@ from crawlcw.model.transitions import Event, Settlement
 
 @dataclass(slots=True, kw_only=True)
 class Stats(Counters):
-    """Counters of one process since its start. The crawl writes them, and anyone may read them."""
+    """Counters of one process since its start, which only the crawl of this process changes."""
 
     started_at: float = field(default_factory=time.monotonic)
     items_by_callback: Counter[str] = field(default_factory=Counter)
@@ -25,16 +25,16 @@ class Stats(Counters):
     hosts_given_up: dict[str, str] = field(default_factory=dict)
     links_dropped: Counter[str] = field(default_factory=Counter)
     link_examples: dict[str, list[str]] = field(default_factory=dict)
-    dropped: DroppedLinks = field(init=False)  #: both fields above as one object
+    dropped: DroppedLinks = field(init=False)  #: `links_dropped` and `link_examples`
     outcomes: Counter[Event] = field(default_factory=Counter)  #: recorded outcomes
     unwritten_pages: int = 0  #: finished pages in results that wait for the ledger
     unwritten_items: int = 0  #: items in results that wait for the ledger
-    unwanted: int = 0  #: pages ignored for another reason: out of scope, refused by robots.txt
+    unwanted: int = 0  #: pages ignored without a failure, such as pages out of scope
     statuses: Counter[int] = field(default_factory=Counter)  #: responses by HTTP status
     links_added: int = 0  #: new tasks
     claims: int = 0
     claims_missed: int = 0
-    loop_lag: Histogram = field(default_factory=Histogram)  #: measured ten times a second
+    loop_lag: Histogram = field(default_factory=Histogram)  #: event loop's lag in seconds
     ledger_operations: Counter[str] = field(default_factory=Counter)  #: sent operations, by name
 
     def __post_init__(self) -> None:
@@ -50,14 +50,14 @@ class Stats(Counters):
         return Counters() + self
 
     def host_given_up(self, origin: str, reason: str) -> None:
-        """Count a given-up origin; only the first hundred are named."""
+        """Count a given-up origin; the counters name only the first hundred origins."""
         if origin in self.hosts_given_up or len(self.hosts_given_up) < MAX_NAMED:
             self.hosts_given_up[origin] = reason
         else:
             self.more_hosts_given_up += 1
 
     def count_unwritten(self, settlements: Iterable[Settlement], *, written: bool = False) -> None:
-        """Count results that wait for the ledger; with *written*, the ledger has them now."""
+        """Count results as waiting for the ledger; with *written*, stop counting these results."""
         step = -1 if written else 1
         for settlement in settlements:
             change = settlement.change
@@ -98,18 +98,18 @@ class Step(Protocol):
         """Note that the step failed, for one of the reasons of `errors.Reason`."""
 
 
-#: The block of a step in a crawl without instruments.
+#: Context manager of each step in a crawl without instruments.
 NO_STEP: AbstractContextManager[Step | None] = nullcontext()
 
 
 class Instruments(Protocol):
-    """Observer of each step. An exception that leaves a block is the failure of its step."""
+    """Observer of each step. If an exception leaves the block of a step, the step has failed."""
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
-        """Enter the block of one attempt at a page."""
+        """Return the context manager around one attempt at a page."""
 
     def parse(self, lease: Lease, callback: str) -> AbstractContextManager[Step]:
-        """Enter the block of a callback."""
+        """Return the context manager around a callback."""
 
     def commit(self, leases: Sequence[Lease]) -> AbstractContextManager[Step]:
-        """Enter the block of the write of a group's links and outcomes."""
+        """Return the context manager around the write of the links and outcomes of *leases*."""

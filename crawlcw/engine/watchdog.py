@@ -34,16 +34,16 @@ logger = logging.getLogger(__name__)
 #: The exit code of a process whose event loop was blocked for longer than the limit.
 STUCK_EXIT_CODE = 124
 _POLL_INTERVAL_S = 0.25
-#: Seconds for the last log lines; then the process ends in any case.
+#: Seconds after which the process ends even if the last log lines are not written yet.
 _LOG_TIMEOUT_S = 2.0
-#: Seconds for a renewal beside the loop. The thread does not watch the loop meanwhile.
+#: Seconds that the watchdog thread may spend on a renewal of leases; it cannot watch the loop then.
 _RENEWAL_TIMEOUT_S = 5.0
-#: The timer of CPU time is longer: it is only needed when the thread cannot run.
+#: Seconds that the timer of CPU time has beyond the limit, so that the watchdog thread acts first.
 _CPU_MARGIN_S = 5.0
 
 
 class Watchdog:
-    """Watches its event loop until its `async with` block ends.
+    """Thread that watches the event loop until the watchdog's `async with` block ends.
 
     A watchdog that is not entered watches nothing and explains no failure.
     """
@@ -58,23 +58,23 @@ class Watchdog:
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """End the process if user code blocks the loop for longer than *limit* (0: never).
+        """End the process if user code blocks the loop for longer than *limit*; 0 means no limit.
 
-        While the loop stalls, the thread calls *renew* in its own loop, every *renew_every*.
-        *deadlines* are the time limits of requests in seconds, by the reason of the failure.
+        While the loop stalls, the watchdog thread calls *renew* in its own loop every
+        *renew_every*. *deadlines* maps the failure reason of a timeout to that timeout in seconds.
         """
         self.stalls = StallLog(now=float("inf"))
         self.limit = limit.total_seconds()
         self._stats = stats
         self.renew_every = renew_every.total_seconds()
-        #: The user's code that has started since the last tick.
+        #: The user's code that has run since the last tick of the event loop.
         self.last_user_call: Called | None = None
         self._renew = renew
         self._deadlines = deadlines
         self._clock = clock
         self._renewed_at = clock()
         self._logged_callbacks: set[str] = set()
-        #: Limit of CPU seconds without a tick, because a stopped process uses no CPU; 0: no limit.
+        #: CPU seconds without a tick of the loop after which the process ends; 0 means no limit.
         self._cpu_limit_s = 0.0
         self._tick_handle: asyncio.TimerHandle
         self._stopped = threading.Event()
@@ -98,12 +98,12 @@ class Watchdog:
         return explained
 
     def lag(self) -> float:
-        """Return the longest lag of the loop in seconds since the last call; for any thread."""
+        """Return the event loop's longest lag in seconds since the last call of this method."""
         longest_lag, self._max_lag = self._max_lag, 0.0
         return max(longest_lag, self.stalls.lag(self._clock()))
 
     def blocking_code(self) -> str:
-        """Return the user's code that blocks the loop, in words; for another thread."""
+        """Return the name and the URL of the user's callback that blocks the event loop now."""
         user_call = running_in(self._loop_frame())
         return "" if user_call is None else f"{user_call.name} of {user_call.subject}"
 
@@ -111,7 +111,7 @@ class Watchdog:
         """Start to watch."""
         self._loop_thread = threading.get_ident()
         self.stalls = StallLog(now=self._clock())
-        # A process has only one timer of CPU time, and the program around the crawl may use that.
+        # Leave the process's only timer of CPU time alone if other code uses this timer.
         if signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL:
             self._cpu_limit_s = self.limit + min(_CPU_MARGIN_S, self.limit)
             # `chain` calls the default handler afterwards, which ends the process.
@@ -127,7 +127,7 @@ class Watchdog:
         self._tick_handle.cancel()
         self._stopped.set()
         with anyio.CancelScope(shield=True):
-            # The thread may be about to renew something. Wait no longer: it is a daemon.
+            # If the thread is still renewing leases, do not wait longer: it is a daemon thread.
             await to_thread.run_sync(self._thread.join, _LOG_TIMEOUT_S)
         if self._cpu_limit_s:
             self._cpu_limit_s = 0.0
@@ -162,7 +162,7 @@ class Watchdog:
             now = self._clock()
             lag = self.stalls.lag(now)
             silent_s = silence.record(now, has_sign=lag < _POLL_INTERVAL_S)
-            # The lease may be short and partly used up, and a connection must still be made.
+            # If leases are short, renew them early, because a renewal first needs a new connection.
             if lag < min(STALL, self.renew_every / 2):
                 continue
             if now - self._renewed_at >= self.renew_every:
@@ -173,15 +173,15 @@ class Watchdog:
             frame = self._loop_frame()
             user_call = running_in(frame)
             self._log_stall(user_call, lag)
-            # This thread runs, so no C code holds the lock. The thread measures the time and
-            # postpones the timer.
+            # Restart the CPU timer, because no C code holds the interpreter's lock if this thread
+            # runs.
             if self._cpu_limit_s:
                 signal.setitimer(signal.ITIMER_VIRTUAL, self._cpu_limit_s)
             if user_call is not None and self.limit and silent_s >= self.limit:
                 self._end_process(user_call, frame)
 
     def _loop_frame(self) -> FrameType | None:
-        return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # its documented name
+        return sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # a documented function
 
     def _log_stall(self, user_call: Called | None, lag: float) -> None:
         name = user_call.name if user_call is not None else ""
@@ -208,7 +208,7 @@ class Watchdog:
             )
 
     def _end_process(self, user_call: Called, frame: FrameType | None) -> None:
-        # The blocking code may also block the log's lock.
+        # End the process in any case, because the blocking code may hold the lock of the log.
         threading.Timer(_LOG_TIMEOUT_S, os._exit, [STUCK_EXIT_CODE]).start()
         logger.error(
             "%s has blocked the event loop for more than %s on %s: this process ends "

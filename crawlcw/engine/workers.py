@@ -1,4 +1,4 @@
-"""Workers on a ledger: the name of this process, and dead workers, whose leases block tasks."""
+"""Workers on a ledger: name this process as a worker, and end the leases of dead workers."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Longer than any lease, so a silent worker's leases have expired by then.
+#: Silence after which a worker counts as dead; no lease is longer, so its leases have expired.
 _LONGEST_SILENCE = timedelta(days=1)
 _STATM = Path("/proc/self/statm")
 
@@ -37,35 +37,35 @@ def this_worker(*, now: datetime) -> Worker:
 
 
 def is_dead(worker: Worker) -> bool:
-    """Return whether *worker* is certainly dead: its process on this machine does not exist."""
+    """Return whether *worker* ran on this machine and its process no longer exists."""
     return worker.machine == _machine() and _birth(worker.pid) != worker.birth
 
 
 def is_gone(worker: Worker, *, now: datetime) -> bool:
-    """Return whether *worker*, on any machine, has been silent too long to count."""
+    """Return whether the last heartbeat of *worker* is more than a day old."""
     return now - worker.heartbeat > _LONGEST_SILENCE
 
 
 def _machine() -> str:
-    """Return a name for this machine since its last boot, and for this process's PID namespace."""
+    """Return a hash of the host name, the boot of this machine, and the PID namespace."""
     parts = [socket.gethostname()]
     try:
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
-        # Two containers on one machine number their processes separately.
+        # Two containers on one machine may use the same process ID for different processes.
         parts.append(str(Path("/proc/self/ns/pid").readlink()))
     except OSError:
-        pass  # no Linux: the host name must be enough
+        pass  # only Linux has these files
     return blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def _birth(pid: int) -> str | None:
-    """Return when process *pid* was started, in some unit; "" if unknown; None if it is gone."""
+    """Return the kernel's start time of process *pid*, "" if unknown, None for no process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "" if _exists(pid) else None
-    # Field 2, the name, may contain anything. After the name, field 22 is the start, field 3 the
-    # state.
+    # Count fields after the last ")", because the process name in field 2 may contain spaces and
+    # brackets. Field 3 is the state, and field 22 is the start time.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]
 
@@ -81,7 +81,7 @@ def _exists(pid: int) -> bool:
 
 
 async def reap_dead_workers(ledger: Ledger) -> int:
-    """End the leases of dead workers; return the number of ended leases of tasks."""
+    """End the leases of dead workers; return how many of these leases were on tasks."""
     ended_leases = 0
     for worker in await dead_workers(ledger):
         ended_leases += await ledger.workers.leave(worker.name)
@@ -94,18 +94,18 @@ async def reap_dead_workers(ledger: Ledger) -> int:
 
 
 async def dead_workers(ledger: Ledger) -> list[Worker]:
-    """Return the dead workers that are still on the list."""
+    """Return the workers in the ledger whose process is dead or has been silent for a day."""
     now = ledger.now()
     workers = await ledger.workers.all()
     return [worker for worker in workers if is_dead(worker) or is_gone(worker, now=now)]
 
 
 def resident_memory() -> int:
-    """Return how many bytes of this process are in memory."""
+    """Return the resident memory of this process in bytes."""
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except (OSError, ValueError, IndexError):
-        # On other systems than Linux, return the maximum so far.
+        # Systems other than Linux report only the largest memory use so far.
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return pages * resource.getpagesize()

@@ -1,39 +1,38 @@
 """Escape control characters in output, for files and terminals (CWE-150).
 
-Text from pages may hold terminal escape sequences, bidirectional marks, and characters
-that some programs treat as line ends. JSON can escape each of them without a change of
-meaning; CSV cannot.
+Text from pages may hold terminal escape sequences, bidirectional marks, and characters that some
+programs treat as line ends. JSON can escape such characters without a change of meaning; CSV
+cannot.
 """
 
 import re
 
-#: Includes characters that JSON does not escape and a terminal interprets: DEL, C1 controls,
-#: bidirectional marks.
+#: Characters that a terminal may interpret, including some that JSON does not escape, such as DEL.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
 _MARKS = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f"
-#: Characters that are escaped in files too: the next program may show them, and some treat
-#: U+0085 and U+2028 as line ends. A short list, since checking each letter would be slow.
+#: Characters to escape in files too, because some programs treat U+0085 and U+2028 as line ends.
+#: The list is short, because checking each letter would be slow.
 _NEVER_AS_IT_IS = re.compile(f"[{_MARKS}]")
 _CONTROLS = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_MARKS}]")
 
 
 def visible(json: str) -> str:
-    r"""Return JSON with all unprintable characters as `\u....`: for a terminal."""
+    r"""Return JSON for a terminal, with all unprintable characters as `\u....`."""
     return _UNUSUAL.sub(lambda m: m[0] if m[0].isprintable() else _escaped(m[0]), json)
 
 
 def escape_json(json: str) -> str:
-    r"""Return JSON with control characters and bidirectional marks as `\u....`: for a file."""
+    r"""Return JSON for a file, with control characters and bidirectional marks as `\u....`."""
     return _NEVER_AS_IT_IS.sub(lambda m: _escaped(m[0]), json)
 
 
 def escape_cell(text: str) -> str:
-    r"""Return a cell's text with control characters, except tabs and line ends, as `\u....`."""
+    r"""Return a CSV cell's text with control characters, except tabs and line ends, as `\u....`."""
     return _CONTROLS.sub(lambda m: _escaped(m[0]), text)
 
 
 def visible_cell(text: str) -> str:
-    r"""Return a cell's text with all unprintable characters as `\u....`: for a terminal."""
+    r"""Return a CSV cell's text for a terminal, with all unprintable characters as `\u....`."""
     return visible(text).replace("\n", "\\u000a")
 
 

@@ -1,4 +1,4 @@
-"""Export the recorded items to one or more targets, in one pass and constant memory.
+"""Export the recorded items to one or more targets, in one pass and with constant memory.
 
 `follow` writes the existing items, and then each new item when a crawl records it.
 """
@@ -21,33 +21,33 @@ from crawlcw.model.task import Record, Status
 
 logger = logging.getLogger(__name__)
 
-#: Number of items after which other tasks of the loop run.
+#: Number of items after which the export lets other tasks of the event loop run.
 _BATCH_SIZE = 1_000
 #: Seconds between two polls of the ledger.
 _POLL_INTERVAL_S = 1.0
-#: How far back each poll looks, because an outcome may be written later than its time.
+#: Age of the oldest outcomes that each poll reads, because outcomes may reach the ledger late.
 _MAX_DELAY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemSelection:
-    """Selection of items and fields."""
+    """Selection of the items and the fields that an export writes."""
 
-    fields: Sequence[str] | None = None  #: only these fields, in this order; None: all
-    with_meta: bool = False  #: `_url` and `_fetched_at` of the page as well
+    fields: Sequence[str] | None = None  #: fields to write, in this order; None means all
+    with_meta: bool = False  #: whether to add the page's `_url` and `_fetched_at`
     fetched_since: datetime | None = None  #: only items of pages fetched at this time or later
-    versions: bool = False  #: items of all kept visits, not only of the last visit
-    defuse: bool = True  #: escape CSV cells that look like formulas
+    versions: bool = False  #: whether to write the items of earlier visits too
+    defuse: bool = True  #: whether to escape CSV cells that look like formulas
 
     def newer_than(self, fetched_since: datetime) -> "ItemSelection":
-        """Return the same selection, limited to pages fetched at *fetched_since* or later."""
+        """Return a copy of the selection, limited to pages fetched at *fetched_since* or later."""
         return replace(self, fetched_since=fetched_since)
 
 
 async def export(
     ledger: Ledger, targets: Collection[Target], selection: ItemSelection, *, stdout: BinaryIO
 ) -> int:
-    """Write the items to all *targets*, each completely or not at all; return their number.
+    """Write the items to all *targets*, each completely or not at all; return the number of items.
 
     `-` is *stdout*. Raises `UsageError` if a target cannot be written.
     """
@@ -72,7 +72,7 @@ async def export(
                     form.write(item)
             count += 1
             if count % _BATCH_SIZE == 0:
-                # A ledger in memory never suspends, so without this signals would have to wait.
+                # A ledger in memory never suspends this task, so let the event loop handle signals.
                 await asyncio.sleep(0)
         for target, form in outputs:
             with naming(target):
@@ -112,7 +112,7 @@ async def _rows(ledger: Ledger, selection: ItemSelection) -> AsyncIterator[ItemR
 
 
 def fields_of(row: ItemRow, selection: ItemSelection) -> Mapping[str, Any]:
-    """Return the fields of an item to write."""
+    """Return the fields of an item that the export writes."""
     item = row.item
     if selection.fields is not None:
         item = {name: item[name] for name in selection.fields if name in item}
@@ -128,10 +128,10 @@ async def follow(
     stdout: BinaryIO,
     poll_interval_s: float = _POLL_INTERVAL_S,
 ) -> int:
-    """Write all items to *stdout* as JSON Lines, until the ledger is drained; return their number.
+    """Write items to *stdout* as JSON Lines until the ledger is drained; return how many.
 
-    Items of a page that is fetched again are written again. An outcome that is written
-    more than a minute after its time may be missed.
+    If a page is fetched again, its items are written again. If an outcome reaches the ledger more
+    than a minute late, its items may be missing.
     """
     lines = forms.JsonLines(stdout)
     count = 0
@@ -145,12 +145,12 @@ async def follow(
 async def _new_rows(
     ledger: Ledger, selection: ItemSelection, on_poll: Callable[[], None], interval: float
 ) -> AsyncGenerator[ItemRow, None]:
-    """Yield items; *on_poll* is called after each poll."""
+    """Yield items, and call *on_poll* after each poll of the ledger."""
     finished = TaskFilter(statuses=(Status.FINISHED,), changed_since=selection.fetched_since)
     start = ledger.now() - _MAX_DELAY
     async for row in ledger.queries.items(replace(finished, changed_before=start)):
         yield row
-    seen_visits: dict[tuple[bytes, int], datetime] = {}  #: visits of the last minute
+    seen_visits: dict[tuple[bytes, int], datetime] = {}  #: last minute's visits
     drained = False
     while True:
         now = ledger.now()

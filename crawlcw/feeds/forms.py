@@ -13,15 +13,15 @@ from crawlcw.errors import UsageError
 from crawlcw.feeds.escaping import escape_cell, escape_json, visible_cell
 from crawlcw.model import values
 
-#: Rows in a row group of a Parquet file.
+#: Number of rows in a row group of a Parquet file.
 _ROW_GROUP = 5_000
-#: First characters of a formula in spreadsheets (CWE-1236), also in full width.
+#: Characters that start a formula in a spreadsheet (CWE-1236), including full-width forms.
 _FORMULA = re.compile(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?\Z")
 
 
 class JsonLines:
-    """One item a line (https://jsonlines.org)."""
+    """Writer of JSON Lines, which has one item on each line (https://jsonlines.org)."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -31,14 +31,14 @@ class JsonLines:
         self._stream.write(f"{escape_json(values.to_json(item))}\n".encode())
 
     def finish(self) -> None:
-        """Complete the content; the stream stays open."""
+        """Write the end of the content, and leave the stream open."""
 
     def close(self) -> None:
-        """Release temporary files, finished or not."""
+        """Delete the writer's temporary files, even if the export is not finished."""
 
 
 class Json(JsonLines):
-    """One array of all items, an item a line."""
+    """Writer of one JSON array of all items, with one item on each line."""
 
     _opening = b"[\n"
 
@@ -53,14 +53,14 @@ class Json(JsonLines):
 
 
 class _Table(JsonLines):
-    """Base of tables: keeps the rows on disk until all columns are known.
+    """Base of table writers, which keep the rows on disk until all columns are known.
 
     The columns are *columns*, or the fields of all items in the order of their appearance.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
         super().__init__(stream)
-        # Closed by `close`: the rows outlive this call.
+        # `close` closes this file.
         self._file = tempfile.TemporaryFile(  # noqa: SIM115
             "w+", encoding="utf-8", newline="\n"
         )
@@ -79,7 +79,7 @@ class _Table(JsonLines):
         self._file.write(values.to_json(item) + "\n")
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows, after a round trip through JSON: dates and bytes are text."""
+        """Yield the rows as read from JSON, so dates and bytes are text."""
         self._file.flush()
         self._file.seek(0)
         for line in self._file:
@@ -91,11 +91,11 @@ class _Table(JsonLines):
 
 
 class Csv(_Table):
-    """A CSV table (RFC 4180) in UTF-8, with the columns of all items.
+    """Writer of a CSV table (RFC 4180) in UTF-8, with the columns of all items.
 
-    Lists and objects are written as JSON. With *defuse*, cells that look like formulas
-    are escaped, because text from a page must not run in a spreadsheet. On a terminal, line
-    ends in cells are escaped, because the rest of the cell would look like a new row.
+    Lists and objects are written as JSON. With *defuse*, cells that look like formulas are escaped,
+    because text from a page must not run in a spreadsheet. On a terminal, line ends in cells are
+    escaped, because a line end would look like a new row.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool) -> None:
@@ -121,17 +121,17 @@ class Csv(_Table):
 
 
 class Parquet(_Table):
-    """A table of columns with types (Apache Parquet), by pyarrow.
+    """Writer of an Apache Parquet table, whose columns have types; needs pyarrow.
 
     The type of a column is bool, int64 or double if all its values have this type, otherwise
-    string. Lists and objects are written as JSON. A column of integers and fractions is a
-    string if a double cannot represent one of the integers.
+    string. Lists and objects are written as JSON. A column of integers and fractions has the type
+    string if a double cannot represent one of its integers.
     """
 
     def __init__(self, stream: BinaryIO, *, columns: Sequence[str] | None) -> None:
         super().__init__(stream, columns=columns)
         self._kinds: dict[str, set[type]] = {}
-        self._inexact: set[str] = set()  #: columns with an integer that a float cannot represent
+        self._inexact: set[str] = set()  #: columns with an integer that no float can represent
 
     def write(self, item: Mapping[str, Any]) -> None:
         """Store the item until all columns and their types are known."""
@@ -178,7 +178,7 @@ def check(form: str) -> None:
 def form_of(
     name: str, stream: BinaryIO, *, columns: Sequence[str] | None, defuse: bool
 ) -> JsonLines:
-    """Return the writer for a form of `target.FORMATS`."""
+    """Return the writer for a format of `target.FORMATS`."""
     match name:
         case "json":
             return Json(stream)
@@ -203,7 +203,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, str):
         return value
     encoded = values.to_json(value)
-    # Dates and bytes are JSON strings.
+    # JSON encodes dates and bytes as strings, so remove the quotes.
     return encoded[1:-1] if encoded.startswith('"') else encoded
 
 

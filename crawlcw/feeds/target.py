@@ -1,4 +1,4 @@
-"""Export targets of `-o`: a file, which appears when complete, a device, stdout or a store.
+"""Targets of the option `-o`: a file, which appears when complete, a device, stdout or a store.
 
 The extension names the format and the compression.
 """
@@ -35,7 +35,7 @@ _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Place, format and compression of an export."""
+    """Location, format and compression of an export."""
 
     location: str  #: a path, a URL such as `s3://bucket/key`, or `-` for stdout
     format: str  #: one of `FORMATS`
@@ -43,19 +43,19 @@ class Target:
 
     @property
     def is_stdout(self) -> bool:
-        """Whether the feed goes to stdout."""
+        """Whether the export goes to stdout."""
         return self.location == STDOUT
 
     @property
     def is_remote(self) -> bool:
-        """Whether the place is a URL, which fsspec opens."""
+        """Whether the location is a URL, which fsspec opens."""
         return is_remote(self.location)
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """Return the target of *text*: a path or URL by its extension, `-`, or `-:FORMAT`.
+        """Return the target that *text* names: a path or URL with an extension, `-`, or `-:FORMAT`.
 
-        Raises `UsageError` for an unknown extension, and for a path without access.
+        Raises `UsageError` for an unknown extension, and for a path that this user cannot access.
         """
         name, colon, form = text.partition(":")
         if name == STDOUT and (colon or not form):
@@ -85,9 +85,9 @@ class Target:
         return target
 
     def check(self) -> None:
-        """Raise `UsageError` if the target cannot be written, before a crawl spends hours on it.
+        """Raise `UsageError` before a crawl spends hours if its target cannot be written.
 
-        It only checks that the library of a remote target is installed.
+        For a remote target, only check that its library is installed.
         """
         if self.is_remote:
             filesystem(self.location)
@@ -97,7 +97,7 @@ class Target:
 
 @contextmanager
 def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
-    """Open the target for writing; a file is replaced at the successful end of the block.
+    """Open the target for writing, and replace a file only if the block succeeds.
 
     Raises `UsageError` if the target cannot be written.
     """
@@ -116,7 +116,7 @@ def opened(target: Target, *, stdout: BinaryIO) -> Iterator[BinaryIO]:
 
 @contextmanager
 def naming(target: Target) -> Iterator[None]:
-    """Turn an `OSError` within the block into a `UsageError` with the target's name."""
+    """Replace an `OSError` of the block by a `UsageError` that names the target."""
     try:
         yield
     except BrokenPipeError:
@@ -131,7 +131,7 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
     if compression is None:
         yield stream
     elif compression == "gzip":
-        # Omit the time and the name, so that equal items give equal bytes.
+        # Omit the time and the file name from gzip's header, so that equal items give equal bytes.
         with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0) as packed:
             yield cast("BinaryIO", packed)
     else:
@@ -141,8 +141,8 @@ def _compressing(stream: BinaryIO, compression: str | None) -> Iterator[BinaryIO
 
 @contextmanager
 def _replacing(path_text: str) -> Iterator[BinaryIO]:
-    """Open `FILE.part`, which becomes the file at the successful end of the block."""
-    # If FILE is a link, its target is replaced. Devices and pipes are written directly.
+    """Open `FILE.part`, which replaces FILE if the block succeeds."""
+    # Follow a symbolic link, and replace the file that it points to. Write devices directly.
     target = Path(path_text).resolve()
     if target.exists() and not target.is_file():
         with target.open("wb") as stream:
@@ -161,13 +161,13 @@ def _replacing(path_text: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _remote(url: str) -> Iterator[BinaryIO]:
-    """Open an object of a remote store; most stores publish it only when complete."""
+    """Open an object of a remote store, which most stores publish only when it is complete."""
     store, path = filesystem(url)
     stream = store.open(path, "wb")
     try:
         yield stream
     except BaseException:
-        # Do not call `close`, which would publish the incomplete object.
+        # Do not call the stream's `close`, which would publish the incomplete object.
         getattr(stream, "discard", stream.close)()
         raise
     stream.close()

@@ -1,12 +1,10 @@
 """Addresses and ports that a crawl may connect to (CWE-918).
 
-A crawler follows links, often inside a network that trusts it. No link, redirect or name that
-resolves to `127.0.0.1` may lead into that network. The guard checks an address when a socket is
-made, after every look-up. So the connection goes to the checked address, and no DNS answer can
-change it.
+A crawler often runs inside a private network. No link, redirect or DNS answer of the web may lead a
+request into the private network. The guard checks the IP address when aiohttp makes the socket, so
+the connection goes to the checked address, and no later DNS answer can change that address.
 
-aiohttp gives the guard and the connector only the context of a request. So the current exchange is
-a context variable.
+The current exchange is a context variable, because aiohttp does not pass it to the guard.
 """
 
 import ipaddress
@@ -39,25 +37,24 @@ _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
-#: Special in IANA's registries, although `ipaddress` of some Python
-#: versions calls them global.
+#: Networks that are special in IANA's registries, but global for some versions of `ipaddress`.
 _SPECIAL = [
     ipaddress.ip_network(network)
     for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
 ]
-#: Addresses where clouds serve credentials, outside the link-local networks.
+#: Addresses outside the link-local networks where cloud providers serve credentials to machines.
 _METADATA = [
     ipaddress.ip_address(address)
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
 
-#: If start URLs have more names, none of the names is trusted: an intranet has fewer names.
+#: If the start URLs have more host names than this, none is trusted: an intranet has fewer names.
 MOST_START_NAMES = 1_000
-#: Maximum number of addresses from `start` that the ledger notes.
+#: Maximum number of hosts from the spider's `start` that the ledger's notes hold.
 MOST_START_ADDRESSES = 1 << 16
-#: Keys of the notes: a host that `start` yielded, and a name that had a public address.
+#: Prefixes of keys in the ledger's notes: for a host that `start` yielded, and for a public name.
 START, _PUBLIC = "start ", "public "
-#: Maximum number of names remembered as public. The ledger also has the public names of start URLs.
+#: Maximum number of host names that this process remembers as public.
 _MOST_PUBLIC = 10_000
 NOT_PUBLIC = "the host's address is not public"
 
@@ -65,25 +62,24 @@ NOT_PUBLIC = "the host's address is not public"
 class Stage(IntEnum):
     """The progress of a request on its way through a proxy."""
 
-    DIALLING = 0  #: no connection to the proxy itself
-    REACHED = 1  #: connected, but the proxy has not answered yet
+    DIALLING = 0  #: the proxy is not connected yet
+    REACHED = 1  #: the proxy is connected, but has not answered yet
     GREETED = 2  #: the proxy has answered that it speaks SOCKS
     PASSED = 3  #: the proxy reports that it has reached the host, or a response has come
 
 
 @dataclass(slots=True, eq=False)
 class Hop:
-    """One exchange of an attempt, as the connector and the guard see it."""
+    """One exchange (a request and its response), as the connector and the address guard see it."""
 
     attempt: Attempt
     proxy: Proxy | None = None
-    url: yarl.URL | None = None  #: the origin or one of its pages; None: no request yet
+    url: yarl.URL | None = None  #: None before the request starts
     stage: Stage = Stage.DIALLING
 
 
-#: The exchange of the current request in this context, or the exchange that a user's own downloader
-#: works on. aiohttp tries the addresses of a name in separate tasks, which inherit the context of
-#: the request. No other request can see it.
+#: The exchange that the current task works on. aiohttp tries the addresses of a name in separate
+#: tasks, which inherit this variable. The tasks of other requests cannot see this exchange.
 current_hop: ContextVar[Hop] = ContextVar("current_hop")
 
 
@@ -96,16 +92,16 @@ class AddressRefusedError(PermissionError):
 
 
 class PublicNames:
-    """The names of start URLs in the ledger's notes, for all processes and later crawls."""
+    """Access to the ledger's notes about the hosts of start URLs, which all processes share."""
 
     def __init__(self, notes: "Notes", *, has_own_start: bool = False) -> None:
-        """Use the ledger's notes; only a spider that *has_own_start* records its hosts in them."""
+        """Use *notes*; only a spider that *has_own_start* records hosts of its `start` there."""
         self._notes = notes
         self._has_own_start = has_own_start
         self._noted: set[str] = set()
 
     async def was_public(self, name: str) -> bool:
-        """Return whether a name had a public address; raises `OSError` if the ledger is away."""
+        """Return whether *name* ever had a public address; raises `OSError` without the ledger."""
         return f"{_PUBLIC}{name}" in await self._state()
 
     async def start_hosts(self) -> Collection[str]:
@@ -127,10 +123,10 @@ class PublicNames:
             raise socket.gaierror(socket.EAI_AGAIN, message) from error
 
     async def note_public(self, name: str) -> None:
-        """Record that a name has a public address."""
+        """Record that *name* has a public address."""
         key = f"{_PUBLIC}{name}"
         if key not in self._noted:
-            # If the ledger is away, the next look-up records it.
+            # If the ledger is unavailable, the next DNS look-up of *name* tries again.
             with suppress(LedgerError):
                 await self._notes.set_state({key: True})
                 self._noted.add(key)
@@ -139,16 +135,16 @@ class PublicNames:
 class AddressGuard:
     """Allows connections to public addresses and to hosts that the user has named.
 
-    - *start_origins*: the `Location.host` of the start URLs. Each may be at a
-      private address, at its own port; a host without a port means 80 and 443.
-      A name may be at a private address only if it never had a public address, see `resolved`.
-    - *allow_private*: names with a port, or without one for all usual ports.
-    - *public_names* remembers public names for other processes of the crawl, and
-      for later crawls; without it, only this guard remembers them.
+    - *start_origins* are the `Location.host` of the start URLs. A start URL's host may have a
+      private address, for the port in *start_origins* (or 80 and 443). A start URL's host name may
+      have a private address only if the name never had a public address, see `resolved`.
+    - *allow_private* names further private hosts, with a port, or else for all usual ports.
+    - *public_names* remembers public names for other processes and later crawls. Without
+      *public_names*, only this guard remembers public names.
 
-    A name is trusted only for requests to that name: another host that resolves to the same address
-    is refused. Link-local addresses, and the addresses of clouds' credentials, are open only to
-    requests for the address itself.
+    If a trusted name has a private address, other names with the same address are still refused.
+    Link-local addresses, and addresses where clouds serve credentials, are open only to requests
+    whose URL contains the address itself.
     """
 
     def __init__(
@@ -164,7 +160,7 @@ class AddressGuard:
         self._public_names = public_names
         #: Names that had a public address, including names that `start` may still yield.
         self._public: dict[str, None] = {}
-        self._private: set[str] = set()  #: names of start URLs that never had a public address
+        self._private: set[str] = set()  #: start URLs' names that never had a public address
         self._trust(start_origins)
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
@@ -192,12 +188,12 @@ class AddressGuard:
         return any(port in names.get(host, ()) for names in (self._trusted, self._start_names))
 
     async def admit(self, url: yarl.URL, proxy: Proxy | None = None) -> None:
-        """Check that a request may go to the host and port of *url*, through *proxy*.
+        """Check that a request, sent through *proxy*, may go to the host and port of *url*.
 
-        The proxy itself may be anywhere. Raises `FetchError` for a refused port, and for a private
-        address that *proxy* would connect to. If a proxy resolves names itself, we do not see the
-        address, so only names of the proxy's machine are refused. Raises `OSError` while the ledger
-        is away.
+        The proxy itself may have any address. Raises `FetchError` for a refused port, and for a
+        private address that *proxy* would connect to. If a proxy resolves names itself, this method
+        does not know the address, so it refuses only names such as `localhost`. Raises `OSError` if
+        the ledger fails.
         """
         host, port = url.raw_host or "", url.port
         is_odd = port not in self._ports or (_is_inside(host) and not self._is_named(host, port))
@@ -221,15 +217,15 @@ class AddressGuard:
         hop = current_hop.get(None)
         if hop is None or hop.url is None:
             raise AddressRefusedError
-        # The address may be the proxy's, which the user has named.
+        # A proxy may have any address, because the user has named the proxy.
         is_proxy = hop.proxy is not None and hop.proxy.resolves_names
         if not is_proxy and not self._permits(address, hop.url):
             raise AddressRefusedError
 
     def socket(self, address: AddrInfoType) -> socket.socket:
-        """Return a new socket for *address*; raises `AddressRefusedError`.
+        """Return a new socket for *address*; raises `AddressRefusedError` for a refused address.
 
-        It serves as the `socket_factory` of aiohttp's connector.
+        aiohttp's connector calls this method as its `socket_factory`.
         """
         family, kind, protocol, _, sockaddr = address
         self.check(str(sockaddr[0]))
@@ -246,10 +242,10 @@ class AddressGuard:
         return host == address or not _is_kept(address)
 
     async def resolved(self, name: str, addresses: Collection[str]) -> None:
-        """Note the *addresses* of a name after every look-up, before a socket is made.
+        """Note the *addresses* of *name* after every DNS look-up, before aiohttp makes a socket.
 
         The first look-up decides whether a start URL's name may have private addresses. Raises
-        `OSError` while the ledger is away.
+        `OSError` while the ledger is unavailable.
         """
         public_names, has_public = self._public_names, any(map(is_public, addresses))
         must_reload = name not in self._start_names and not (has_public and name in self._public)
@@ -265,7 +261,7 @@ class AddressGuard:
                 await public_names.note_public(name)
         elif is_start and name not in self._private:
             was_public = public_names is not None and await public_names.was_public(name)
-            # another look-up may have found a public address
+            # A concurrent look-up may have found a public address.
             if not was_public and name not in self._public:
                 self._private.add(name)
 
@@ -281,7 +277,7 @@ def _host_and_ports(name: str, *, usual: frozenset[int]) -> tuple[str, frozenset
 
 
 def is_address(host: str) -> bool:
-    """Return whether a `Location.host` is an address, not a name."""
+    """Return whether a `Location.host` is an IP address and not a name."""
     return _parsed(urls.name_of(host).strip("[]")) is not None
 
 
@@ -289,8 +285,8 @@ def is_address(host: str) -> bool:
 def is_public(address: str) -> bool:
     """Return whether an IP *address* belongs to the public Internet.
 
-    If an IPv6 address stands for an IPv4 address, the IPv4 address decides, because a gateway would
-    deliver to it.
+    If an IPv6 address contains an IPv4 address, the IPv4 address decides, because a gateway would
+    send the packets to the IPv4 address.
     """
     ip = _parsed(address)
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:
@@ -302,7 +298,7 @@ def is_public(address: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _is_inside(host: str) -> bool:
-    """Return whether the spelling of *host* shows that it has no public address."""
+    """Return whether *host* is a loopback name or an IP address that is not public."""
     return is_loopback(host) or (_parsed(host) is not None and not is_public(host))
 
 
@@ -323,7 +319,7 @@ def _parsed(address: str) -> IPv4Address | IPv6Address | None:
 
 
 def _embedded(ip: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that packets to *ip* may reach."""
+    """Return the IPv4 address that a gateway would send packets for *ip* to."""
     packed = ip.packed
     if ip.ipv4_mapped is not None:
         return ip.ipv4_mapped
@@ -332,7 +328,7 @@ def _embedded(ip: IPv6Address) -> IPv4Address | None:
     if ip in _NAT64 or ip in _IPV4_COMPATIBLE:
         return IPv4Address(packed[12:])
     if ip in _NAT64_LOCAL:
-        # RFC 6052, section 2.2: with a /48 the address is on both sides of byte 8.
+        # RFC 6052, section 2.2: behind a /48 prefix, byte 8 is in the middle of the IPv4 address.
         return IPv4Address(packed[6:8] + packed[9:11])
-    # Teredo (2001::/32) is special, so it is refused as a whole.
+    # All Teredo addresses (2001::/32) are refused, because this network is in `_SPECIAL`.
     return None

@@ -1,16 +1,16 @@
-"""Body of a response: its content codings, its memory, and the bodies that are not read.
+"""Bodies of responses: how to decode them, limit their memory, and refuse some of them.
 
-- **Codings.** The limit counts *decoded* bytes, and no step returns more than one piece at a
-  time, because 52 bytes of brotli can stand for gigabytes. This module notices a stream that ends
-  too early, because with a correct Content-Length nothing else notices it. A page whose stream ends
-  too early is marked, and a file fails.
-- **Memory.** A budget counts bytes. Waiting requests for shares are served in their order, so small
-  shares do not keep a large share waiting. A holder of a share never waits for another share, or
-  for a request that waits for one, because holders could wait for each other. So the further shares
-  of a holder may exceed the limit.
-- **Bodies that are not read** have no end or no text, by Content-Type and first bytes. A
-  picture that calls itself HTML is still a picture. PDF, and bodies that are only called
-  `application/octet-stream`, are read: spiders want them, and nothing distinguishes them.
+- **Codings.** The size limit counts *decoded* bytes, and decoding yields one small piece at a time,
+  because 52 bytes of brotli can stand for gigabytes. Only this module can notice that a compressed
+  stream ends too early, if its Content-Length is correct. A page whose stream ends too early is
+  marked as incomplete, and the download of a file fails.
+- **Memory.** A `MemoryBudget` limits the bytes of all bodies in memory. Requests for shares of the
+  budget are served in their order, so small shares cannot overtake a large share forever. A task
+  that has a share never waits for more, because two such tasks could wait for each other. So
+  further shares of a task may exceed the limit.
+- **Refused bodies** have no end or no text, as their Content-Type or first bytes show. A picture is
+  refused even if its Content-Type is HTML. PDF and `application/octet-stream` are read, because
+  spiders want PDF files and unknown types may be text.
 """
 
 import asyncio
@@ -36,20 +36,19 @@ ACCEPTED = "gzip, deflate, br, zstd"
 CODED = ("content-encoding", "transfer-encoding")
 _PIECE = 1 << 16
 _MAX_CODINGS = 3
-#: Number of coded bytes that a body may have beyond the limit, because gzip
-#: members without content, and bytes after a stream, give no decoded bytes.
+#: Number of coded bytes that a body may have beyond the limit of decoded bytes, because some coded
+#: bytes, such as empty gzip members, decode to nothing.
 _RAW_SLACK = 1 << 20
-#: Each stream takes as much time as some kilobytes of content. Normal bodies have at most some
-#: hundreds of streams.
+#: Maximum number of compressed streams in one body, because each stream costs as much time as some
+#: kilobytes of content. Normal bodies have at most some hundreds of streams.
 _MAX_STREAMS = 10_000
-#: The limit of decoded bytes for each byte of a file on the wire, because the file may have no
-#: other limit.
+#: Maximum of decoded bytes for each received byte of a file, since a file may have no other limit.
 _MOST_SWELLING = 100
 _SWELLING_FROM = 64 << 20
-#: RFC 9659: a window of at most 8 MiB.
+#: RFC 9659 limits the window of zstd to 8 MiB.
 _ZSTD_OPTIONS: dict[int, int] = {zstd.DecompressionParameter.window_log_max: 23}
-#: Codings of IANA's list and of archives that have no decoder in this module. Any other name is no
-#: coding (`aws-chunked`, a charset, a media type), so browsers show the body as it is.
+#: Codings of IANA's list and of archives that have no decoder in this module. Any other name, such
+#: as `aws-chunked` or a charset, is no coding, so the body is used as it is, as in browsers.
 _WITHOUT_DECODER = frozenset(
     {
         *("aes128gcm", "bzip2", "compress", "dcb", "dcz", "exi", "lz4", "lzma", "pack200-gzip"),
@@ -59,12 +58,13 @@ _WITHOUT_DECODER = frozenset(
 
 
 class BodyDecoder:
-    """Removes the codings of a body, one piece at a time.
+    """Decodes the content codings of a body, one piece at a time.
 
     *codings* are the codings of Content-Encoding, in the order in which they were applied. A body
-    over *limit* decoded bytes is cut at the limit. Without a limit, as for a file, a body fails if
-    it swells to more than a hundred times its bytes on the wire. The constructor and `pieces` raise
-    `FetchError` (`content-encoding`), also for a coding without a decoder or a corrupt stream.
+    with more than *limit* decoded bytes is cut at the limit. Without a limit, as for a file, a body
+    fails if it has more than a hundred decoded bytes for each received byte. The constructor and
+    `pieces` raise `FetchError` (`content-encoding`) for such a body, an unknown coding, or a
+    corrupt stream.
     """
 
     def __init__(self, codings: Sequence[str] = (), *, limit: int | None = None) -> None:
@@ -78,7 +78,7 @@ class BodyDecoder:
         self._limit = limit
         self._wire_size = 0
         self.size = 0  #: decoded bytes
-        #: Whether the body was cut: then more input has no use.
+        #: Whether the body was cut at the limit, so that more input is useless.
         self.is_full = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
@@ -90,7 +90,7 @@ class BodyDecoder:
                 if self._limit is None:
                     if self.size > _SWELLING_FROM + _MOST_SWELLING * self._wire_size:
                         raise _OverfedError
-                # One byte over the limit distinguishes a body that is cut from one that just fits.
+                # A body that just fits has no byte over the limit, so only a longer body is cut.
                 elif self.size > self._limit:
                     last_piece = piece[: self._limit - self.size]
                     self.is_full, self.size = True, self._limit
@@ -105,27 +105,26 @@ class BodyDecoder:
 
     @property
     def missing(self) -> str:
-        """The coding whose end is missing if the body ends now; "" for a whole body."""
+        """Message about the stream that is incomplete if the body ends now; "" for a whole body."""
         errors = [] if self.is_full else [stage.missing for stage in self._stages if stage.missing]
         return errors[0] if errors else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether more is missing than the checksum after the content."""
+        """Whether content is missing if the body ends now, and not only a checksum."""
         return any(stage.missing and stage.lacks_content for stage in self._stages)
 
 
 def codings_of(headers: Mapping[str, str]) -> list[str]:
     """Return the codings of a body, in the order in which they were applied."""
-    # RFC 9112, section 6.1: transfer codings were applied after content codings. aiohttp decodes
-    # the chunks and leaves the other codings.
+    # Servers apply transfer codings last (RFC 9112, section 6.1). aiohttp decodes only chunks.
     header_text = ",".join(headers[name] for name in CODED if name in headers)
     names = [part.strip().lower().removeprefix("x-") for part in header_text.split(",")]
     return [name for name in names if name in _CODINGS or name in _WITHOUT_DECODER]
 
 
 class _Zlib:
-    """A decompressor with the methods of the decompressor in the zstd module."""
+    """Decompressor for gzip and deflate, with the methods of the zstd module's decompressor."""
 
     def __init__(self, wbits: int) -> None:
         self._inflate = zlib.decompressobj(wbits)
@@ -141,24 +140,24 @@ class _Zlib:
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
         output = self._inflate.decompress(data or self._inflate.unconsumed_tail, max_length)
-        # After a full piece, more output may follow without input. Only a full piece leaves input.
+        # If a piece has *max_length* bytes, more output may follow without new input.
         self.needs_input = len(output) < max_length
         return output
 
     @property
     def awaits_checksum(self) -> bool:
-        """Whether all of the content has come, but not the checksum."""
-        # zlib does not tell this. At the checksum, any bytes lead to the end and give no content.
-        # Before the checksum, zeros or ones may be the code of the end, but not both.
+        """Whether all content has been decoded, but the checksum is missing."""
+        # zlib does not tell this, so feed a copy of the decompressor with zeros, and another copy
+        # with ones. Only at the checksum do both copies end without content.
         return all(map(self._is_checksum, (b"\0", b"\xff")))
 
     def _is_checksum(self, byte: bytes) -> bool:
         probe = self._inflate.copy()
         try:
-            # The checksum of gzip has eight bytes (RFC 1952, section 2.3.1), that of zlib four.
+            # gzip's checksum has eight bytes (RFC 1952, section 2.3.1), and zlib's has four.
             return not any(probe.decompress(byte) for _ in range(8)) and probe.eof
         except zlib.error as error:
-            # Exclude "incorrect header check", because a stream of one byte causes that.
+            # A wrong checksum proves that the content was complete; a wrong header does not.
             return str(error).endswith(("data check", "length check"))
 
 
@@ -174,7 +173,7 @@ class _Brotli:
         return bool(self._decoder.is_finished())
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        # The limit is soft: brotli checks it, and leaves input, only after an internal buffer.
+        # brotli checks the limit only after an internal buffer, so the output may be longer.
         output = bytes(self._decoder.process(data, output_buffer_limit=max_length))
         self.needs_input = len(output) < max_length
         return output
@@ -184,14 +183,14 @@ _Engine: TypeAlias = _Zlib | _Brotli | zstd.ZstdDecompressor
 
 
 class _OverfedError(Exception):
-    """A stage got more bytes or streams than a body within the limit has."""
+    """A decoding stage has received more bytes or streams than a body within the limit can have."""
 
 
 class _Stage:
-    """One coding: a stream or, with gzip and zstd, several streams in a row."""
+    """Decoder of one coding of a body, which may be several streams in a row with gzip and zstd."""
 
     def __init__(self, name: str, *, room: int) -> None:
-        """Accept at most *room* bytes."""
+        """Accept at most *room* coded bytes."""
         coding = _CODINGS.get(name)
         if coding is None:
             raise FetchError(Reason.CONTENT_ENCODING, f"no decoder is available for {name!r}")
@@ -199,12 +198,12 @@ class _Stage:
         self._new_engine, self._magic, self._peek_size = coding
         self._room = room
         self._engine: _Engine | None = None
-        self._head = b""  #: fewer bytes than `peek`
+        self._head = b""  #: first bytes, too few to choose a decompressor
         self._streams = 0
         self._has_ended = False
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
-        """Yield the decoded pieces of *data*; raises `_OverfedError`."""
+        """Yield the decoded pieces of *data*; raises `_OverfedError` for too much data."""
         self._room -= len(data)
         if self._room < 0:
             raise _OverfedError
@@ -213,8 +212,7 @@ class _Stage:
             if engine is None:
                 data = self._head + data
                 if self._streams and data[:1] != self._magic:
-                    # After a stream, browsers ignore bytes that do not start another stream. Only
-                    # some codings allow several streams.
+                    # As in browsers, bytes after a stream that start no new stream are ignored.
                     self._has_ended = True
                     return
                 if len(data) < self._peek_size:
@@ -242,28 +240,28 @@ class _Stage:
 
     @property
     def missing(self) -> str:
-        """The error of the stream if it ends now; "" at its end."""
-        # A coded body without any bytes is empty, as in many responses without content.
+        """Message that the stream is incomplete if the body ends now; "" for a complete stream."""
+        # A coded body without any bytes is complete, as in many responses without content.
         is_open = self._engine is not None or self._head
         return f"the {self._name} stream is incomplete" if is_open else ""
 
     @property
     def lacks_content(self) -> bool:
-        """Whether more than a checksum is missing, if that can be known."""
+        """Whether content is missing if the body ends now; true if zlib cannot tell."""
         return not (isinstance(self._engine, _Zlib) and self._engine.awaits_checksum)
 
 
 def _deflate(start: bytes) -> _Engine:
-    # RFC 9110, section 8.4.1.2: some servers send the raw stream without its zlib
-    # wrapper. RFC 1950, section 2.2, says how to check the two bytes of the wrapper.
+    # Some servers send a raw deflate stream without its zlib wrapper (RFC 9110, section 8.4.1.2).
+    # RFC 1950, section 2.2, says how to check the two bytes of the wrapper.
     has_wrapper = (
         start[0] & 0x0F == 8 and start[0] >> 4 <= 7 and (start[0] << 8 | start[1]) % 31 == 0
     )
     return _Zlib(zlib.MAX_WBITS if has_wrapper else -zlib.MAX_WBITS)
 
 
-#: By name: how the first bytes make its decompressor; the first byte of a further stream, if there
-#: may be one; and how many bytes show the kind of stream.
+#: For each coding: a function from the first bytes to a decompressor, the first byte of a further
+#: stream ("" if the coding allows only one), and how many first bytes that function needs.
 _CODINGS: dict[str, tuple[Callable[[bytes], _Engine], bytes, int]] = {
     "gzip": (lambda _: _Zlib(16 + zlib.MAX_WBITS), b"\x1f", 1),
     "deflate": (_deflate, b"", 2),
@@ -280,9 +278,9 @@ def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
         yield from _through(stages[1:], piece)
 
 
-#: Number of bytes of a body that show its type.
+#: Number of first bytes of a body that are enough to see its type.
 LOOK = 512
-#: Types that are read, although other types of the same family are not.
+#: Media types that are read, although other types of the same family, such as images, are refused.
 _TEXT = ("image/svg+xml",)
 _REFUSED = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
@@ -292,7 +290,8 @@ _REFUSED = (
     *("application/x-tar", "application/x-iso9660-image", "application/x-msdownload"),
     *("application/vnd.android.package-archive", "application/wasm"),
 )
-#: WHATWG MIME Sniffing, section 6, except signatures with which a text may begin.
+#: First bytes of binary formats (WHATWG MIME Sniffing, section 6), with offset and type. Signatures
+#: that may also begin a text are omitted.
 _SIGNATURES = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"GIF87a", "image/gif"),
@@ -312,7 +311,7 @@ _SIGNATURES = (
     (0, b"Rar!\x1a\7", "application/vnd.rar"),
     (0, b"\0asm", "application/wasm"),
 )
-#: Matches any of these signatures. Most pages begin with no signature, so one check is enough.
+#: Pattern that matches any of these signatures, so that one check is enough for most pages.
 SIGNED = re.compile(
     b"|".join(b".{%d}%b" % (offset, re.escape(mark)) for offset, mark, _ in _SIGNATURES), re.DOTALL
 )
@@ -329,7 +328,7 @@ def check_type(
 ) -> None:
     """Raise `FetchError` for a body of *kind* if it must not be read.
 
-    *accepted* are types that are read in any case: `image/png`, `image/*`, `*/*`.
+    *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`.
     *declared_type* is the type from the server, if the bytes show another type.
     """
     if not kind.startswith(_REFUSED) or kind in _TEXT:
@@ -346,7 +345,7 @@ def check_type(
 def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> None:
     """Raise `FetchError` for a body that begins with *start*, if it must not be read.
 
-    It checks only bodies whose *declared_type* is that of pages or says nothing.
+    Only bodies whose *declared_type* is a type of pages, or missing, are checked.
     """
     if SIGNED.match(start) is not None and declared_type in _SAYS_NOTHING:
         actual_type = next(
@@ -357,7 +356,7 @@ def check_start(start: bytes, declared_type: str, accepted: Sequence[str]) -> No
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """A part of a budget."""
+    """Number of bytes that one task has taken from a memory budget."""
 
     budget: "MemoryBudget"
     size: int
@@ -371,19 +370,18 @@ class Share:
 
 
 class MemoryBudget:
-    """A number of bytes for the one event loop that uses it."""
+    """Limit of the bytes that all bodies of one event loop may have in memory."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.freed = asyncio.Event()
-        self._turn = asyncio.Lock()  # first come, first served
+        self._turn = asyncio.Lock()  # waiting tasks, in their order
 
     async def take(self, size: int, *, waits: bool = True) -> Share:
-        """Take *size* bytes, at most the whole budget; over the limit unless the caller *waits*."""
+        """Take *size* bytes, at most the whole budget; if not *waits*, even over the limit."""
         size = min(size, self.limit)
-        # If there is room and no caller waits, skip the lock, whose queue costs each page one round
-        # of the event loop. So a share that is requested between two turns is first.
+        # If enough bytes are free and no caller waits, skip the lock, which costs time.
         if waits and (self._turn.locked() or self.used + size > self.limit):
             async with self._turn:
                 while self.used + size > self.limit:

@@ -1,17 +1,16 @@
 """Connections to servers: how they are opened, read, kept and used again.
 
-In HTTP/1.1 a late second response looks like the response to the next request. One rule limits the
-damage: if a byte comes while a connection is idle, the connection is closed together with the other
-idle connections to that origin. From then on, connections to that origin are used only once. Bytes
-that the event loop has not delivered yet also count, and so does a second response in the segment
-of the first. If a second response comes after our next request, it counts as the response to that
-request until the rule applies. Only pages of the same origin are mistaken. HTTP/2 is not offered,
-because aiohttp does not have it.
+If a server sends two responses to one HTTP/1.1 request, the second looks like the response to the
+next request. One rule limits the damage. If a byte arrives while a connection is idle, the
+connector closes all idle connections to that origin, and uses new connections only once. Bytes that
+the event loop has not delivered yet also count, and so does a second response directly after the
+first. If a second response arrives after the next request, it is recorded for a wrong page of the
+same origin. HTTP/2 is not offered, because aiohttp does not support it.
 
-aiohttp opens the connections, and its parser reads heads and bodies; `framing` repairs heads and
-decodes chunks. This module limits interim responses and framing, because aiohttp does not. It is
-the only module that uses private names of aiohttp. Any release may change these, so pyproject.toml
-has an upper bound.
+aiohttp opens the connections, and its parser reads heads and bodies. The module `framing` repairs
+heads and decodes chunks. aiohttp does not limit interim responses and the framing of chunks, so
+this module does. Only this module uses private names of aiohttp, which any release may change, so
+pyproject.toml limits aiohttp's version.
 """
 
 import asyncio
@@ -57,28 +56,27 @@ from crawlcw.fetch.framing import Chunks, mended
 from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
-#: Maximum number of origins. A forgotten origin gets new connections.
+#: Maximum number of origins (each by one proxy) whose idle connections are known.
 _SITES = 4_000
 _KEEPALIVE = 15.0
 _LEAST_IDLE = 16
-#: If descriptors run out earlier, the downloader closes the idle connections.
+#: Maximum number of idle connections; if file descriptors run out, the downloader closes them all.
 _IDLE_IN_TOTAL = 1_000
-#: The status that some servers send before they close an idle connection, RFC 9110, section 15.5.9.
+#: Start of a 408 response, which some servers send before they close an idle connection.
 _GOODBYES = (b"HTTP/1.1 408", b"HTTP/1.0 408")
-#: Maximum bytes of the interim responses to one request: two responses are usual (103 Early Hints),
-#: and some servers send them for ever.
+#: Maximum bytes of the interim responses (such as 103 Early Hints) to one request, because some
+#: servers send such responses for ever.
 _MAX_INTERIM = 1 << 16
-#: Maximum bytes on the wire that are not content. In a body with chunks of a few bytes, most bytes
-#: are not content.
+#: Maximum bytes of a response that are not content, such as the sizes of tiny chunks.
 _MAX_FRAMING = 1 << 24
-#: Interim responses, after the empty lines that some servers send first.
+#: Pattern for interim responses, after the empty lines that some servers send first.
 _INTERIM = re.compile(rb"[\r\n]*(?:HTTP/1\.[01] 1(?!01)\d\d\b.*?\n\r?\n)*", re.DOTALL)
 _HEAD_END = re.compile(rb"\n\r?\n")
 _BLANK_IN_NAME = re.compile(rb"\n[^\s:]+ +:")
-#: Browsers decode the chunks at any position among the codings.
+#: Pattern for the coding `chunked`, which browsers accept at any position among the codings.
 _CHUNKED = re.compile(r"(?:^|,)[ \t]*chunked[ \t]*(?:,|$)", re.IGNORECASE)
 _MAX_HEAD = 1 << 18  #: as in Chromium
-#: How aiohttp parses a response.
+#: Parameters of aiohttp's response parser.
 _PARSING: Mapping[str, Any] = {
     "read_until_eof": True,
     "auto_decompress": False,
@@ -89,35 +87,34 @@ _PARSING: Mapping[str, Any] = {
 }
 _ACKNOWLEDGE: int | None = getattr(socket, "TCP_QUICKACK", None)  #: Linux: acknowledge at once
 
-#: Seconds that an answer of the DNS is used.
+#: Seconds for which a DNS answer is cached.
 NAMES_KEPT = 30
 _NAME_PATIENCE = 5.0
 _RESOLVER_THREADS = 32
-#: RFC 1928, section 6: replies of a SOCKS server that cannot reach the host.
+#: Reply codes of a SOCKS server that cannot reach the host (RFC 1928, section 6).
 _OF_THE_HOST = range(1, 7)
 
 
 @dataclass(slots=True, eq=False)
 class Site:
-    """An origin, reached directly or through one proxy: its behaviour and its idle connections."""
+    """The connections to one origin, either directly or through one proxy."""
 
     url: yarl.URL
-    is_admitted: bool = False  #: whether the address guard lets requests through
-    is_kept: bool = True  #: whether its connections are used again
-    idle: list["Listener"] = field(default_factory=list)  #: the longest idle first
+    is_admitted: bool = False  #: whether the address guard permits requests to the origin
+    is_kept: bool = True  #: whether connections to the origin are used again
+    idle: list["Listener"] = field(default_factory=list)  #: the longest idle connection first
 
     def distrust(self) -> None:
-        """Use no connection twice any more, and close the idle connections."""
+        """Close the idle connections to the origin, and use new connections only once."""
         self.is_kept = False
         for connection in self.idle:
             connection.close()
 
 
 class Listener(ResponseHandler):
-    """The receiving end of a connection; hangs up on a server that violates HTTP."""
+    """Receiver of a connection's bytes, which closes the connection if they violate HTTP."""
 
-    # Together with aiohttp's, these attributes are too many for Python's shared keys, so without
-    # slots each access would take longer.
+    # Slots make each access faster, because Python shares the dict keys only of few attributes.
     __slots__ = (
         *("site", "released", "sent_at", "is_answered"),
         *("message", "content", "_socket", "_wire", "_head", "_framing", "_among"),
@@ -126,35 +123,35 @@ class Listener(ResponseHandler):
     message: RawResponseMessage  #: head of the response
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
-        """*among* are the open connections; this connection leaves the set at its end."""
+        """*among* is the set of open connections, which a closed connection leaves."""
         super().__init__(loop)
         self._among = among
-        self.site: Site | None = None  #: None while a tunnel is not open yet
-        self.released = 0.0  #: when it became idle
-        #: When the request was sent, by the monotonic clock; never earlier than in reality.
+        self.site: Site | None = None  #: None until a proxy's tunnel is open
+        self.released = 0.0  #: when the connection became idle
+        #: When the request was sent, by the monotonic clock, or a moment later.
         self.sent_at = 0.0
-        self.is_answered = False  #: whether a head has come since the request
+        self.is_answered = False  #: whether the head of the response has come
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
         self._socket: Any = None
         self._wire = 0  #: bytes received since the request
-        #: Bytes of a head that is not complete yet; None: no head is expected.
+        #: Received bytes of an incomplete head; None if no head is expected.
         self._head: bytes | None = None
-        #: Number of bytes, at the end of the response, that are not content; no limit for chunks.
+        #: Maximum bytes of the response that are not content, once it is complete.
         self._framing = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over a connection, or one on which TLS has started."""
+        """Start to use a new connection, or a connection on which TLS has started."""
         super().connection_made(transport)
-        # With an HTTP proxy, this is the connection to the proxy.
+        # If an HTTP proxy is used, the connection to the proxy is open now.
         hop = current_hop.get()
         hop.stage = max(hop.stage, Stage.REACHED)
         self._socket = transport.get_extra_info("socket")
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Fail a body that ends with its connection, if the connection was reset."""
+        """Report an incomplete body if the server has reset the connection."""
         self._among.discard(self)
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
-            # aiohttp treats the reset as an end.
+            # aiohttp would treat the reset as the normal end of the body.
             self._payload.set_exception(
                 ClientPayloadError("the connection was reset during the body")
             )
@@ -163,22 +160,22 @@ class Listener(ResponseHandler):
     def close(self) -> None:
         """End the connection at once.
 
-        Otherwise a server could keep it open if it does not read the end of a request or does not
-        end TLS, and the connector's end waits for it.
+        A graceful close would wait for servers that do not read the request or do not end TLS, and
+        the connector's `close` would wait too.
         """
         self.abort()
 
     async def ask(self, request: bytes, *, is_head: bool, patience: float) -> None:
         """Send a request, and wait for the head of its response.
 
-        The server may be silent for *patience* seconds. The response to a HEAD has no body.
+        The server may send nothing for *patience* seconds. If *is_head*, the response has no body.
         """
         self.is_answered = False
         self._head, self._wire = b"", 0
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
-        # uvloop sends in its next round, so note the time in that round.
+        # uvloop sends in the next iteration of the loop, so note the time in that iteration.
         self._loop.call_soon(self._note_sent)
         self.transport.write(request)
         if not self.writing_paused:
@@ -189,33 +186,33 @@ class Listener(ResponseHandler):
         self.sent_at = monotonic()
 
     def _acknowledge(self) -> None:
-        # On a reused connection the system acknowledges 40 ms late. A server that sends head and
-        # body separately waits for that before the body (Nagle's algorithm).
+        # Make the kernel acknowledge the head at once. On a reused connection the kernel would wait
+        # 40 ms, and a server with Nagle's algorithm sends the body only after the acknowledgement.
         if _ACKNOWLEDGE is not None:
             with suppress(OSError):
                 self._socket.setsockopt(socket.IPPROTO_TCP, _ACKNOWLEDGE, 1)
 
     def resume_writing(self) -> None:
-        """Start to wait for the response to a large request: the system has accepted all of it."""
+        """Start the timeout of the response, because the kernel has accepted the whole request."""
         super().resume_writing()
         self.start_timeout()
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Continue reading if it was paused; aiohttp calls this after each read of a body."""
+        """Resume reading if it was paused; aiohttp calls this method after each read of a body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def has_unread(self) -> bool:
-        """Return whether bytes wait in the socket; false if that is unknown."""
+        """Return whether the socket has unread bytes; false if the system cannot tell."""
         try:
             return any(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(4)))
         except (OSError, ValueError):
             return False
 
     def data_received(self, data: bytes) -> None:
-        """Process the next bytes from the wire; if there are none, parse bytes kept for later."""
+        """Process bytes from the socket; if *data* is empty, parse bytes that a pause has kept."""
         if self.site is None or self._parser is None:
-            super().data_received(data)  # bytes of a tunnel, or early bytes, which wait for `ask`
+            super().data_received(data)  # bytes for a proxy's tunnel, or before `ask`
             return
         self._wire += len(data)
         begins = self._head is not None
@@ -227,9 +224,7 @@ class Listener(ResponseHandler):
             is_over = self.is_answered and self.content.is_eof()
             framing = self._wire - self.content.total_bytes
             if framing > (self._framing if is_over else _MAX_FRAMING):
-                raise HttpProcessingError(
-                    message="the chunks have the chunks have more framing than content"
-                )
+                raise HttpProcessingError(message="the chunks have more framing than content")
         except HttpProcessingError as error:
             self._refuse(error, data)
             return
@@ -245,10 +240,9 @@ class Listener(ResponseHandler):
     def _refuse(self, error: HttpProcessingError, data: bytes) -> None:
         """End the connection because of *data*, which is invalid HTTP or comes after the response.
 
-        A response that has ended is good (RFC 9112, section 6.3). Not one byte after it is kept,
-        because a server could send bytes for as long as the connection is open. On a reused
-        connection, invalid HTTP may be the rest of the previous response, so `transport` asks once
-        more.
+        A response that is already complete stays valid (RFC 9112, section 6.3). Later bytes are
+        dropped, because a server could send bytes for ever. On a reused connection, invalid HTTP
+        may belong to the previous response, so `transport` sends the request again.
         """
         is_behind = self.is_answered and self.content.is_eof()
         is_goodbye = data.startswith(_GOODBYES)
@@ -264,9 +258,9 @@ class Listener(ResponseHandler):
         self.set_exception(error)
 
     def _begin(self, head: bytes, data: bytes) -> bytes:
-        """Add *data* to the incomplete *head* of the response; return its bytes of the body.
+        """Add *data* to the incomplete *head* of the response; return the bytes after the head.
 
-        Interim responses are dropped. A head is held back until it is complete, because only a
+        Interim responses are dropped. A head is parsed only when it is complete, because only a
         whole head can be repaired.
         """
         assert self._parser is not None
@@ -288,8 +282,7 @@ class Listener(ResponseHandler):
         head, body = data[: head_end.end()], data[head_end.end() :]
         self._head, self._framing = None, self._wire - len(body)
         try:
-            # The parser accepts a name with a blank, even of a length or a coding, and hides the
-            # name.
+            # The parser hides a header with a blank before its colon, even a Content-Length.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
                 raise HttpProcessingError(message="a blank before the colon of a header")
             messages, self._upgraded, _ = self._parser.feed_data(head)
@@ -317,11 +310,11 @@ class Listener(ResponseHandler):
 
 
 class Connector(TCPConnector):
-    """Opens connections, and keeps the idle connections."""
+    """Opens connections, and keeps idle connections for later requests."""
 
     def __init__(self, settings: Settings, guard: AddressGuard) -> None:
         connect = settings.connect_timeout.total_seconds()
-        # Shorter than the limit of a connection, to distinguish a dead DNS from a dead host.
+        # A shorter timeout than a connection's distinguishes a dead DNS from a dead host.
         self._names = NameResolver(patience=min(connect / 2, _NAME_PATIENCE), guard=guard)
         super().__init__(
             resolver=self._names,
@@ -333,16 +326,16 @@ class Connector(TCPConnector):
             "partial[ResponseHandler]", partial(Listener, loop=self._loop, among=self._acquired)
         )
         self._address_guard = guard
-        # This limit covers the look-up and all addresses of a name.
+        # The timeout covers the DNS look-up and the attempts at all addresses of a name.
         self._timeout = ClientTimeout(connect=connect)
         self._user_agent = settings.user_agent
-        # A connection is idle while its fetcher works on other hosts. If hosts have no limit of
-        # requests, all fetchers may have connections to one host.
+        # Allow several idle connections for each request, because fetchers change between hosts. If
+        # hosts have no limit of requests, all fetchers may use one host.
         self._idle_per_host = max(
             _LEAST_IDLE, 4 * settings.per_host_concurrency or 8 * settings.concurrency
         )
         self._sites: OrderedDict[tuple[str, Proxy | None], Site] = OrderedDict()
-        #: All idle connections, the longest idle first; some may have ended.
+        #: All idle connections, the longest idle first; the server may have closed some of them.
         self._idle: OrderedDict[Listener, None] = OrderedDict()
         self._cleaning: asyncio.TimerHandle | None = None
 
@@ -352,8 +345,8 @@ class Connector(TCPConnector):
         await self._names.close()
 
     def site(self, origin: str, proxy: Proxy | None) -> Site:
-        """Return the site of an origin, `https://example.com`, reached through *proxy*."""
-        # The proxy's user is part of the key, because some proxies have one exit for each user.
+        """Return the `Site` of an origin, such as `https://example.com`, and of *proxy*."""
+        # The key includes the proxy's user, because some proxies have one exit for each user.
         key = (origin, proxy)
         site = self._sites.get(key)
         if site is None:
@@ -366,7 +359,7 @@ class Connector(TCPConnector):
     async def take(self, site: Site, hop: Hop) -> Listener:
         """Return the longest idle connection that may be used again, or else a new connection.
 
-        The caller must pass it to `release`.
+        The caller must pass the connection to `release`.
         """
         now = monotonic()
         while site.idle:
@@ -374,7 +367,7 @@ class Connector(TCPConnector):
             del self._idle[connection]
             if now - connection.released > _KEEPALIVE or not connection.is_connected():
                 connection.close()
-            # The event loop will deliver the unread bytes, and so end the connection.
+            # Skip a connection with unread bytes, whose delivery will close the connection.
             elif not connection.has_unread():
                 hop.stage = max(hop.stage, Stage.REACHED)
                 return connection
@@ -383,7 +376,7 @@ class Connector(TCPConnector):
         return new_connection
 
     def release(self, connection: Listener) -> None:
-        """Keep a connection for the next request if its response has ended; otherwise close it."""
+        """Keep a connection for the next request if its response is complete, or else close it."""
         site = connection.site
         assert site is not None
         is_over = (
@@ -401,7 +394,7 @@ class Connector(TCPConnector):
             self._cleaning = self._loop.call_later(_KEEPALIVE, self._clean)
 
     def close_idle(self, *, max_kept: int = 0, released_before: float = math.inf) -> None:
-        """Close idle connections that were *released_before*, but not the newest *max_kept*."""
+        """Close idle connections used before *released_before*, but keep *max_kept* open."""
         while (
             len(self._idle) > max_kept
             and (oldest := next(iter(self._idle))).released < released_before
@@ -441,15 +434,15 @@ class Connector(TCPConnector):
     async def _start_tls_connection(
         self, *arguments: Any, **options: Any
     ) -> tuple[asyncio.BaseTransport, ResponseHandler]:
-        # TLS starts within a tunnel, so the proxy has accepted CONNECT.
+        # aiohttp starts TLS only after the proxy has accepted CONNECT.
         current_hop.get().stage = Stage.PASSED
         return await super()._start_tls_connection(*arguments, **options)
 
     async def _through_socks(self, request: ClientRequest, hop: Hop) -> ResponseHandler:
         """Return a connection to the origin of *request* through the SOCKS proxy of *hop*.
 
-        Raises `ProxyFailedError` if the proxy refuses us. Raises `FetchError` if the proxy says
-        that it cannot reach the host, or if the host has no address that we may connect to.
+        Raises `ProxyFailedError` if the proxy refuses this client. Raises `FetchError` if the proxy
+        says that it cannot reach the host, or if the host has no permitted address.
         """
         from python_socks import ProxyError, ProxyType
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
@@ -467,7 +460,7 @@ class Connector(TCPConnector):
         addresses = await self._resolve_host(proxy.host, proxy.port)
         sock = await aiohappyeyeballs.start_connection(self._convert_hosts_to_addr_infos(addresses))
         hop.stage = Stage.REACHED
-        # python-socks treats this as another proxy to connect through, already connected.
+        # Pass the open socket to python-socks as a forward proxy that is already connected.
         forward_proxy: Any = _Reached(hop, sock)
         socks_proxy = SocksProxy.create(
             proxy_type=ProxyType.SOCKS5,
@@ -475,12 +468,12 @@ class Connector(TCPConnector):
             port=proxy.port,
             username=proxy.user,
             password=proxy.password,
-            # Send names unchanged. If this machine resolves names, the target is an address.
+            # Send names unchanged. Without `resolves_names` the target is already an address.
             rdns=True,
             forward=forward_proxy,
         )
         try:
-            # The deadline of the whole connection ends before this timeout.
+            # This timeout never expires, because the whole connection's timeout started earlier.
             await socks_proxy.connect(target, port, timeout=self._timeout.connect)
         except ProxyError as error:
             error_text = printable(error)
@@ -504,14 +497,14 @@ class Connector(TCPConnector):
 
 
 def login_of(proxy: Proxy) -> dict[str, str]:
-    """Return the header that logs a request in to an HTTP proxy, if the proxy has a user."""
+    """Return the Proxy-Authorization header for an HTTP proxy, or {} for a proxy without a user."""
     if proxy.user is None:
         return {}
     return {"Proxy-Authorization": encode_basic_auth(proxy.user, proxy.password or "")}
 
 
 class _Reached:
-    """A connection to a SOCKS proxy, in the form of python-socks for a proxy and a stream."""
+    """An open socket to a SOCKS proxy, with the methods that python-socks expects of a proxy."""
 
     def __init__(self, hop: Hop, sock: socket.socket) -> None:
         self._hop = hop
@@ -541,8 +534,8 @@ class _Reached:
 class NameResolver(AbstractResolver):
     """Resolves names in its own threads; each look-up takes at most *patience* seconds.
 
-    The loop's own threads would not be enough: uvloop has four of them, and a few dead names keep
-    them all busy. *guard* gets every answer.
+    The loop's own threads would not be enough, because uvloop has four threads, and look-ups of a
+    few dead names block all four. *guard* notes the addresses of every name.
     """
 
     def __init__(self, *, patience: float, guard: AddressGuard) -> None:
@@ -565,7 +558,7 @@ class NameResolver(AbstractResolver):
         return addresses
 
     async def close(self) -> None:
-        """Stop look-ups; a thread that still waits for the DNS ends by itself."""
+        """Start no more look-ups; a thread that still waits for the DNS ends by itself."""
         self._threads.shutdown(wait=False)
 
 
@@ -575,7 +568,7 @@ def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[Resolve
             host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
         )
     except UnicodeError:
-        # A label has more than 63 characters: no such name can exist.
+        # No name can exist with a label of more than 63 characters.
         raise socket.gaierror(socket.EAI_NONAME, "the name is not valid in the DNS") from None
     return [
         ResolveResult(

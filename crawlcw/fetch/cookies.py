@@ -1,8 +1,8 @@
-"""Cookie jar that returns cookies only to their own site, and parser of `Set-Cookie`.
+"""A cookie jar that returns cookies only to their own site, and a parser of `Set-Cookie`.
 
-Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions: a
-server on another port, or the same server without TLS, is another origin. A jar also reports its
-changes, so that a session's cookies can be stored, and it restores stored cookies.
+Cookies are parsed, kept and sent as in browsers (RFC 6265bis, section 5), with two exceptions. A
+server on an unusual port has its own cookies, and cookies that came over TLS are sent only over
+TLS. A jar reports its changes, so that the crawl can store a session's cookies.
 """
 
 import logging
@@ -22,14 +22,14 @@ from crawlcw.model.identities import Cookie
 
 logger = logging.getLogger(__name__)
 
-#: Limits of a whole jar and of one domain in it, as in Chromium.
+#: Maximum numbers of cookies in a jar and of cookies of one domain, as in Chromium.
 MOST_COOKIES = 3_300
 _MOST_OF_A_DOMAIN = 180
-#: Maximum of characters in one jar, because a session is one document of a ledger.
+#: Maximum of characters in a jar, because a session's cookies must fit in one document of a ledger.
 _MOST_CHARACTERS = 2 << 20
-#: A value that a `Cookie` header can hold as it is: it ends neither the header nor the cookie.
+#: Pattern for a value that needs no coding in a `Cookie` header.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
-#: A later expiry counts as a change only from this difference on: servers move it at each request.
+#: A shorter difference in expiry is no change, because servers move the expiry at each request.
 _NEWS = timedelta(minutes=1)
 
 #: Maximum bytes of a name and its value, and of each attribute (section 5.6).
@@ -37,14 +37,14 @@ _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
 _LONGEST = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
-#: A header with controls, or with bytes that are not UTF-8, sets no cookie. Browsers keep bytes
-#: that are not UTF-8, but no store can hold them.
+#: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Unlike
+#: browsers, a ledger cannot store such bytes.
 _REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
-#: Section 5.6.2; `-` alone is not a number.
+#: Pattern for a valid Max-Age (section 5.6.2), where a lone `-` is no number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
 
-# Section 5.1.1: the tokens of a date, and the forms of its parts.
+# Patterns for the tokens of a date, its time, day and year (section 5.1.1).
 _TOKEN = re.compile(r"[^\x09\x20-\x2f\x3b-\x40\x5b-\x60\x7b-\x7e]+")
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?![0-9])")
 _DAY = re.compile(r"([0-9]{1,2})(?![0-9])")
@@ -55,37 +55,37 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 class SiteCookies:
     """A cookie jar that returns cookies only to their own site.
 
-    - `Domain` of a public suffix (`co.uk`, `github.io`), or of an IP address: the
-      jar keeps the cookie for exactly that host, or not at all.
-    - A port that is not the default of HTTP or HTTPS has its own cookies.
+    - If `Domain` is a public suffix (`co.uk`, `github.io`) or an IP address, only exactly that host
+      can set the cookie, and only that host gets the cookie.
+    - A port other than 80 and 443 has its own cookies.
     - A cookie that came over TLS is sent only over TLS.
 
-    A value that no cookie can have is dropped; nothing that a server sends raises an error.
+    A cookie with an impossible value is dropped, so nothing that a server sends raises an error.
     """
 
     def __init__(self) -> None:
-        #: Cookies by a digest of the fields that identify each; the cookie set longest ago is
+        #: Cookies by a digest of the fields that identify a cookie; the cookie set longest ago is
         #: first.
         self._cookies: dict[str, Cookie] = {}
-        #: By port and domain: the digests of their cookies, each with its rank, which shows the
-        #: order in which they came. A cookie that is set again keeps its rank.
+        #: The rank of each cookie, by port and domain, and then by the cookie's digest. Older
+        #: cookies have lower ranks; a cookie that is set again keeps its rank.
         self._ranks: dict[tuple[int, str], dict[str, int]] = {}
         self._next = count()
         self._size = 0  #: characters of all cookies
-        #: Cookies that responses have changed since `take_changes`.
+        #: Digests of the cookies that responses have changed since the last `take_changes`.
         self.changed: set[str] = set()
 
     def all(self) -> dict[str, Cookie]:
-        """Return all cookies, by the digest of the fields that identify each."""
+        """Return all cookies, by the digest of the fields that identify a cookie."""
         return dict(self._cookies)
 
     def take_changes(self) -> dict[str, Cookie | None]:
-        """Return the cookies changed by responses since the last call; None: a cookie is gone."""
+        """Return the cookies changed since the last call, with None for a deleted cookie."""
         changed, self.changed = self.changed, set()
         return {key: self._cookies.get(key) for key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
-        """Use the stored *cookies*, except cookies that responses have changed."""
+        """Replace the jar's cookies by *cookies*, except cookies that responses have changed."""
         for key in self._cookies.keys() - cookies.keys() - self.changed:
             self._drop(key)
         for key, cookie in cookies.items():
@@ -112,7 +112,7 @@ class SiteCookies:
         self._set(cookie, now=datetime.now(UTC))
 
     def keep(self, headers: Iterable[str], url: yarl.URL) -> None:
-        """Keep the cookies of the `Set-Cookie` headers of *url* that can be used."""
+        """Keep the valid cookies of the `Set-Cookie` headers that *url* sent."""
         now = datetime.now(UTC)
         try:
             for header in headers:
@@ -120,13 +120,13 @@ class SiteCookies:
                 if cookie is not None:
                     self._set(cookie, now=now)
         except Exception:
-            # Only log this, because the page itself has come.
+            # Only log the error, because the response is otherwise valid.
             logger.debug(
                 "cannot read a cookie", exc_info=True, extra={"event": "cookies_unreadable"}
             )
 
     def sent_to(self, url: yarl.URL) -> list[tuple[str, str]]:
-        """Return the names and values of the cookies for *url*, in their order (section 5.8.3)."""
+        """Return the names and values of the cookies for *url*, in the order of RFC 6265bis."""
         now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
         matches, domain = [], host
         while domain:
@@ -137,13 +137,13 @@ class SiteCookies:
                 elif (
                     (domain == host or not cookie.host_only)
                     and (is_safe or not cookie.secure)
-                    # Section 5.1.4: the path is for a whole folder.
+                    # A cookie's path stands for all paths below it (section 5.1.4).
                     and (
                         path == cookie.path or path.startswith(f"{cookie.path.removesuffix('/')}/")
                     )
                 ):
                     matches.append((-len(cookie.path), rank, cookie.name, cookie.value))
-            # Look for cookies of the domains above the host, too.
+            # Look for cookies of the host's parent domains, too.
             domain = domain.partition(".")[2]
         return [(name, value) for *_, name, value in sorted(matches)]
 
@@ -172,12 +172,12 @@ class SiteCookies:
         self._size += _size(cookie)
 
     def _forget(self, key: str) -> None:
-        """Remove a cookie, and note that as a change."""
+        """Remove a cookie, and note the removal as a change."""
         self._drop(key)
         self.changed.add(key)
 
     def _drop(self, key: str) -> int | None:
-        """Remove a cookie; return its rank."""
+        """Remove a cookie, and return its rank, or None if there is no such cookie."""
         cookie = self._cookies.pop(key, None)
         if cookie is None:
             return None
@@ -192,8 +192,7 @@ class SiteCookies:
 def _origin(url: yarl.URL) -> tuple[str, int, bool]:
     """Return the host of *url*, the port of its cookies, and whether it has TLS.
 
-    The port is 0 for 80 and 443, because sites redirect from one to the other and expect the same
-    cookies.
+    Ports 80 and 443 give 0, because sites redirect from HTTP to HTTPS and expect the same cookies.
     """
     port = url.port or 0
     return (
@@ -222,9 +221,9 @@ def _digest(cookie: Cookie) -> str:
 
 
 def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
-    """Return the cookie that *url* sets by one header; None if it sets none.
+    """Return the cookie that *url* sets by one `Set-Cookie` header; None for an invalid header.
 
-    A cookie whose expiry is not after *now* must be deleted.
+    If the cookie's expiry is not after *now*, the server wants to delete the cookie.
     """
     pair, _, attribute_text = header.partition(";")
     name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
@@ -236,12 +235,12 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     host, port, is_safe = _origin(url)
     domain = attributes.get("domain", "").removeprefix(".").lower()
     if not domain.isascii():
-        try:  # as Chromium does: the host is in ASCII
+        try:  # Chromium also converts the domain to ASCII.
             domain = yarl.URL.build(scheme="http", host=domain).raw_host or ""
         except ValueError:
             return None
-    # In a domain with many owners, and at an IP address, a cookie is for exactly one host. By the
-    # URL Standard no other host ends in a number, and an IPv6 address has no private suffix.
+    # A cookie of a public suffix or an IP address is for exactly one host. In the URL Standard only
+    # an IPv4 address ends in a number, and an IPv6 address has no private suffix.
     is_shared = (
         f".{host}".endswith(f".{domain}")
         and not host.rpartition(".")[2].isdigit()
@@ -250,7 +249,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     if domain not in ("", host) and not is_shared:
         return None
     path, is_secure = attributes.get("path", ""), "secure" in attributes
-    # A prefix in the value of a nameless cookie counts too, because it would be read as its name.
+    # Servers read the value of a nameless cookie as a name, so check the prefix there too.
     effective_name = (name or value).lower()
     is_host = effective_name.startswith("__host-")
     if (
@@ -260,7 +259,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     ):
         return None
     if not path.startswith("/"):
-        # Section 5.1.4: the default is the folder of the page.
+        # The default path is the folder of the page (section 5.1.4).
         path = url.raw_path[: url.raw_path.rfind("/")] or "/"
     return Cookie(
         name=name,
@@ -269,19 +268,19 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
         host_only=not is_shared,
         path=path,
         port=port,
-        # Stricter than browsers: a cookie that came over TLS is sent only over TLS.
+        # Stricter than browsers, send a cookie that came over TLS only over TLS.
         secure=is_safe,
         expires=_end(attributes, now=now),
     )
 
 
 def _attributes(text: str) -> dict[str, str]:
-    """Return the attributes of a cookie by lower-case name; the last attribute of a name counts."""
+    """Return a cookie's attributes by lower-case name, the last one if a name is repeated."""
     attributes: dict[str, str] = {}
     for piece in text.split(";"):
         name, _, value = (part.strip(_BLANK) for part in piece.partition("="))
         name = name.lower()
-        # An invalid expiry does not replace an earlier expiry.
+        # An invalid Max-Age or Expires does not replace an earlier valid one.
         is_no_end = (name == "max-age" and not _MAX_AGE.fullmatch(value)) or (
             name == "expires" and cookie_date(value) is None
         )
@@ -291,7 +290,7 @@ def _attributes(text: str) -> dict[str, str]:
 
 
 def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
-    """Return when a cookie expires, in whole seconds; None: with its session."""
+    """Return when a cookie expires, in whole seconds; None if the cookie ends with its session."""
     now = now.replace(microsecond=0)
     if (age_text := attributes.get("max-age")) is not None:
         seconds = min(int(age_text), int(_LONGEST.total_seconds()))
@@ -302,7 +301,7 @@ def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
 
 @lru_cache(maxsize=1 << 8)
 def cookie_date(text: str) -> datetime | None:
-    """Return the time of a cookie's date; None if the date is invalid (section 5.1.1)."""
+    """Return the time in a cookie's Expires; None if the text is no date (section 5.1.1)."""
     time_parts: list[int] = []
     day = month = year = None
     for token in _TOKEN.findall(text):
@@ -329,5 +328,5 @@ def cookie_date(text: str) -> datetime | None:
 
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
-    # The list of suffixes comes with the package, so nothing is downloaded. Reading it takes 0.1 s.
+    # The package contains the list of public suffixes, and takes 0.1 s to read the list.
     return PublicSuffixList()

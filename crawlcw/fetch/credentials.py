@@ -1,8 +1,8 @@
-"""Secrets for certain origins only: the settings' headers and login, and start URLs' passwords.
+"""Secrets that only certain origins get: headers and logins of settings and of start URLs.
 
-An origin is scheme, host and port, so no secret goes to another host, or from https to http.
-Secrets are only in memory: each process reads them from its spider and settings, so no ledger, log
-or command line has them.
+An origin is scheme, host and port, so no secret goes to another host, or from https to http. Each
+process reads the secrets from its spider and settings, and keeps them only in memory, so no ledger,
+log or command line contains a secret.
 """
 
 from base64 import b64encode
@@ -13,18 +13,18 @@ from crawlcw.api.request import Request
 from crawlcw.api.response import Response
 from crawlcw.model import urls
 
-#: Headers that any server may get. Any other header may be a key: X-API-Key is as
-#: secret as Authorization.
+#: Headers that any server may get. Any other header may contain a secret key, as X-API-Key does.
 HARMLESS = frozenset(
     {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
 )
 
 
 class Credentials:
-    """The layer that sends each origin its secrets, whatever page has led to the origin.
+    """Layer that adds an origin's secrets to each request to that origin.
 
-    The spider and the hooks do not see the secrets. The request's own headers come first; then the
-    session's headers, for the origins that its login asked; then the headers of the start URL.
+    The spider and the hooks do not see the secrets. If a header has several values, the request's
+    own header wins. The session's header is next, for the origins of the session's login, and then
+    the header of the settings or start URL.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Credentials:
     ) -> None:
         """Use the secrets of *start_urls*; raises `FetchError` for an invalid URL.
 
-        *headers* and *auth* are settings: the origins of the start URLs get all of them, other
-        origins get only the harmless headers.
+        *headers* and *auth* come from the settings. The origins of the start URLs get *auth* and
+        all *headers*; other origins get only the harmless headers.
         """
         self._passwords: dict[str, str] = {}
         self._everywhere = {
@@ -63,16 +63,16 @@ class Credentials:
             self._origins.update(origins)
 
     def learn(self, url: str) -> bool:
-        """Learn the origin, user and password of a start URL; return whether the login is new.
+        """Note the origin, user and password of a start URL; return whether the login is new.
 
-        For each origin the first login counts. Raises `FetchError` if *url* is not a URL.
+        Only the first login for an origin counts. Raises `FetchError` if *url* is not a URL.
         """
         if self._secret:
             self._origins.add(urls.origin_of(url))
         return self.learn_password(url)
 
     def learn_password(self, url: str) -> bool:
-        """Learn the login of a URL that is not the spider's own and gets no other secret."""
+        """Note the user and password in *url*, whose origin gets no secret of the settings."""
         login = urls.userinfo(url)
         if login is None or login.origin in self._passwords:
             return False
@@ -80,7 +80,7 @@ class Credentials:
         return True
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Send a request with the secrets of exactly its URL's origin."""
+        """Send a request with the secrets of its URL's origin."""
         has_session_headers = bool(attempt.session and attempt.session.identity.headers)
         if not (self._passwords or self._secret or self._everywhere or has_session_headers):
             return call_next(attempt, request)
@@ -103,10 +103,10 @@ class Credentials:
             copied(request, more_headers=tuple(added.values())) if added else request
         )
         response = await call_next(attempt, authorized_request)
-        # The spider must not see a secret, and none is stored.
+        # Return the original request, so that no secret reaches the spider or a ledger.
         return replaced(response, request=request)
 
 
 def _basic(user: str, password: str) -> str:
-    # RFC 7617, section 2.1: UTF-8, unless the server has said otherwise.
+    # UTF-8 is the usual encoding (RFC 7617, section 2.1).
     return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

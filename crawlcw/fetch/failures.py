@@ -1,4 +1,4 @@
-"""Errors of aiohttp and the system below it as crawlcw's errors: `FetchError` with a `Reason`."""
+"""Convert errors of aiohttp and the operating system to `FetchError` with a `Reason`."""
 
 import errno
 import socket
@@ -13,22 +13,22 @@ from crawlcw.model.proxies import Proxy
 from crawlcw.model.sanitize import printable
 
 _MAX_MESSAGE = 500
-#: aiohttp's messages about headers and trailers that are too large.
+#: Parts of aiohttp's messages about headers and trailers that are too large.
 _TOO_LARGE = ("Too many headers", "Got more than")
-#: Failures of a request if a proxy does not answer it.
+#: Reasons of failure of a request that a proxy does not answer.
 _SILENCE = frozenset({Reason.TIMEOUT_CONNECT, Reason.TIMEOUT_READ, Reason.DISCONNECTED})
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
 
 def login_refused(proxy: Proxy, otherwise: FetchError | None = None) -> ProxyFailedError:
-    """Return the failure of a *proxy* that answers 407, or *otherwise* of a server that did."""
+    """Return the error for HTTP 407 from *proxy*; *otherwise* applies if the server sent 407."""
     complaint = "needs a user and a password" if proxy.user is None else "rejects its password"
     message = f"the proxy {proxy} {complaint} (HTTP 407)"
     return ProxyFailedError(message, is_permanent=True, request_failure=otherwise)
 
 
 def failure_in(error: Exception, hop: Hop) -> FetchError:
-    """Return crawlcw's error for *error*; a proxy's own failure is a `ProxyFailedError`."""
+    """Convert *error* to a `FetchError`, or to a `ProxyFailedError` if the proxy failed."""
     proxy = hop.proxy
     if proxy is None:
         return failure_of(error)
@@ -46,36 +46,37 @@ def failure_in(error: Exception, hop: Hop) -> FetchError:
         tunnel_failure = FetchError(failure.reason, f"{failure.message}, through the proxy {proxy}")
         if hop.stage is Stage.PASSED or failure.reason not in _SILENCE:
             return tunnel_failure
-        # Only a SOCKS proxy itself sends the greeting. Later it may wait for the host.
+        # If a SOCKS proxy has not sent its greeting, the proxy itself has failed. After its
+        # greeting, the proxy may be waiting for the host.
         ungreeted = proxy.is_socks and hop.stage is Stage.REACHED
         message = f"the proxy {proxy} accepts connections but does not respond"
         return ProxyFailedError(message, request_failure=None if ungreeted else tunnel_failure)
-    # aiohttp's own sentence repeats the proxy, and the kind of TLS.
+    # Use `strerror`, because aiohttp's own message repeats the proxy.
     is_tls = failure.reason is Reason.TLS
     detail = (None if is_tls else getattr(error, "strerror", None)) or failure.message
     return ProxyFailedError(f"the proxy {proxy} cannot be reached: {printable(detail)}")
 
 
 def _untrusted(error: BaseException | None) -> str | None:
-    """Return the fault of a certificate, if it caused an error that does not name it."""
-    # Within a tunnel over TLS, Python 3.11 raises a TypeError instead.
+    """Return the message of the certificate error among the causes of *error*, if there is one."""
+    # Python 3.11 raises a TypeError for a bad certificate within a tunnel over TLS.
     while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
         error = error.__cause__ or error.__context__
     return None if error is None else error.verify_message
 
 
 def failure_of(error: Exception) -> FetchError:
-    """Return crawlcw's error for *error*, which aiohttp or the system below it raised."""
+    """Convert *error*, which aiohttp or the operating system raised, to a `FetchError`."""
     at_connect = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(at_connect or error, AddressRefusedError):
         return FetchError(Reason.REFUSED_ADDRESS, NOT_PUBLIC)
-    # aiohttp stores things of all kinds as the message, such as half a response.
+    # aiohttp stores objects of any type as `message`, such as half a response.
     message = getattr(error, "message", None)
     text = message if isinstance(message, str) else str(error)
     if isinstance(error, aiohttp.ServerDisconnectedError):
         text = "the server closed the connection"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        # Show only the fault, without the line of OpenSSL that found it.
+        # Show only the fault of the certificate, without OpenSSL's line number.
         fault = error.certificate_error
         text = f"the certificate is not trusted: {getattr(fault, 'verify_message', '') or fault}"
     text = printable(text or type(error).__name__, limit=_MAX_MESSAGE)
@@ -101,8 +102,8 @@ def _reason(error: BaseException) -> Reason:
         case aiohttp.ClientConnectionError() | OSError():
             return Reason.DISCONNECTED
         case aiohttp.ClientPayloadError():
-            # Nearly always the end of the body is missing. In some builds of the
-            # parser this also stands for invalid chunks.
+            # A payload error nearly always means that the end of the body is missing. Some builds
+            # of the parser also raise it for invalid chunks.
             return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PAYLOAD_TRUNCATED
         case aiohttp.ClientResponseError() | HttpProcessingError():
             return Reason.HEADER_TOO_LARGE if _is_too_large(error) else Reason.PROTOCOL
@@ -116,7 +117,7 @@ def _reason(error: BaseException) -> Reason:
 
 def _is_too_large(error: BaseException | None) -> bool:
     while error is not None:
-        # For trailers, aiohttp keeps only the text.
+        # For trailers that are too large, aiohttp keeps only the text of the error.
         text = str(error)[:_MAX_MESSAGE]
         if isinstance(error, LineTooLong) or any(marker in text for marker in _TOO_LARGE):
             return True

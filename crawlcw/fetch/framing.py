@@ -1,9 +1,9 @@
 """Read heads that violate HTTP, and bodies in chunks, as browsers do.
 
-aiohttp's parser refuses a head because of one line that is not a header, and a chunk because of a
-blank or a bare line feed. A browser reads these, so a site that sends them works. The connection of
-a mended response is not used again: a proxy that reads the response differently may read a part of
-it as a second response.
+aiohttp's parser refuses a whole head if one line is not a header, and refuses a chunk with a blank
+or a bare line feed. Browsers accept such responses, so this module mends them. The connection of a
+mended response is not used again, because a proxy may see the end of the response elsewhere and
+take later bytes for a second response.
 """
 
 import re
@@ -14,10 +14,10 @@ from aiohttp.streams import StreamReader
 _FOLD = re.compile(rb"\r?\n[ \t]+")
 _LINE_END = re.compile(rb"\r?\n")
 _BARE_CR = re.compile(rb"\r(?!\n)")
-#: RFC 9110, section 5.6.2; many servers put blanks between a name and its colon.
+#: Pattern for a header line, even with blanks before the colon (RFC 9110, section 5.6.2).
 _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 _LENGTH = re.compile(rb"[0-9]{1,18}")
-#: The end of a chunk's data, and the line before the next chunk (RFC 9112, section 7.1).
+#: Pattern for the line end after a chunk and the next size line (RFC 9112, section 7.1).
 _SIZE = re.compile(rb"(\r?)\n0*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*?)?(\r?)\n")
 _SIZE_BEGUN = re.compile(rb"\r?(?:\n(?:[0-9A-Fa-f]+[ \t]*(?:;[^\n]*|\r)?)?)?")
 _LAST_BEGUN = re.compile(rb"\r?\n0+[ \t]*(?:;[^\n]*|\r)?")
@@ -29,8 +29,8 @@ _MAX_TRAILERS = 1 << 16
 def mended(head: bytes) -> bytes:
     """Return the response head with only its valid header lines and at most one Content-Length.
 
-    An invalid Content-Length is dropped, so the body ends with its connection. A length beside a
-    transfer coding is dropped too (RFC 9112, section 6.3). Raises `HttpProcessingError` for two
+    An invalid Content-Length is dropped, so the body ends with its connection. A Content-Length
+    beside a Transfer-Encoding is dropped too. Raises `HttpProcessingError` for two different
     lengths.
     """
     status, *lines = _LINE_END.split(_FOLD.sub(b" ", head).rstrip())
@@ -60,26 +60,26 @@ def mended(head: bytes) -> bytes:
 
 
 class Chunks:
-    """Decodes a body in chunks; it replaces aiohttp's parser after the head of a response.
+    """Decoder of a body in chunks, which replaces aiohttp's parser after a response's head.
 
-    Blanks and extensions after a size are ignored, and lines may end with a bare line feed.
+    Blanks and extensions after a chunk's size are ignored, and lines may end with a bare line feed.
     """
 
     __slots__ = ("_has_bare_lf", "_is_last", "_missing", "_payload", "_rest", "_trailers")
 
     def __init__(self, payload: StreamReader) -> None:
-        """Feed the content to *payload*."""
+        """Feed the content of all chunks to *payload*."""
         self._payload = payload
-        #: The beginning of a line. A size follows the end of the previous chunk; the first size
-        #: follows the end of the head.
+        #: The bytes that are not parsed yet, such as half a size line. The first size line follows
+        #: the end of the head, which looks like the end of a chunk.
         self._rest = b"\r\n"
-        self._missing = 0  #: missing bytes of the chunk
+        self._missing = 0  #: number of missing bytes of the current chunk
         self._has_bare_lf = False
-        self._is_last = False  #: whether the last chunk has come
+        self._is_last = False  #: whether the last chunk has been parsed
         self._trailers = 0  #: bytes of the trailers
 
     def feed_data(self, data: bytes) -> tuple[tuple[()], bool, bytes]:
-        """Process the next bytes; raises `HttpProcessingError`, also for bytes after the body."""
+        """Decode *data*; raises `HttpProcessingError` for bad chunks or bytes after the body."""
         if self._rest:
             data = self._rest + data
         pieces: list[bytes] = []
@@ -103,7 +103,7 @@ class Chunks:
                 self._has_bare_lf = True
             start, missing = size.end(), int(digits, 16)
             if not missing:
-                # Keep its line feed: without trailers, it belongs to the end.
+                # Keep the last size line's line feed, where the body's end may begin.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
         self._missing, self._rest = missing, data[start:]
@@ -112,7 +112,7 @@ class Chunks:
         return (), False, b""
 
     def _end(self) -> None:
-        """Drop the trailers, and end the body after them."""
+        """Drop the trailers of the body, and end the body after the trailers."""
         trailers_end = _TRAILERS_END.search(self._rest)
         if trailers_end is None:
             self._trailers += len(self._rest) - 2
@@ -123,17 +123,17 @@ class Chunks:
         self._payload.feed_eof()
         if trailers_end.end() < len(self._rest):
             raise HttpProcessingError(message="bytes after the last chunk")
-        if self._has_bare_lf:  # other readers may see another end
+        if self._has_bare_lf:  # a proxy may see another end of the body
             raise HttpProcessingError(message="bare line feeds between chunks")
 
     def pause_reading(self) -> None:
         """Do nothing, because the payload already has all content of the received bytes."""
 
     def feed_eof(self) -> None:
-        """End the body with its connection; raises `HttpProcessingError` for half a body."""
+        """End the body when its connection ends; raises `HttpProcessingError` for half a body."""
         if self._payload.is_eof():
             return
-        # Some servers end with "0", or without the empty line after it.
+        # Some servers omit the line end after the last "0", or the final empty line.
         if not self._is_last and (self._missing or not _LAST_BEGUN.fullmatch(self._rest)):
             raise HttpProcessingError(message="the last chunk is missing")
         self._payload.feed_eof()

@@ -1,4 +1,4 @@
-"""The layers that a request passes in a crawl: the only list of them, in their order."""
+"""The layers that each request of a crawl passes, in their order."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -38,16 +38,16 @@ from crawlcw.fetch.user_layers import (
 from crawlcw.files.saving import SaveFile
 from crawlcw.model import urls
 
-#: The way of a page that a browser renders. Each purpose has another way.
+#: Key of the chain of layers for a page that a browser renders; other chains have a purpose as key.
 RENDERED = "rendered"
 
 
 class Transport:
-    """The end of each way: asks the server itself, or its replacement in tests."""
+    """The last step of every request, which sends it to the server or to a test's replacement."""
 
     def __init__(self, client: Downloader) -> None:
         self._client = client
-        #: No layer is below, so it gets no next call.
+        #: The call that sends a request, without `call_next` because no layer is below.
         self.ask: Next = getattr(client, "exchange", self._fetch)
 
     def _fetch(self, attempt: Attempt, request: Request, /) -> Awaitable[Response]:
@@ -55,7 +55,7 @@ class Transport:
         return self._client.fetch(request, url=request.url)
 
 
-#: A station of a request.
+#: A step that a request passes on its way to the server.
 Step = Layer | Transport
 
 
@@ -72,42 +72,42 @@ def layers(
 ) -> list[Step | None]:
     """Return the layers of a crawl of *spider*, the outermost first; None for unneeded layers.
 
-    A layer sees each request after the layers above have changed it, and the response after the
-    layers below have changed it. The purposes of a layer name the requests that pass it; by default
-    all requests pass it. `Fetcher` chooses the session before the first layer. `credentials` adds
-    its headers, `Proxies` its proxy, `Transport` its cookies.
+    The layers above a layer have changed each request that the layer sees, and the layers below
+    have changed its response. A layer gets only requests of its purposes, or all requests if the
+    layer has no `purposes`. `Fetcher` chooses the session before the first layer. `credentials`
+    adds the session's headers, `Proxies` its proxy, and `Transport` its cookies.
     """
     chosen = [*spider.layers, *loaded_layers(settings.layers)]
     users = [UserLayer(inner, watch, admission) for inner in chosen]
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
     lower_layers: list[Step | None] = [
-        # A stored response needs no proxy.
+        # The cache is above the proxies, because a cached response needs no proxy.
         default.cache,
         # A layer with `wire` sees the request with its secrets, before a proxy is chosen.
         *wire,
-        # Chooses the session's proxy, or one of the pool, and asks again if a proxy fails.
+        # Chooses the proxy of the session or the pool, and tries another if a proxy fails.
         default.proxies,
-        # Adds cookies, the session's or the crawl's, and missing usual headers.
+        # Adds the cookies of the session or the crawl, and missing default headers.
         Transport(default.client),
     ]
     default.next_by_purpose = chains(lower_layers)
-    # Another downloader than the crawl's own returns a file in memory, and so may a layer below.
+    # A spider's downloader and `wire` layers may return a file in memory instead of a stream.
     streams = not wire and default.spider_downloader is None and hasattr(default.client, "exchange")
     return [
-        # This layer runs once for an attempt, because its deadline covers all hops. It admits each
-        # target (scope, robots.txt, the host's turn) before any other layer works on it.
+        # This layer runs once for an attempt, because its deadline covers all hops. Other layers
+        # see a redirect's target only after scope, robots.txt and delay permit it.
         FollowRedirects(settings, admission),
-        # ---- The layers below run once for each hop.
+        # ---- The layers below run once for each hop, the first URL or a redirect's target.
         # `login_when` checks the response after hooks and the browser have changed it.
         CheckAnswer(spider) if logs_in(spider) else None,
         # The layers of the spider and the settings see the rendered page, and no secrets.
         *(layer for layer in users if not layer.is_wire),
-        # Hooks are nearest to the page; a layer sees the page that they return.
+        # Hooks are below the layers, so layers see the page that the hooks return.
         *(UserLayer(inner, watch, admission) for inner in hooks if inner is not None),
-        # The WARC files get the response before a hook changes it.
+        # Records the response for WARC files before a hook changes the response.
         Record() if keeps_bodies else None,
-        # The parts of a rendered page pass all layers below.
+        # Renders pages in a browser, whose own requests pass all layers below.
         render,
         # Adds the secrets of settings, start URLs and session, below everything that the spider
         # sees.
@@ -119,9 +119,9 @@ def layers(
 
 
 def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
-    """Return each purpose's way through the layers, the outermost first.
+    """Return the first call for each purpose of a request; *steps* begin with the outermost layer.
 
-    A page that a browser renders has its own way, `RENDERED`, which no other request takes.
+    Requests that a browser renders use the key `RENDERED` and no purpose.
     """
     next_by_purpose: dict[str, Next] = {}
     for layer in reversed(steps):
@@ -139,14 +139,14 @@ def chains(steps: Sequence[Step | None]) -> dict[str, Next]:
 
 
 def _above(layer: Layer, call_next: Next) -> Next:
-    # It returns the coroutine, because an `async def` would add one frame for each layer.
+    # Return the layer's coroutine, because an `async def` would add one frame for each layer.
     return lambda attempt, request: layer(attempt, request, call_next)
 
 
 class DefaultDownloader:
-    """The crawl's own downloader, which a spider's `downloader()` gets.
+    """The crawl's own downloader, which the crawl passes to a spider's `downloader()`.
 
-    It asks *client* through the crawl's layers, see `layers`.
+    A `DefaultDownloader` sends requests through the crawl's lower layers to *client*, see `layers`.
     """
 
     def __init__(
@@ -155,13 +155,13 @@ class DefaultDownloader:
         self.client = client
         self.proxies = proxies
         self.cache = cache
-        #: The spider's own downloader around it.
+        #: The spider's own downloader, which calls this downloader.
         self.spider_downloader: OwnDownloader | None = None
-        #: The ways from this downloader down; a crawl sets its own layers.
+        #: The first call below this downloader for each purpose; `layers` replaces this mapping.
         self.next_by_purpose = chains([cache, proxies, Transport(client)])
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response; see `Downloader`."""
+        """Return the response to *request*; see `Downloader`."""
         hop = current_hop.get(None)
         attempt = Attempt(request=request) if hop is None else hop.attempt
         response = await self.next_by_purpose[attempt.purpose](attempt, redirected(request, url))
@@ -181,9 +181,9 @@ def web(
     proxies: ProxyPool,
     cache: Callable[[Settings, MemoryBudget], Layer | None] | None = None,
 ) -> DefaultDownloader:
-    """Return the downloader for a crawl of *spider*; *extra_urls* are URLs besides its own.
+    """Return the downloader for a crawl of *spider*; *extra_urls* are more start URLs.
 
-    *cache* makes the layer that shares the memory of bodies.
+    *cache* makes the cache layer, whose bodies count in the same memory budget.
     """
     origins = {urls.locate(url).host for url in [*entry_urls(spider), *extra_urls]}
     client = AiohttpDownloader(settings, start_origins=origins, public_names=public_names)
@@ -195,9 +195,9 @@ def web(
 async def downloader_of(
     spider: Spider, default: Downloader, settings: Settings
 ) -> AsyncIterator[DefaultDownloader]:
-    """Open the downloader of *spider*, and close it and the *default* one afterwards.
+    """Open the downloader of *spider*, and close it and *default* after the block.
 
-    Raises `SpiderError` if its `downloader()` does not make one.
+    Raises `SpiderError` if the spider's `downloader()` does not return a downloader.
     """
     if not isinstance(default, DefaultDownloader):
         default = DefaultDownloader(default)
@@ -212,15 +212,15 @@ async def downloader_of(
 
 
 class CheckAnswer:
-    """Raise `LoggedOutError` if a session's response, or a redirect, shows a logged-out visitor.
+    """Layer that raises `LoggedOutError` if a session's response shows a logged-out visitor.
 
-    The beginning of a file is checked before the file is saved.
+    The first bytes of a file are checked before the file is saved.
     """
 
     purposes = frozenset({Purpose.PAGE})
 
     def __init__(self, spider: Spider) -> None:
-        """Raises `SpiderError` if the spider's `login_when` is not a condition."""
+        """Read the spider's `login_when`; raises `SpiderError` if it is not a condition."""
         self._login_when = condition(spider, "login_when")
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
@@ -236,5 +236,5 @@ class CheckAnswer:
     def _is_accepted(self, begun: Response) -> bool:
         try:
             return not self._login_when(begun)
-        except FetchError:  # the complete response raises the same error later
+        except FetchError:  # `__call__` raises the error for the whole response
             return False

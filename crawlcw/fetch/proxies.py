@@ -1,14 +1,13 @@
-"""Choose a proxy for each request, by the breakers and the bans of the proxies.
+"""Choose a proxy for each request that has not failed and that the host has not banned.
 
-Each proxy has a circuit breaker (`health.ProxyBreaker`). A proxy that cannot be reached has failed
-itself. If something else fails behind a proxy, the page is requested once more, through another
-proxy:
-- If the second request works, the proxies that failed get a strike.
-- If the second request fails in the same way, and one of the proxies is known to work, the page or
-  its origin has failed.
+Each proxy has a circuit breaker (`health.ProxyBreaker`). If a proxy cannot be reached, the proxy
+has failed. If a request through a reachable proxy fails, the page is requested once more, through
+another proxy:
+- If the second request works, one failure counts against each proxy that failed.
+- If the second request fails too, and one of the proxies works for other pages, the page or its
+  origin has failed.
 
-So no failing proxy makes the crawl give up a host or a page, and no host that is down opens a
-proxy's breaker.
+So a failing proxy cannot make the crawl give up a host, and a failing host no proxy.
 """
 
 import asyncio
@@ -35,21 +34,21 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a response of an origin counts.
+#: Seconds for which a response through one proxy proves that the origin works.
 _RECENT = 60.0
-#: A page that has failed through this number of proxies fails by itself, whatever their state.
+#: Number of proxies after whose failure for one page the failure counts against the page.
 _MOST_TRIED = 10
 #: Seconds of the first ban; each further ban takes twice as long.
 _FIRST_BAN = 600.0
 _LONGEST_BAN = 6 * 3600.0
-#: Seconds that a request waits for a proxy; a longer wait raises `ProxiesAwayError`.
+#: Seconds that a request waits for a usable proxy before `ProxiesAwayError` is raised.
 _PATIENCE = 5.0
-#: Number of strikes in a row that are not chance.
+#: Number of failures in a row, for pages that other proxies could fetch, that stop a proxy's use.
 _TOLERATED = 3
 
 
 class ProxyPool:
-    """The proxies of one process, from the settings or else from the environment."""
+    """The proxies of one process, from the settings or else from the environment's variables."""
 
     def __init__(
         self,
@@ -58,9 +57,9 @@ class ProxyPool:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read the environment's proxies, and its exceptions, from *variables*.
+        """Read the environment's proxies, and its `no_proxy` hosts, from *variables*.
 
-        Raises `SettingsError`, also if a proxy needs a package that is not installed.
+        Raises `SettingsError` for an invalid proxy, or if a proxy needs a missing package.
         """
         self.proxies: tuple[Proxy, ...] = tuple(settings.proxies)
         read_environment = ProxyEnvironment.exceptions if self.proxies else ProxyEnvironment.of
@@ -69,27 +68,27 @@ class ProxyPool:
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
         self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
-        #: By proxy and host: the end of the last ban, and the number of bans.
+        #: The end of the last ban and the number of bans, by proxy and host.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
-        #: By URL, the proxies that get a strike if another proxy gets the page.
+        #: The proxies that failed for a URL, and that are the cause if another proxy gets the page.
         self._tried: OrderedDict[str, tuple[Proxy, ...]] = OrderedDict()
-        #: By origin: the proxy that last got a response, and when.
+        #: The proxy that last got a response from an origin, and when, by origin.
         self._answered: OrderedDict[str, tuple[Proxy, float]] = OrderedDict()
-        #: Called with the reason when no proxy works any more.
+        #: Function that is called with a reason when all proxies have failed for good.
         self.on_lost: Callable[[str], None] = lambda _: None
         self._all = self.proxies or tuple(set(self._environment.by_scheme.values()))
-        self.is_empty = not self._all  #: whether there is no proxy at all
+        self.is_empty = not self._all  #: whether neither settings nor environment name a proxy
         for proxy in self._all:
             check_installed(proxy)
 
     @property
     def is_lost(self) -> bool:
-        """Whether no proxy works any more, so that no request waits for one."""
+        """Whether all proxies have failed for good, so that no request waits for a proxy."""
         now = self._clock()
         return bool(self._all) and all(self.health(proxy).is_lost(now=now) for proxy in self._all)
 
     def asks_for(self, url: str) -> bool:
-        """Return whether a URL is requested through a proxy, unless its request says otherwise."""
+        """Return whether requests for *url* use a proxy by default."""
         return bool(self._candidates(urls.parse(url)))
 
     def _candidates(self, target: yarl.URL) -> tuple[Proxy, ...]:
@@ -102,9 +101,9 @@ class ProxyPool:
         return () if proxy is None else (proxy,)
 
     def choose(self, url: str, *, without: Collection[Proxy] = ()) -> Proxy:
-        """Return the next proxy for a URL that `asks_for` one; raises `ProxiesAwayError`.
+        """Return the next proxy for *url*; raises `ProxiesAwayError` if no proxy is usable now.
 
-        The proxy is none of *without*, does not rest and is not banned by the host.
+        The proxy is not in *without*, has not failed recently, and is not banned by the host.
         """
         target = urls.parse(url)
         candidates, host = self._candidates(target), target.raw_host or ""
@@ -128,12 +127,12 @@ class ProxyPool:
         raise ProxiesAwayError(f"no proxy is usable now: {detail}", wait=wait_s)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
-        """Return how many seconds a proxy must not be used for a host, or at all."""
+        """Return for how many seconds *proxy* must not be used for *host* ("" means any host)."""
         banned_until, _ = self._bans.get((proxy, host), (0.0, 0))
         return max(self.health(proxy).ready_at, banned_until) - self._clock()
 
     def ban(self, proxy: Proxy, host: str) -> None:
-        """Do not use a proxy for a host that has banned it; concurrent bans count once."""
+        """Stop using *proxy* for *host*, which has banned the proxy; concurrent bans count once."""
         banned_until, times = self._bans.get((proxy, host), (0.0, 0))
         now = self._clock()
         if banned_until > now:
@@ -162,7 +161,7 @@ class ProxyPool:
         return breaker
 
     def answered(self, proxy: Proxy, response: Response) -> None:
-        """Note a response through a proxy, unless the proxy itself may have sent an error."""
+        """Note that *proxy* works, unless *response* is an error that the proxy may have sent."""
         if response.status >= 400 and _may_speak(proxy, response.url):
             return
         origin = urls.origin_of(response.url)
@@ -170,9 +169,9 @@ class ProxyPool:
         remember(self._answered, origin, (proxy, self._clock()))
 
     def note_fetched(self, url: str, proxy: Proxy | None) -> None:
-        """Note that *url*, or its redirect's target, was fetched by *proxy*, or None if unknown.
+        """Note that *proxy* (None if unknown) has fetched *url* or the target of its redirect.
 
-        Other proxies that failed it get a strike.
+        One failure counts against each other proxy that failed for *url*.
         """
         for other_proxy in self._tried.pop(url, ()):
             if proxy not in (None, other_proxy):
@@ -183,7 +182,7 @@ class ProxyPool:
         self.failed(proxy, message, tolerated=_TOLERATED)
 
     def failed(self, proxy: Proxy, why: str, *, tolerated: int = 1, for_good: bool = False) -> None:
-        """Note a failure of a proxy; it rests after *tolerated* failures in a row."""
+        """Note a failure of *proxy*; *tolerated* failures in a row stop its use for a time."""
         breaker, now = self.health(proxy), self._clock()
         if not breaker.fault(
             why, now=now, policy=self._policy, tolerated=tolerated, is_permanent=for_good
@@ -201,19 +200,19 @@ class ProxyPool:
             self.on_lost(f"{subject} not work: {printable(self.health(self._all[0]).cause)}")
 
     def tried(self, url: str) -> tuple[Proxy, ...]:
-        """Return the proxies that have failed *url*, if another proxy must show the cause."""
+        """Return the proxies that failed for *url*, while it is open whether they are the cause."""
         return self._tried.get(url, ())
 
     def may_be_to_blame(self, error: FetchError, url: str, *, is_fixed: bool) -> bool:
-        """Return whether a failure behind a proxy costs no attempt now: see `another_in`."""
+        """Return whether the proxy may have caused *error* and the page may be retried now."""
         wait_s = self.another_in(error, url, is_fixed=is_fixed)
         return wait_s is not None and wait_s <= 0
 
     def another_in(self, error: FetchError, url: str, *, is_fixed: bool) -> float | None:
-        """Return after how many seconds another proxy may show the cause of a failure.
+        """Return after how many seconds another proxy can be tried, to find the cause of *error*.
 
-        None means that the page or its origin is the cause. A proxy that *is_fixed* is a session's:
-        it gets a strike if the origin has answered other proxies.
+        None means that the page or its origin is the cause. If the proxy *is_fixed*, it belongs to
+        a session, and the failure counts against it if the origin has answered another proxy.
         """
         proxy = self._concerned(error)
         if proxy is None:
@@ -246,7 +245,7 @@ class ProxyPool:
         return min(waits)
 
     def _concerned(self, error: FetchError) -> Proxy | None:
-        """Return the proxy of a failure, if the proxy may be the cause."""
+        """Return the proxy of *error*, or None if the proxy cannot be the cause."""
         if isinstance(error.proxy, Proxy):
             return error.proxy
         if not isinstance(error.response, Response):
@@ -254,12 +253,12 @@ class ProxyPool:
         proxy, status = error.response.proxy, error.response.status
         if proxy is None or status < 400 or not _may_speak(proxy, error.response.url):
             return None
-        # A proxy seldom refuses by itself. If it works, the refusal counts as the server's.
+        # If the proxy works otherwise, a 4xx other than 407 probably comes from the server.
         is_said_by_servers = status < 500 and status != 407
         return None if is_said_by_servers and self.health(proxy).is_proven else proxy
 
     def _fails_alone(self, proxy: Proxy, error: FetchError, url: str) -> bool:
-        """Give a session's proxy a strike if the origin answered other proxies; return whether."""
+        """Return whether the origin answered another proxy, so that *proxy* caused *error*."""
         other_proxy, answered_at = self._answered.get(urls.origin_of(url), (proxy, 0.0))
         is_recent = other_proxy != proxy and self._clock() - answered_at < _RECENT
         if is_recent and (error.underlying in HOST_FAILURES or error.proxy is None):
@@ -270,10 +269,10 @@ class ProxyPool:
     def bound(
         self, key: str | None, *, pool_index: int | None = None, is_renewed: bool = False
     ) -> Proxy | None:
-        """Return the proxy of a session: its previous proxy, by its key, while that is usable.
+        """Return the proxy of a session, which is the proxy with *key* if this is still usable.
 
-        If that proxy is not usable, or if the session *is_renewed*, return another proxy if there
-        is one: the proxy at its *pool_index*, or the next proxy. None if the settings have no
+        If the proxy with *key* is dead, or if the session *is_renewed*, return another proxy if
+        there is one, starting at *pool_index* or at the next proxy. None if the settings have no
         proxies.
         """
         if not self.proxies:
@@ -293,7 +292,7 @@ class ProxyPool:
         return (ready or alive or bound_proxies or order)[0]
 
     def away(self) -> tuple[float, str] | None:
-        """Return how many seconds no proxy can be used, and why; None if one can be used."""
+        """Return for how many seconds no proxy is usable, and why; None if a proxy is usable."""
         if self.is_empty:
             return None
         first_breaker = min(map(self.health, self._all), key=lambda breaker: breaker.ready_at)
@@ -302,22 +301,22 @@ class ProxyPool:
 
 
 def _may_speak(proxy: Proxy, url: str) -> bool:
-    """Return whether the proxy itself may have sent the response: it reads unencrypted requests."""
+    """Return whether *proxy*, which reads unencrypted requests, may have sent the response."""
     return url.startswith("http:") and not proxy.is_socks
 
 
 class Proxies:
-    """Sends requests through the proxies of a pool, of their session, or the proxy that they name.
+    """Layer that sends each request through its own proxy, its session's, or one of the pool.
 
-    Raises `ProxiesAwayError` if nothing was sent because no proxy can be used now. The error of a
-    request that was sent has its `proxy`.
+    Raises `ProxiesAwayError` if no proxy is usable now, so nothing was sent. If a request fails
+    after it was sent, `proxy` of the error is its proxy.
     """
 
     def __init__(self, pool: ProxyPool) -> None:
         self._pool = pool
 
     def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Awaitable[Response]:
-        """Return the response; an attempt keeps one proxy while that can be used."""
+        """Return the response; an attempt keeps its proxy as long as the proxy is usable."""
         proxy_url = request.options.proxy
         if proxy_url == DIRECT or (
             proxy_url is None and (self._pool.is_empty or not self._pool.asks_for(request.url))
@@ -346,7 +345,7 @@ class Proxies:
                 if failure.request_failure is not None and self._pool.health(proxy).has_worked:
                     failure.request_failure.proxy = proxy
                     raise failure.request_failure from None
-                # Nothing was sent to the server, so another proxy may send it.
+                # The server has got nothing yet, so another proxy may send the request.
                 attempt.proxy = attempt.kept_proxy = None
                 self._pool.failed(proxy, failure.message, for_good=failure.is_permanent)
                 tried_proxies.add(proxy)
@@ -358,7 +357,7 @@ class Proxies:
             return replaced(response, proxy=proxy)
 
     def _proxy_for(self, attempt: Attempt, request: Request, tried_proxies: set[Proxy]) -> Proxy:
-        """Return the proxy for an exchange.
+        """Return the proxy to send *request* through.
 
         Raises `FetchError`, and `SettingsError` if the named proxy needs a missing package.
         """
@@ -372,7 +371,7 @@ class Proxies:
             if attempt.kept_proxy is None:
                 attempt.kept_proxy = self._pool.choose(request.url, without=tried_proxies)
             return attempt.kept_proxy
-        # No other proxy can replace a proxy that the request or its session names.
+        # If the request or its session names a proxy, no other proxy can replace it.
         wait_s, health = self._pool.wait(proxy), self._pool.health(proxy)
         if proxy not in tried_proxies and wait_s <= 0:
             return proxy
@@ -385,7 +384,7 @@ def check_installed(proxy: Proxy) -> None:
     """Raise `SettingsError` if *proxy* needs a package that is not installed."""
     if proxy.is_socks:
         try:
-            import python_socks.async_.asyncio  # noqa: F401  # it is an extra
+            import python_socks.async_.asyncio  # noqa: F401  # an optional package
         except ImportError:
             raise SettingsError(
                 f"the proxy {proxy} needs python-socks: pip install 'crawlcw[socks]'"

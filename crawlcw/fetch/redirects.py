@@ -1,4 +1,4 @@
-"""One attempt: its deadline and its redirects; the layers below decide on each hop again."""
+"""The layer that follows the redirects of one attempt, within the attempt's deadline."""
 
 import asyncio
 from collections.abc import Container
@@ -16,45 +16,46 @@ from crawlcw.model import urls
 from crawlcw.model.retry import retry_after
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-#: RFC 9110, section 15.4: these headers say nothing about a redirect's target.
+#: Headers that do not apply to a redirect's target (RFC 9110, section 15.4).
 _ABOUT_THE_LAST_VISIT = frozenset({"if-none-match", "if-modified-since"})
 _BODY_FORMAT = frozenset({"content-type", "content-encoding", "content-language"})
 _ABOUT_THE_BODY = _BODY_FORMAT | {"content-location"}
-#: Headers that another origin also gets, because none of them is a secret.
+#: Headers that a redirect to another origin keeps, because they contain no secret.
 _PORTABLE = HARMLESS | _BODY_FORMAT
 
 
 class Admission(Protocol):
-    """Permission to ask for URLs without their own task; see `crawl.admission`."""
+    """Permission to request URLs without their own task, such as redirects' targets."""
 
     async def admit(self, attempt: Attempt, url: str) -> None:
-        """Wait until an attempt may continue at *url*; raises `FetchError` if it may not."""
+        """Wait until an attempt may request *url*; raises `FetchError` if *url* is refused."""
 
     async def turn(self, attempt: Attempt, url: str) -> None:
-        """Wait for the host's turn to request a URL again."""
+        """Wait until the delay of the host permits another request of *url*."""
 
     def throttled(self, response: Response) -> None:
-        """Note that a redirect's target is throttled: its host rests for redirects."""
+        """Note that a redirect's target asked to slow down, and pause redirects to its host."""
 
     def part(
         self, attempt: Attempt, url: str, *, is_document: bool, turn: asyncio.Lock
     ) -> AbstractAsyncContextManager[None]:
-        """Admit a part of a page, or a document of its scripts, for the block; raises like `admit`.
+        """Permit a browser's request for a part of a page within the block; raises like `admit`.
 
-        If its host has no free slot, it waits for its *turn* among the parts of its page.
+        Such a part is an image or, if *is_document*, a document that a script loads. If the part's
+        host has no free slot, the part waits for *turn*, a lock that all parts of the page share.
         """
 
 
 class FollowRedirects:
-    """The layer of one attempt: its deadline, and its redirects until a response.
+    """Layer that follows the redirects of one attempt until a response, within its deadline.
 
     - The request's timeout covers all hops.
-    - Each target is admitted first, by scope, robots.txt and the host's turn. The target of a
-      robots.txt needs only the turn.
-    - These redirects are returned as they are: a redirect for which `Attempt.follows` returns
-      false, a redirect that is a page itself (see `is_page`), and the response to a probe.
-    - `Response.url` is the target of the last redirect, `Response.request` is the attempt's,
-      and `elapsed` is the sum of all hops.
+    - Before a target is requested, it must be in scope and allowed by robots.txt, and the host's
+      delay must have passed. For a request of robots.txt, only the delay counts.
+    - A redirect is returned and not followed if `Attempt.follows` returns false for it, if it is a
+      page itself (see `is_page`), or if it answers a probe.
+    - `Response.url` is the target of the last redirect, `Response.request` is the attempt's
+      request, and `elapsed` is the sum of all hops.
     """
 
     def __init__(self, settings: Settings, admission: Admission) -> None:
@@ -63,7 +64,7 @@ class FollowRedirects:
         self._admission = admission
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response; raises `FetchError`."""
+        """Return the response after all redirects; raises `FetchError`."""
         request_timeout = request.options.timeout
         seconds = self._seconds if request_timeout is None else request_timeout
         try:
@@ -104,7 +105,7 @@ class FollowRedirects:
                     break
                 attempt.redirects.append(response)
                 hop = next_hop
-                # The request's own cookies are sent again if it returns to its origin.
+                # Keep the request's cookies for a redirect back to the first origin.
                 hop.options = request.options
                 visit = visits[hop.method, hop.url] = visits.get((hop.method, hop.url), 0) + 1
                 self._check_end(attempt, hop.url, visit=visit)
@@ -120,7 +121,7 @@ class FollowRedirects:
         return response
 
     def _check_end(self, attempt: Attempt, url: str, *, visit: int) -> None:
-        """Raise `FetchError` for redirects that never end."""
+        """Raise `FetchError` if the redirects seem never to end."""
         # A server that sets a cookie often redirects the visitor to the same page.
         cookies = attempt.session is not None or self._settings.cookies
         if visit > 1 + cookies:
@@ -131,7 +132,7 @@ class FollowRedirects:
             raise FetchError(Reason.REDIRECT_LIMIT, message)
 
     def _check_cut(self, attempt: Attempt, response: Response) -> None:
-        """Raise `FetchError` for a page that was cut although it must not be."""
+        """Raise `FetchError` if the page was cut although `truncate` is off."""
         options, settings = attempt.request.options, self._settings
         cuts = settings.truncate if options.truncate is None else options.truncate
         if cuts or not 200 <= response.status < 300:
@@ -147,15 +148,14 @@ class FollowRedirects:
 
 
 def onward(request: Request, response: Response, *, target: str | None = None) -> Request:
-    """Return the request for the target of *response*, a redirect, without options.
+    """Return the request, without options, for the target of the redirect *response*.
 
-    If the status of *response* is not that of a redirect, *target* is its target. Raises
-    `FetchError`.
+    *target* replaces the Location of *response*. Raises `FetchError` for an invalid target.
     """
     target = target or _target(response)
     method, body, headers = request.method, request.body, request.headers
     dropped = _ABOUT_THE_LAST_VISIT
-    # RFC 9110, section 15.4, as browsers have always understood it.
+    # After these redirects browsers send a GET without a body (RFC 9110, section 15.4).
     if (response.status == 303 and method not in ("GET", "HEAD")) or (
         response.status in (301, 302) and method == "POST"
     ):
@@ -168,24 +168,24 @@ def onward(request: Request, response: Response, *, target: str | None = None) -
 
 
 def loop_message(url: str, *, cookies: bool = False) -> str:
-    """Return the message of a `redirect-loop`; *cookies* says that the crawl keeps cookies."""
+    """Return the message for a `redirect-loop`; *cookies* says whether the crawl keeps cookies."""
     hint = "" if cookies else "; perhaps the site needs cookies"
     return f"the redirects lead back to {url}{hint}"
 
 
 def is_page(response: Response, request: Request, settings: Settings) -> bool:
-    """Return whether a response is a page for a callback, by its status."""
+    """Return whether the status of *response* makes it a page for a callback."""
     accepted = request.options.accept_statuses
     if accepted is None:
         accepted = settings.accept_statuses
     status = response.status
-    # A part of a page (206) is not a page, because no request asks for a part.
+    # Partial content (206) is no page, because crawlcw requests no part of a page.
     is_good = 200 <= status < 300 and status != 206 and status not in settings.throttle_statuses
     return is_good or status in accepted
 
 
 def throttles(response: Response, statuses: Container[int]) -> bool:
-    """Return whether a response is throttled: by *statuses*, or 503 with a Retry-After."""
+    """Return whether a response asks to slow down, by *statuses* or by 503 with a Retry-After."""
     status = response.status
     return status in statuses or (status == 503 and "retry-after" in response.headers)
 
@@ -193,7 +193,7 @@ def throttles(response: Response, statuses: Container[int]) -> bool:
 def status_error(
     response: Response, *, now: datetime, reason: Reason = Reason.HTTP_STATUS
 ) -> FetchError:
-    """Return the failure for a response with this status."""
+    """Return the `FetchError` for the error status of *response*."""
     error = FetchError(
         reason,
         f"HTTP {response.status}",
@@ -205,7 +205,7 @@ def status_error(
 
 
 def _target(response: Response) -> str:
-    """Return the target of a redirect; raises `FetchError`."""
+    """Return the target of a redirect; raises `FetchError` if it has no valid target."""
     location = response.headers.get("location", "")
     if not location.strip():
         raise FetchError(
@@ -220,7 +220,7 @@ def _target(response: Response) -> str:
             raise
         message = f"location {error.message}"
         raise FetchError(Reason.REDIRECT_INVALID, message, status=response.status) from None
-    # A link's user and password are dropped. But a redirect expects their use: refuse it.
+    # Refuse a redirect with a user or password, because the server expects crawlcw to send them.
     if "@" in location and urls.has_userinfo(response.url, location):
         raise FetchError(Reason.REFUSED_CREDENTIALS, "the redirect's URL has a user or a password")
     return target

@@ -1,8 +1,8 @@
-"""The downloader that crawls the web: HTTP/1.1 with aiohttp's connector and parser.
+"""The downloader of the crawl, which speaks HTTP/1.1 with aiohttp's connector and parser.
 
-Requests, decoding, the limit of a body and the reasons of failures are crawlcw's: without them a
-server can make a client hang, swell or lie. aiohttp's client session is not used, because it costs
-more CPU than all of that together.
+This module itself writes requests, decodes and limits bodies, and names the reasons of failures, so
+that no server can make the crawl hang or fill the memory. aiohttp's client session would cost more
+CPU than all of this.
 """
 
 import asyncio
@@ -46,44 +46,44 @@ from crawlcw.fetch.redirects import REDIRECTS
 from crawlcw.files.saving import FileTransfers, PartRefusedError
 from crawlcw.model import urls
 
-#: RFC 9110, sections 9.3.2, 15.3.5, 15.3.6 and 15.4.5: responses without a body.
+#: Statuses of responses without a body (RFC 9110, sections 15.3.5, 15.3.6 and 15.4.5).
 _BODILESS = frozenset({204, 205, 304})
-#: RFC 9110, section 9.2.2: requests that may be sent again if their connection ends.
+#: Methods of requests that may be sent again if their connection ends (RFC 9110, section 9.2.2).
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
-#: Requests that need no Content-Length if they have no body.
+#: Methods of requests that need no Content-Length without a body.
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
-#: Headers with a fixed place in a request; the framing headers are never the user's.
+#: Headers that `_request` writes itself: Host comes first, and the user cannot set the other two.
 _OURS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
-#: The path begins after this number of characters, also in an http URL.
+#: Position in a URL before which no path can begin.
 _BEFORE_PATH = len("https://")
 _MAX_HEADERS_KEPT = 200
-#: A body up to this size needs no share of the memory budget.
+#: Maximum bytes of a body that needs no share of the memory budget.
 _FREE_BODY = 256 << 10
-#: Seconds to wait until another request frees its descriptor.
+#: Seconds to wait until another request may have freed its file descriptor.
 _DESCRIPTOR_PAUSE = 0.05
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Exchange(Hop):
-    """One exchange, with its connections."""
+    """One exchange (a request and its response), with its connector."""
 
     request: Request
     connector: Connector
     site: Site
-    path: str  #: the path in the request line
+    path: str  #: path and query of the URL
 
 
 class AiohttpDownloader:
-    """A `Downloader` on aiohttp's client.
+    """A `Downloader` that uses aiohttp's connections.
 
-    It connects to private addresses only for the hosts in *start_origins* and in the setting
-    `allow_private`. *start_origins* are the hosts of the start URLs, such as `example.com` or
-    `example.com:8080`; `AddressGuard` explains *public_names*. Use it inside a running event loop
-    by `async with`, or close it after `open` or the first `fetch`.
+    The downloader connects to private addresses only for hosts in *start_origins* and in the
+    setting `allow_private`. *start_origins* are the hosts of the start URLs, such as `example.com`
+    or `example.com:8080`; `AddressGuard` explains *public_names*. Use the downloader in a running
+    event loop by `async with`, or call `close` at the end.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class AiohttpDownloader:
         self._settings = settings
         self._files = FileTransfers(settings)
         self.memory = MemoryBudget(settings.memory_budget // BUDGET_IN_BODIES)
-        # Bodies without a share, of all fetchers together, take at most a sixteenth of the budget.
+        # All fetchers' bodies outside the memory budget take at most a sixteenth of it.
         self._free_body = min(_FREE_BODY, settings.memory_budget // 16 // settings.concurrency)
         self._read_timeout = settings.read_timeout.total_seconds()
         self._address_guard = AddressGuard(
@@ -116,11 +116,11 @@ class AiohttpDownloader:
         self._jar: Jar | None = None
 
     async def open(self) -> None:
-        """Prepare for the first request."""
+        """Create the connector and the cookie jar."""
         if self._connector is None:
             self._connector = Connector(self._settings, self._address_guard)
             if self._settings.cookies:
-                # Imported only when needed, because it loads a list of suffixes.
+                # This import is late because the module loads a list of public suffixes.
                 from crawlcw.fetch.cookies import SiteCookies
 
                 self._jar = SiteCookies()
@@ -139,8 +139,8 @@ class AiohttpDownloader:
         await self.close()
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response to *request* sent to *url*; see `Downloader`."""
-        # Under a user's own downloader, this is the attempt that it works on.
+        """Send *request* to *url*, and return the response; see `Downloader`."""
+        # If a user's own downloader calls this method, use its current attempt.
         outer = current_hop.get(None)
         attempt = Attempt(request=request) if outer is None else outer.attempt
         attempt.proxy = None
@@ -165,7 +165,7 @@ class AiohttpDownloader:
         current_hop.set(hop)
         while True:
             try:
-                # An admitted host stays admitted, because the guard only gets more names and ports.
+                # An origin that the address guard has admitted needs no second check.
                 if not site.is_admitted:
                     await self._address_guard.admit(site.url, hop.proxy)
                     site.is_admitted = True
@@ -182,15 +182,15 @@ class AiohttpDownloader:
                 descriptor_errnos = (errno.EMFILE, errno.ENFILE)
                 if not isinstance(error, OSError) or error.errno not in descriptor_errnos:
                     raise failure_in(error, hop) from error
-            # No descriptor is free. The page is not the cause, so this costs no attempt: close the
-            # idle connections first, then wait until other connections have ended.
+            # No descriptor is free. Count no attempt, because the page is not the cause. Close the
+            # idle connections, and wait until other connections have ended.
             connector.close_idle()
             await asyncio.sleep(_DESCRIPTOR_PAUSE)
 
     async def _send(self, hop: _Exchange, headers: Sequence[tuple[str, str]]) -> Listener:
-        """Return the connection that has received a response's head; the caller must release it."""
+        """Send the request, and return its connection with the response's head, for `release`."""
         attempt, request, site, path = hop.attempt, hop.request, hop.site, hop.path
-        # In a tunnel the server would see the proxy's login; without one, each request has it.
+        # Without a tunnel, each request contains the proxy's login, which no server sees.
         is_tunnel = site.url.scheme == "https" or (hop.proxy is not None and hop.proxy.is_socks)
         proxy = None if is_tunnel else hop.proxy
         if proxy is not None:
@@ -199,7 +199,7 @@ class AiohttpDownloader:
         if attempt.session is not None:
             jar = attempt.session.jar
         else:
-            # A request with its own cookies shares no cookies with other requests.
+            # A request with its own cookies does not use the jar, which other requests share.
             jar = None if attempt.request.options.cookies else self._jar
         if jar is not None or request.options.cookies:
             headers = _with_cookies(headers, attempt, request, jar)
@@ -215,21 +215,19 @@ class AiohttpDownloader:
                 await connection.ask(
                     payload,
                     is_head=method == "HEAD",
-                    # If the timeout is longer than `read_timeout`, wait as long for a byte.
+                    # A longer timeout of the request also replaces `read_timeout`.
                     patience=max(self._read_timeout, request.options.timeout or 0.0),
                 )
                 if proxy is not None and connection.message.code == 407:
-                    # Otherwise any site could make all proxies count as failed.
+                    # Any site can send 407, so a 407 alone must not make a proxy count as failed.
                     message = f"HTTP 407, from the site or the proxy {proxy}"
                     raise login_refused(proxy, FetchError(Reason.HTTP_STATUS, message, status=407))
                 break
             except BaseException as error:
                 hop.connector.release(connection)
-                # The connection may have ended before the server read the request (RFC 9112,
-                # section 9.3.1).
+                # The server may have closed the connection before it read the request.
                 hung_up = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
-                # On a reused connection, the rest of the previous response may arrive before this
-                # one.
+                # Invalid HTTP on a reused connection may belong to the previous response.
                 if not may_repeat or not (
                     hung_up or (isinstance(error, HttpProcessingError) and connection.released)
                 ):
@@ -243,7 +241,7 @@ class AiohttpDownloader:
     def _request(
         self, method: str, path: str, host: str, headers: Sequence[tuple[str, str]], body: bytes
     ) -> bytes:
-        """Return the bytes of a request; raises `ValueError` for a broken header."""
+        """Return the bytes of a request; raises `ValueError` for an invalid method or header."""
         if _TOKEN.fullmatch(method) is None:
             raise ValueError(f"{method!r} is not an HTTP method")
         value_by_name = {name.lower(): value for name, value in headers}
@@ -257,7 +255,7 @@ class AiohttpDownloader:
         return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode() + body
 
     async def _page(self, connection: Listener, hop: _Exchange) -> Response:
-        """Return the response whose head has come, with its body in memory."""
+        """Return the response on *connection*, with its body in memory."""
         request = hop.request
         status, headers = connection.message.code, headers_of(connection.message.headers)
         if status == 101:
@@ -265,13 +263,13 @@ class AiohttpDownloader:
         if not 200 <= status <= 599:
             raise FetchError(Reason.HTTP_STATUS, f"{status} is not an HTTP status", status=status)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # The body of an error is read whatever its type, and so is a robots.txt.
+        # Error pages and robots.txt are read, whatever their media type is.
         is_typed = 200 <= status < 300 and hop.attempt.purpose is not Purpose.ROBOTS
         accepted = self._settings.accept_types if is_typed else ("*/*",)
-        if kind != "text/html":  # the usual type needs no call
+        if kind != "text/html":  # skip the call for the usual type
             check_type(kind, accepted, status=status)
         body, truncated, waited_s = b"", None, 0.0
-        # The body of a redirect is only for people, and may be endless.
+        # Do not read the body of a redirect, which no spider needs and which may be endless.
         is_redirect = status in REDIRECTS and "location" in headers
         if status not in _BODILESS and not is_redirect:
             max_body = request.options.max_body
@@ -281,7 +279,7 @@ class AiohttpDownloader:
             if codings:
                 length = None
             else:
-                # Most pages are complete as soon as their headers are.
+                # Most pages are complete when this code runs, so their size is known.
                 length = content.total_bytes if content.is_eof() else _length(headers)
             if length is not None and length <= min(max_body, self._free_body):
                 body = content.read_nowait() if content.is_eof() else await content.read()
@@ -289,7 +287,7 @@ class AiohttpDownloader:
                     check_start(body[:LOOK], kind, accepted)
             else:
                 decoder = BodyDecoder(codings, limit=max_body)
-                # A large body takes all of its memory at once: it must not wait for more later.
+                # Take all memory of a large body at once, because a later wait could deadlock.
                 share = max_body if length is None else min(max_body, length)
                 check = partial(check_start, declared_type=kind, accepted=accepted)
                 body, waited_s = await self._collected(content, decoder, hop.attempt, share, check)
@@ -312,7 +310,7 @@ class AiohttpDownloader:
         size: int,
         check: Callable[[bytes], None],
     ) -> tuple[bytes, float]:
-        """Return a body, and the seconds that it has waited for memory; *check* its start."""
+        """Return a body and the seconds that it waited for memory; *check* gets its first bytes."""
         body, buffer, share, waited_s = b"", io.BytesIO(), None, 0.0
         try:
             async for data in content.iter_any():
@@ -326,7 +324,7 @@ class AiohttpDownloader:
                 check(bytes(buffer.getbuffer()[:LOOK]))
                 if decoder.is_full:
                     break
-            body = buffer.getvalue()  # no copy: it shares the buffer
+            body = buffer.getvalue()  # does not copy the buffer
         finally:
             if share is not None:
                 share.shrink(len(body))
@@ -334,7 +332,7 @@ class AiohttpDownloader:
         return body, waited_s
 
     async def _saved(self, hop: _Exchange) -> Response:
-        """Return the response to a request, with its body in a file."""
+        """Send the request, and return the response with its body in a file."""
         request = hop.request
         async with self._files.transfer(hop.attempt, request) as file:
             while True:
@@ -372,7 +370,7 @@ class AiohttpDownloader:
 
 
 def _lines(headers: Iterable[tuple[str, str]]) -> str:
-    """Return headers as they are sent; raises `ValueError` if a header would become two."""
+    """Return the lines of *headers*; raises `ValueError` for a header with a line end."""
     for name, value in headers:
         if _TOKEN.fullmatch(name) is None or _NO_HEADER.search(value):
             raise ValueError(f"the header {name!r} is not one line of text")
@@ -382,12 +380,12 @@ def _lines(headers: Iterable[tuple[str, str]]) -> str:
 def _with_cookies(
     headers: Sequence[tuple[str, str]], attempt: Attempt, request: Request, jar: Jar | None
 ) -> Sequence[tuple[str, str]]:
-    """Return *headers* with all cookies in one `Cookie`.
+    """Return *headers* with all cookies in one `Cookie` header.
 
-    If several cookies have one name, the request's own counts, then the jar's, then the headers'.
+    Of cookies with one name, the request's cookie wins, or else the cookie of *jar*.
     """
     own_cookies = dict(request.options.cookies or ())
-    # Cookies of a request are only for its own origin, even after a redirect.
+    # A redirect to another origin drops the cookies of the attempt's request.
     if own_cookies and urls.origin_of(request.url) != urls.origin_of(attempt.request.url):
         own_cookies = {}
     jar_cookies = [] if jar is None else jar.sent_to(urls.parse(request.url))
@@ -403,13 +401,13 @@ def _with_cookies(
 
 
 def _cut(decoder: BodyDecoder, headers: Mapping[str, str], body: bytes) -> str | None:
-    """Return why a body is not whole, or None; raises `FetchError` for half a response."""
+    """Return why a body is incomplete, or None; raises `FetchError` if it must not be used."""
     if not decoder.missing:
         return "bytes" if decoder.is_full else None
     if not decoder.lacks_content:
         return "checksum"
-    # The server has sent all that it announced, and browsers show that. But if it announced
-    # nothing, the connection may have broken.
+    # Browsers show an incomplete compressed body if the server has sent as many bytes as it
+    # announced. If it announced no length, the connection may have broken.
     is_framed = "content-length" in headers or "transfer-encoding" in headers
     if body and is_framed:
         return "coding"
@@ -422,7 +420,7 @@ def _length(headers: Mapping[str, str]) -> int | None:
 
 
 def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
-    """Return headers as text, by lower-case name."""
+    """Return a response's headers as text, by lower-case name."""
     text_by_name: dict[str, str] = {}
     for name, value in islice(wire_headers.items(), _MAX_HEADERS_KEPT):
         key = name.lower()
@@ -430,7 +428,8 @@ def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
         if key not in text_by_name:
             text_by_name[key] = text
         elif key == "x-robots-tag" and ":" not in text:
-            # A rule for every robot must not come after the name of one robot.
+            # A rule for all robots must come first, because a robot's name applies to all rules
+            # after it.
             text_by_name[key] = f"{text}, {text_by_name[key]}"
         elif key != "location":
             text_by_name[key] = f"{text_by_name[key]}, {text}"
@@ -440,13 +439,12 @@ def headers_of(wire_headers: CIMultiDictProxy[str]) -> dict[str, str]:
 
 
 def _readable(value: str, *, is_location: bool) -> str:
-    """Return a header's value; the parser has escaped its bytes that are not UTF-8."""
+    """Return a header's value as text, where bytes that are not UTF-8 are surrogate escapes."""
     raw = value.encode("utf-8", "surrogateescape")
     try:
         return raw.decode()
     except UnicodeDecodeError:
-        # Every byte matters in a URL. The URL's parser encodes UTF-8, in a path and in a
-        # host differently. Any other byte above ASCII becomes %XX, as in browsers.
+        # Browsers percent-encode the bytes above ASCII of a URL that is not UTF-8.
         return (
             quote_from_bytes(raw, safe=bytes(range(128))) if is_location else raw.decode("latin-1")
         )

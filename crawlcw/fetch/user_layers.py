@@ -1,6 +1,6 @@
-"""The user's own code on the way of a request: hooks, layers, and a spider's own downloader.
+"""Run the user's own code around a request: hooks, layers, and a spider's downloader.
 
-If this code raises an error, only the page of that request fails.
+If the user's code raises an error, only the page of that request fails.
 """
 
 import asyncio
@@ -39,25 +39,25 @@ from crawlcw.model.sanitize import describe_error, printable
 logger = logging.getLogger(__name__)
 
 _OUR_FILES = (__file__,)
-#: The minimum wait of a page that a layer defers: without it the crawl would retry it for ever.
+#: Minimum wait of a page that a layer defers, so that the crawl does not retry it all the time.
 _LEAST_WAIT = timedelta(seconds=1)
-#: The ledger's dates end with the year 9999.
+#: Longest wait of a deferred page, because the ledger's dates end with the year 9999.
 _LONGEST_WAIT = timedelta(days=36_500)
 
 
 class SpiderFaultError(FetchError):
-    """A hook of the spider, or its downloader, raised while it worked on a request."""
+    """A hook, a layer or the spider's downloader raised an error for a request."""
 
     def __init__(self, name: str, raised: Raised) -> None:
         super().__init__(raised.reason, f"{name} raised {raised.message}")
-        self.name = name  #: the name of the method
+        self.name = name  #: name of the hook, layer or downloader
         self.raised = raised
 
 
 async def _fault(
     error: BaseException, cancellation: Cancellation, name: str, function: Callable[..., Any]
 ) -> BaseException:
-    """Return the failure for an error of the user's code; a cancellation from outside stays one."""
+    """Return a `SpiderFaultError` for an error of the user's code, or a cancellation unchanged."""
     if cancellation.passes(error):
         return error
     await cancellation.raise_pending_after(error)
@@ -65,14 +65,14 @@ async def _fault(
 
 
 def _checked(error: Defer) -> BaseException:
-    """Return a deferral with a wait that the ledger can hold, or a `SpiderError` about its time."""
+    """Return *error* with a valid wait in `due`, or a `SpiderError` for an invalid `due`."""
     wait = error.due
     try:
         if isinstance(wait, datetime):
-            wait -= datetime.now(UTC)  # a naive time raises an error
+            wait -= datetime.now(UTC)  # a time without a time zone raises `TypeError`
         if wait is not None and not isinstance(wait, timedelta):
-            raise TypeError  # like a naive time
-    except Exception:  # the time zone may be the user's own code
+            raise TypeError  # as for a time without a time zone
+    except Exception:  # a user's time zone class may raise anything
         message = "is neither a duration nor a time with a time zone"
         return SpiderError(f"Defer(due={error.due!r}) {message}")
     if wait is not None and wait > _LONGEST_WAIT:
@@ -81,14 +81,15 @@ def _checked(error: Defer) -> BaseException:
     return error
 
 
-#: The attributes of a response from the user's code, and their types.
+#: Types of the attributes that a response from the user's code must have.
 _OF_RESPONSE: dict[str, type] = {"url": str, "status": int, "body": bytes, "elapsed": timedelta}
 
 
 def _check_response(response: object, message: str) -> None:
-    """Raise `TypeError` unless the user's code returned a response; *message* names its type.
+    """Raise `TypeError` if the user's code returned no valid `Response`.
 
-    The ledger stores its values, and can hold no other types.
+    The attributes of a response must have the right types, because the ledger stores them.
+    *message* is the error's text, with `{}` for the type of *response*.
     """
     if not isinstance(response, Response):
         raise TypeError(message.format(type(response).__name__))
@@ -101,12 +102,12 @@ def _check_response(response: object, message: str) -> None:
 
 
 def after_response(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `after_response`; None if there is no such hook."""
+    """Return a layer that calls the spider's `after_response`; None without such a hook."""
     hook = spider.after_response
     if type(spider).after_response is Spider.after_response:
         return None
 
-    # An error without a frame of the user's code is reported at the hook.
+    # `wraps` makes an error without a frame of the user's code point to the hook.
     @wraps(hook, assigned=(), updated=())
     async def after_response(attempt: Attempt, request: Request, call_next: Next) -> Response:
         response = await call_next(attempt, request)
@@ -119,7 +120,7 @@ def after_response(spider: Spider) -> Layer | None:
 
 
 def before_request(spider: Spider) -> Layer | None:
-    """Return the layer of the spider's `before_request`; None if there is no such hook."""
+    """Return a layer that calls the spider's `before_request`; None without such a hook."""
     hook = spider.before_request
     if type(spider).before_request is Spider.before_request:
         return None
@@ -140,23 +141,23 @@ def before_request(spider: Spider) -> Layer | None:
 
 
 def _to_send(request: object, original: Request) -> Request:
-    """Return the request that the user's code wants to send instead of *original*."""
+    """Return a copy of *request*, which the user's code wants to send instead of *original*."""
     if not isinstance(request, Request):
         raise TypeError("call_next() takes the attempt and a Request")
     if request.url != original.url and urls.origin_of(request.url) != urls.origin_of(original.url):
-        # Another host has other delays, another robots.txt and other secrets.
+        # The delay, robots.txt and secrets of the original origin do not apply to another origin.
         raise ValueError(
             "it may change the URL only within its origin: yield a Request for another one"
         )
-    # Copied, because a hook may have assigned values of any type to it.
+    # A copy checks the values, to which a hook may have assigned any type.
     outgoing = copied(request)
-    outgoing.options = original.options  # the task's own options: its timeout, its browser
+    outgoing.options = original.options  # such as the timeout of the task
     return outgoing
 
 
 def made_by(spider: Spider, default: Downloader) -> Downloader:
-    """Return the downloader that *spider* puts around the default one; raises `SpiderError`."""
-    result: Any  # whatever the user's code returns
+    """Return what `spider.downloader(default)` returns; raises `SpiderError` if it is invalid."""
+    result: Any  # the user's code may return anything
     try:
         result = spider.downloader(default)
     except SpiderError:
@@ -165,7 +166,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
         error_text = printable(describe_error(error))
         raise SpiderError(f"the spider's downloader() raised {error_text}") from error
     if inspect.iscoroutine(result):
-        result.close()  # otherwise Python warns that it was never awaited
+        result.close()  # prevents Python's warning "never awaited"
         raise SpiderError("the spider's downloader() must be a plain function, not `async def`")
     if not all(callable(getattr(result, name, None)) for name in ("fetch", "close")):
         raise SpiderError(
@@ -178,7 +179,7 @@ def made_by(spider: Spider, default: Downloader) -> Downloader:
 
 
 class AttemptView:
-    """The attempt as a user's layer sees it; everything else belongs to the crawl."""
+    """Read-only view of an attempt for a user's layer, with only four attributes."""
 
     __slots__ = ("_attempt",)
 
@@ -199,10 +200,9 @@ class AttemptView:
 
 
 class UserLayer:
-    """A user's layer, or a hook: its time, its errors, the turns of repeated calls.
+    """Layer around a user's layer or hook, which limits its time and handles its errors.
 
-    A layer with `wire` gets requests of each purpose; any other layer gets only the requests of
-    pages.
+    A user's layer with `wire = True` gets all requests; other layers get only requests of pages.
     """
 
     def __init__(self, layer: Layer, watch: Watchdog, admission: Admission) -> None:
@@ -215,12 +215,12 @@ class UserLayer:
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the layer's response; raises what ends the attempt, also `Defer`, `StopCrawl`."""
+        """Return the layer's response; its `Defer` and `StopCrawl` also end the attempt."""
         called = self._watch.last_user_call = Called(name=self.name, subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         deadline = Deadline()
         calls = 0
-        # Make one call at a time, because a page has one slot of its host.
+        # Make one call of `ask` at a time, because a page has only one slot of its host.
         call_lock = asyncio.Lock()
         lower_error: Exception | None = None
 
@@ -241,7 +241,7 @@ class UserLayer:
 
         attempt.deadline.pause()
         try:
-            # The layer's changes of the request are only for this hop.
+            # Pass a copy, so that the layer's changes of the request affect only this hop.
             layer_request, attempt_view = copied(request), cast("Attempt", AttemptView(attempt))
             async with asyncio.timeout(self._watch.limit or None) as deadline.timeout:
                 response = await self._layer(attempt_view, layer_request, ask)
@@ -251,7 +251,7 @@ class UserLayer:
             raise
         except BaseException as error:  # the user's code may raise anything
             if error is lower_error:
-                raise  # not the layer's error, but a missing browser, for example
+                raise  # an error of the layers below, such as a missing browser
             if isinstance(error, Defer) and attempt.purpose is Purpose.PAGE:
                 error = _checked(error)
                 if isinstance(error, Defer):
@@ -261,14 +261,14 @@ class UserLayer:
             raise await _fault(error, cancellation, self.name, self._layer) from None
         finally:
             attempt.deadline.resume()
-        # If a hook or a layer adds a part to a URL, such as a signature, only the server sees it.
+        # Restore the URL, so that a signature from the layer reaches only the server.
         return response if response.url == request.url else replaced(response, url=request.url)
 
     async def _send(
         self, attempt: Attempt, request: Request, call_next: Next, *, is_repeated: bool
     ) -> Response:
         if is_repeated:
-            # Otherwise a layer that tries again would not be polite.
+            # Wait for the host's delay before each further request of the layer.
             await self._admission.turn(attempt, request.url)
         attempt.deadline.resume()
         try:
@@ -278,20 +278,20 @@ class UserLayer:
 
 
 class OwnDownloader:
-    """The layer of a spider's own downloader; the default downloader runs the layers below.
+    """Layer that calls a spider's own downloader, whose default downloader runs the layers below.
 
-    Its exceptions are failures of the page, and so is a result that is not a response.
-    `testing.DownloaderContract` checks the other parts of its contract.
+    If the downloader raises an exception or returns no response, the page fails.
+    `testing.DownloaderContract` checks the other rules for a downloader.
     """
 
     def __init__(self, downloader: Downloader, *, grace: timedelta) -> None:
-        """Close the downloader within *grace*."""
+        """Use *downloader*, which has the time *grace* to close."""
         self._downloader = downloader
         self._grace = grace
 
     @calls_user_code
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:  # noqa: ARG002  # the layer's
-        """Return the response of the spider's downloader."""
+        """Return the response that the spider's downloader returns."""
         called = Called(name="downloader", subject=request.url)
         cancellation = Cancellation(deadline=attempt.deadline.timeout)
         current_hop.set(Hop(attempt))
@@ -300,7 +300,7 @@ class OwnDownloader:
             await cancellation.raise_pending()
             _check_response(response, "fetch() returned {}, not a crawlcw.Response")
             if response.url != request.url:
-                # Neither the scope nor robots.txt has admitted that URL.
+                # The crawl has not checked this URL against the scope and robots.txt.
                 raise ValueError(
                     "fetch() returned the response of another URL: it must not follow redirects"
                 )

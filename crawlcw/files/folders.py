@@ -1,8 +1,8 @@
 """Folders of saved files, on disk or in a remote store, without duplicates.
 
-A file is at `FOLDER/3f/3fa2...-film.mp4`. Its name begins with its checksum, so the
-folder itself is the index for all processes. Incomplete files are in `FOLDER/.parts`, or
-for a remote store in the local folder `.crawlcw/parts`.
+A file is at `FOLDER/3f/3fa2...-film.mp4`. The file's name begins with its checksum, so every
+process can find equal files in the folder. Incomplete files are in `FOLDER/.parts`, or for a remote
+store in the local folder `.crawlcw/parts`.
 """
 
 import errno
@@ -13,25 +13,25 @@ from typing import Any, TypeAlias
 from crawlcw.errors import UsageError
 from crawlcw.files.partial import PartialFile, exclusive, sync_folder
 
-#: Errors of file systems that refuse a name.
+#: Error numbers of file systems that refuse a file name.
 _NAME_REFUSED = (errno.EINVAL, errno.EILSEQ, errno.ENAMETOOLONG)
 _REMOTE_PARTS = Path(".crawlcw/parts")
 
 
 def folder(location: str) -> "Folder":
-    """Return the folder at *location*; raises `UsageError` for a store that cannot be opened."""
+    """Return the folder at *location*; raises `UsageError` if it is in an unusable store."""
     return _RemoteFolder(location) if is_remote(location) else _LocalFolder(Path(location))
 
 
 class _LocalFolder:
-    """A local folder for complete files; blocking, thread-safe. `parts` has incomplete files."""
+    """A local folder for complete files, whose methods block; `parts` holds incomplete files."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.parts = path / ".parts"
 
     def keep(self, part: PartialFile, *, sha256: str, name: str) -> str:
-        """Move a complete file to its place, and return its path.
+        """Move the complete file *part* into this folder, and return its path.
 
         If a file with the same content exists, drop *part* and return the path of that file.
         """
@@ -63,7 +63,7 @@ class _LocalFolder:
 
 
 class _RemoteFolder:
-    """A remote folder for complete files; `keep` raises the store's errors."""
+    """A remote folder for complete files, whose `keep` raises the store's own exceptions."""
 
     def __init__(self, location: str) -> None:
         self._store, path = filesystem(location)
@@ -82,7 +82,7 @@ class _RemoteFolder:
         )
         existing = next(matches, None)
         target = f"{bucket}/{name}" if existing is None else existing["name"]
-        # A smaller file is left from a crash, if the store publishes partial uploads.
+        # Replace a smaller file, which is an incomplete upload before a crash.
         if existing is None or existing["size"] != part.size:
             self._store.makedirs(bucket, exist_ok=True)
             self._store.put_file(str(part.path), target)
@@ -99,7 +99,7 @@ def is_remote(location: str) -> bool:
 
 
 def filesystem(location: str) -> tuple[Any, str]:
-    """Return the store of *location*, and the path; raises `UsageError` without the library."""
+    """Return the store and the path of *location*; raises `UsageError` if a library is missing."""
     scheme = location.partition("://")[0]
     try:
         import fsspec

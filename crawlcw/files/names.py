@@ -1,8 +1,7 @@
 """Names of saved files: the checksum, and the sanitized name from the server.
 
-URL and headers come from the server and may name `../../.bashrc`, `CON` or a kilobyte
-of control characters. The checksum comes first, so a name is never empty, never hidden,
-and never that of a device.
+URL and headers come from the server and may name `../../.bashrc`, `CON` or a kilobyte of control
+characters. The checksum comes first, so a name is never empty, hidden or a Windows device.
 """
 
 import re
@@ -14,18 +13,17 @@ import endec
 
 from crawlcw.api.links import SKIPPED_EXTENSIONS
 
-#: Bytes of the readable part; with checksum and extension about 140, which all file systems
-#: allow.
+#: Maximum bytes of a name between checksum and extension; all file systems allow such names.
 _LONGEST_STEM = 60
 _LONGEST_HEADER = 10_000
-#: A parameter of Content-Disposition: its name, and its value with or without quotes.
+#: Pattern for a parameter of Content-Disposition, whose value may have quotes.
 _PARAMETER = re.compile(r'(?:^|;)\s*([^\s=;"]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"?|([^;]*))', re.DOTALL)
-#: Windows paths have backslashes that are not escapes.
+#: Pattern for the start of a Windows path, whose backslashes are not escapes.
 _WINDOWS_PATH = re.compile(r"[A-Za-z]:\\")
 _EXTENSION = re.compile(r"(?<=[^.])(?:\.tar)?\.[A-Za-z0-9]{1,8}\Z", re.ASCII | re.IGNORECASE)
 _OFFICE = "vnd.openxmlformats-officedocument"
-#: The common types of the web, as words `extension:subtype`; without a subtype both are equal.
-#: Python's table lacks many of them, and differs between versions.
+#: Common media types, as words `extension:subtype`, or one word if both are equal. Python's own
+#: table lacks many of these types, and differs between versions.
 _TYPES = {
     "application": "7z:x-7z-compressed apk:vnd.android.package-archive bin:octet-stream "
     f"bz2:x-bzip2 doc:msword docx:{_OFFICE}.wordprocessingml.document epub:epub+zip gz:gzip "
@@ -43,23 +41,23 @@ _TYPES = {
     "text": "css csv html ics:calendar js:javascript md:markdown tsv:tab-separated-values "
     "txt:plain vcf:vcard vcf:x-vcard vtt xml yaml",
     "video": "3gp:3gpp avi:x-msvideo mkv:x-matroska mov:quicktime mp4 mpeg ogv:ogg ts:mp2t webm",
-    # Extensions without a common type.
+    # These extensions have no common media type.
     "": "br conf db dll gml gpx h5 htm jsonl kml log npy parquet sqlite tex toml yml z",
 }
 _EXTENSIONS = [(kind, entry.partition(":")) for kind in _TYPES for entry in _TYPES[kind].split()]
 _BY_TYPE = {f"{kind}/{entry[2] or entry[0]}": f".{entry[0]}" for kind, entry in _EXTENSIONS}
-#: A name keeps these extensions, even if the content type has another extension.
+#: Extensions that a name keeps, even if another extension is usual for the content type.
 _KNOWN = SKIPPED_EXTENSIONS | {entry[0] for _, entry in _EXTENSIONS}
-#: Kept Unicode categories: letters, numbers, and the marks that many scripts need.
+#: Unicode categories allowed in names: letters, numbers, and the marks that many scripts need.
 _KEPT = ("L", "N", "M")
 
 
 def stored_name(sha256: str, *, url: str, content_type: str, disposition: str) -> str:
-    """Return the name of a file with this content, one component of a path.
+    """Return the file name for a file with the checksum *sha256*.
 
-    *disposition* is the Content-Disposition header, which has precedence over *url*.
-    The extension is that of the name or, if unknown, that of *content_type*. No content
-    of the arguments makes it raise.
+    *disposition* is the Content-Disposition header, which has precedence over *url*. The extension
+    comes from the server's name or, if unknown, from *content_type*. The function never raises an
+    exception.
     """
     file_name = _last_part(_disposed(disposition)) or _last_part(unquote(_path(url)))
     match = _EXTENSION.search(file_name)
@@ -91,7 +89,7 @@ def _decoded(extended: str) -> str:
         return ""
     try:
         return endec.decode(unquote_to_bytes(encoded), charset)
-    except (ValueError, LookupError):  # invalid in this charset, or an unknown charset
+    except (ValueError, LookupError):  # invalid text, or an unknown charset
         return ""
 
 
@@ -108,7 +106,7 @@ def _last_part(path: str) -> str:
 
 
 def _harmless(stem: str) -> str:
-    """Return *stem* with a hyphen for each run of characters that are not kept, and cut."""
+    """Return *stem*, shortened, with a hyphen for each run of characters that are not allowed."""
     letters = "".join(
         "-" if key == "-" else "".join(run)
         for key, run in groupby(unicodedata.normalize("NFC", stem), key=_run_key)

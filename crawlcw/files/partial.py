@@ -1,8 +1,9 @@
-"""Partial download: locked by the process that writes it, and resumable after a crash.
+"""Partial downloads, which their process locks, and which another attempt can resume after a crash.
 
-`KEY.part` has the bytes. `KEY.json` has the number of synced bytes and the version of the file. The
-JSON file is written after a sync, and removed before other bytes replace these. So after a crash,
-the bytes that it counts belong to one version. The operating system ends the lock with its process.
+`KEY.part` has the received bytes. `KEY.json` has the number of synced bytes and the validator of
+the file's version. The JSON file is written after a sync, and removed before another version
+overwrites the bytes. So all bytes that the JSON file counts belong to one version. If a process
+ends, the operating system ends its lock.
 """
 
 import errno
@@ -19,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-#: Largest loss at a crash, in bytes or seconds, whichever comes first.
+#: Bytes or seconds after which the file is synced, whichever comes first.
 _SYNCED_EVERY = 16 << 20
 _SYNCED_WITHIN = 5.0
 _PIECE = 1 << 20
@@ -28,26 +29,27 @@ _TOTAL = (int, type(None))
 
 
 class PartialFile:
-    """The received bytes of one file; blocking, thread-safe.
+    """The received bytes of one file, with thread-safe methods that block.
 
-    `size` is the number of valid bytes. `validator` names their version; without one
-    `suspend` keeps nothing. `total` is the expected size, if known. Raises `OSError`.
+    `size` is the number of valid bytes. `validator` is the ETag or Last-Modified of the version.
+    Without it, `suspend` deletes the bytes. `total` is the expected size, if known. Methods raise
+    `OSError`.
     """
 
     def __init__(self, path: Path, stream: BinaryIO) -> None:
         self.path = path
         self._stream = stream
         self._note = path.with_suffix(".json")
-        # A write in a thread may continue while its cancelled caller closes the file.
+        # A thread may still be writing while its cancelled caller closes the file.
         self._turn = threading.RLock()
-        self._hash: hashlib._Hash | None = None  # None: resumed, so `finish` computes the hash
+        self._hash: hashlib._Hash | None = None  # None after `resume`
         self._synced_at = time.monotonic()
         self._synced = 0
         self.size, self.validator, self.total = self._noted()
 
     @classmethod
     def open(cls, folder: Path, key: str) -> "PartialFile":
-        """Return the partial file *key*, or a numbered file if another process has locked *key*."""
+        """Open the partial file *key*, or a numbered file if another process has locked *key*."""
         folder.mkdir(parents=True, exist_ok=True)
         for slot in itertools.count():
             path = folder / (f"{key}.{slot}.part" if slot else f"{key}.part")
@@ -57,10 +59,10 @@ class PartialFile:
         raise AssertionError("there is always a next number")
 
     def restart(self, *, validator: str | None, total: int | None) -> None:
-        """Start from zero, for another version or the first attempt."""
+        """Delete the received bytes, to download the file or its new version from the beginning."""
         if self._note.exists():
             self._note.unlink()
-            # Otherwise a power failure could restore the old JSON file beside the new bytes.
+            # A power failure must not restore the old JSON file beside new bytes.
             sync_folder(self.path.parent)
         self._stream.seek(0)
         self._stream.truncate()
@@ -70,7 +72,7 @@ class PartialFile:
         self._reserve()
 
     def resume(self, size: int, *, total: int | None) -> None:
-        """Continue after the first *size* bytes."""
+        """Continue the download after the first *size* bytes."""
         self._stream.truncate(size)
         self._stream.seek(size)
         self._hash = None
@@ -94,12 +96,12 @@ class PartialFile:
                 self._sync()
 
     def start(self, size: int) -> bytes:
-        """Return the first bytes, at most *size*."""
+        """Return the first *size* bytes, or fewer if the file is shorter."""
         with self._turn:
             return os.pread(self._stream.fileno(), min(size, self.size), 0)
 
     def finish(self) -> str:
-        """Sync the complete file, and return its SHA-256 in hexadecimal."""
+        """Sync the complete file to the disk, and return its SHA-256 in hexadecimal."""
         with self._turn:
             os.fsync(self._stream.fileno())
             if self._hash is None:
@@ -117,7 +119,7 @@ class PartialFile:
             self._stream.close()
 
     def suspend(self) -> None:
-        """Close the file, and keep the bytes if they can be resumed."""
+        """Close the file, and keep its bytes if another attempt can resume the download."""
         with self._turn:
             if self._stream.closed:
                 return
@@ -139,11 +141,11 @@ class PartialFile:
             self._stream.close()
 
     def _reserve(self) -> None:
-        """Raise `OSError` early if the disk has no room for the expected size."""
+        """Raise `OSError` before the download if the disk has no room for the expected size."""
         remaining = 0 if self.total is None else self.total - self.size
         disk = shutil.disk_usage(self.path.parent)
         if remaining > disk.free:
-            # A file larger than the whole disk can never fit: its announced size must be wrong.
+            # An announced size that exceeds the whole disk must be wrong.
             number = errno.ENOSPC if remaining <= disk.total else errno.EFBIG
             raise OSError(
                 number, f"{remaining:,} bytes are missing, but only {disk.free:,} are free"
@@ -163,7 +165,7 @@ class PartialFile:
         new_note.replace(self._note)
 
     def _noted(self) -> tuple[int, str | None, int | None]:
-        """Return size, validator and total from the JSON file, if the bytes are there."""
+        """Return size, validator and total from the JSON file, if the file has these bytes."""
         try:
             with self._note.open(encoding="utf-8") as stream:
                 note = json.loads(stream.read(_LONGEST_NOTE))
@@ -179,14 +181,14 @@ class PartialFile:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the lock file *path* within the block."""
+    """Lock the file *path* for the time of the block."""
     with path.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that its file names are on the disk."""
+    """Sync a folder, so that new file names survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         # Some network file systems do not support fsync of a folder.
@@ -199,7 +201,7 @@ def sync_folder(folder: Path) -> None:
 def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
     """Open and lock a file; return None if another process has locked it.
 
-    A missing file is created with *mode*; None: it must exist.
+    A missing file is created with *mode*, or is an error if *mode* is None.
     """
     create_flag = 0 if mode is None else os.O_CREAT
     while True:
@@ -213,7 +215,7 @@ def locked(path: Path, *, mode: int | None = 0o666) -> BinaryIO | None:
         except BaseException:
             stream.close()
             raise
-        # Between open and lock, another process may have renamed the file.
+        # Check that no other process has renamed the file between `open` and `flock`.
         with suppress(FileNotFoundError):
             if os.path.samestat(path.stat(), os.fstat(stream.fileno())):
                 return stream

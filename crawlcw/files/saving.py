@@ -1,9 +1,8 @@
-"""Bodies of requests with `save_to`, streamed to files: resumed if that is safe, never cut.
+"""Stream the bodies of requests with `save_to` to files, and resume incomplete files if safe.
 
-The transport makes the exchanges, see `AiohttpDownloader`. An attempt resumes the bytes of an
-earlier one if the response is a part with the same strong validator (RFC 9110, sections 13.1.5
-and 15.3.7.3). After any other response the file starts from zero. Threads do the work on the disk
-and on the checksum.
+`AiohttpDownloader` sends the requests. An attempt continues the file of an earlier attempt if the
+response is a part (206) with the same strong validator (RFC 9110, sections 13.1.5 and 15.3.7.3).
+After any other response the file starts from zero. Threads write to the disk and compute checksums.
 """
 
 import errno
@@ -32,40 +31,39 @@ from crawlcw.files.partial import PartialFile
 T = TypeVar("T")
 
 _THREADS = 4
-#: Bytes of a file in memory before they are written.
+#: Number of bytes of a file that are collected in memory before a write.
 _BUFFER = 256 << 10
-#: Bytes at the start of a file that `Attempt.accepts_file` gets before it is saved.
+#: Number of first bytes of a file that `Attempt.accepts_file` checks before the file is saved.
 _LOOK = 1 << 16
-#: Bytes per second: a faster download makes progress.
+#: Minimum bytes per second of a download whose deadline is extended.
 _LEAST_RATE = 1 << 10
 _ETAG = re.compile(r'"[\x21\x23-\x7e]{0,1000}"\Z')
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)\Z", re.ASCII)
-#: If a file was changed less than this before its response, it may change again with the same time
-#: in Last-Modified.
+#: A Last-Modified is a strong validator only if it is this much older than its response.
 _SETTLED = timedelta(seconds=60)
-#: Statuses of responses without content, which are not files.
+#: Successful statuses of responses that have no content, so no file.
 _CONTENTLESS = frozenset({204, 205})
-#: Headers that do not affect the name of the partial file, because they are secrets.
+#: Secret headers, which must not affect the name of the partial file.
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Failures that would happen again. The bytes so far are deleted, because other programs need the
-#: space on a full disk.
+#: Reasons of failures that would happen again, so that the received bytes are deleted. Other
+#: programs need the space on a full disk.
 _HOPELESS = (Reason.BODY_TOO_LARGE, Reason.FILES_UNWRITABLE)
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 
 class FileTransfers:
-    """All files of one downloader; for use in its event loop."""
+    """All file transfers of one downloader, in its event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.max_file = settings.max_file
         self.window = settings.timeout.total_seconds()
-        # All buffers together take at most a sixteenth of the memory budget.
+        # The buffers of all files together take at most a sixteenth of the memory budget.
         self.buffer = min(_BUFFER, settings.memory_budget // 16 // settings.concurrency)
-        # A separate limiter, so that no other work waits for a slow disk.
+        # Files have their own limit of threads, so that no other work waits for a slow disk.
         self._limiter = anyio.CapacityLimiter(_THREADS)
 
     async def in_thread(self, attempt: Attempt, location: str, work: Callable[[], T]) -> T:
-        """Return the result of *work* on the disk or the store at a *location*.
+        """Run *work* on the disk or the store at *location* in a thread, and return its result.
 
         Raises `FetchError` if the disk or store fails. The attempt's deadline is paused.
         """
@@ -74,7 +72,7 @@ class FileTransfers:
                 return await to_thread.run_sync(work, limiter=self._limiter)
         except FetchError:
             raise
-        except Exception as error:  # a remote store may raise any error
+        except Exception as error:  # a remote store may raise anything
             number = error.errno if isinstance(error, OSError) else None
             if number in _NO_DESCRIPTORS:
                 raise
@@ -88,7 +86,7 @@ class FileTransfers:
 
     @asynccontextmanager
     async def transfer(self, attempt: Attempt, request: Request) -> AsyncIterator["FileTransfer"]:
-        """Open the file of *request*; its bytes so far stay for another attempt."""
+        """Open the partial file of *request*, whose bytes stay if this attempt fails."""
         folder_path = request.options.save_to
         assert folder_path is not None, "a request for a file"
         in_thread = partial(self.in_thread, attempt, folder_path)
@@ -105,19 +103,19 @@ class FileTransfers:
                 end_file = partial_file.discard
             raise
         finally:
-            # Do this even after a cancellation, so that the next attempt can resume. If the bytes
-            # cannot be stored, it fetches them again.
+            # Close the file even after a cancellation, so that the next attempt can resume the
+            # download. If the bytes cannot be stored, the next attempt fetches them again.
             with anyio.CancelScope(shield=True), suppress(OSError):
                 await to_thread.run_sync(end_file, limiter=self._limiter)
 
 
 class PartRefusedError(FetchError):
-    """The response to a range cannot complete the file, which must start from zero."""
+    """The server's part (206) cannot complete the file, so the download must start from zero."""
 
 
 @dataclass
 class FileTransfer:
-    """One file, from its request to its final place."""
+    """The transfer of one file, from its request to its final path."""
 
     _transfers: FileTransfers
     _attempt: Attempt
@@ -125,18 +123,18 @@ class FileTransfer:
     _folder: Folder
     _part: PartialFile
     _buffer: bytearray = field(init=False, default_factory=bytearray)
-    #: The last byte of a response that continues this file, and the size of the whole file.
+    #: Position of the last byte of a part (206) that continues this file, and the size of the file.
     _rest: tuple[int, int] | None = None
     _since_mark: int = 0
 
     def __post_init__(self) -> None:
-        # Request a complete file, too, because it may have changed.
+        # Request the last byte of a complete file again, because the file may have changed.
         partial_file = self._part
         is_complete = partial_file.total is not None and partial_file.size >= partial_file.total
         self._offset = partial_file.size - 1 if is_complete else partial_file.size
 
     def headers(self, base_headers: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return the headers to send: the request's *base_headers*, and the headers for a range."""
+        """Return the headers to send, which are *base_headers* and the headers for a range."""
         # Accept no content coding, because a range of a coded body is not a range of the file.
         kept_headers = [
             pair for pair in base_headers if pair[0].lower() not in ("accept-encoding", "if-range")
@@ -158,10 +156,9 @@ class FileTransfer:
         total = response_total if known_total is None else known_total
         continues = (
             int(match[1]) == self._offset <= last_byte
-            # A part without the validator may be from another version, because nodes of a server
-            # differ.
+            # A part without the validator may belong to another version of the file.
             and headers.get("etag" if validator.startswith('"') else "last-modified") == validator
-            # Only the total shows when the file is complete.
+            # Without the total size, nothing shows when the file is complete.
             and total is not None
             and response_total in (None, total)
             and last_byte < total
@@ -172,10 +169,10 @@ class FileTransfer:
     async def begin(
         self, status: int, headers: Mapping[str, str], *, length: int | None, coded: bool
     ) -> bool:
-        """Prepare for the body of a response; return False for a status without a file.
+        """Prepare to receive a file; return False if the response has an error status and no file.
 
-        *length* is the announced size of the body in bytes; *coded* says that it must be decoded.
-        Raises `FetchError`.
+        *length* is the announced size of the body in bytes. *coded* says whether the body has a
+        content coding. Raises `FetchError`.
         """
         self._rest = self._rest_in(headers) if status == 206 and self._offset else None
         if status in (206, 416) and self._offset and self._rest is None:
@@ -203,12 +200,12 @@ class FileTransfer:
         return True
 
     async def take(self, data: bytes) -> None:
-        """Add decoded bytes; raises `FetchError`."""
+        """Add decoded bytes to the file; raises `FetchError`."""
         self._buffer += data
         size = self._part.size + len(self._buffer)
         self._check_size(size)
         if self._rest is not None and size > self._rest[0] + 1:
-            self._part.validator = None  # so that no later attempt resumes these bytes
+            self._part.validator = None  # no later attempt must resume these bytes
             message = (
                 f"the server sent bytes after the requested range, which ends at {self._rest[0]:,}"
             )
@@ -217,16 +214,16 @@ class FileTransfer:
             await self._write()
 
     def count_wire_bytes(self, size: int) -> None:
-        """Count *size* bytes from the server; enough of them extend the deadline."""
+        """Count *size* received bytes; at 1 KiB or more a second, extend the attempt's deadline."""
         self._since_mark += size
         if self._since_mark >= _LEAST_RATE * self._transfers.window:
             self._mark()
 
     async def store(self, response: Response) -> Response:
-        """Return *response*, whose body has ended, with its file moved to its final place.
+        """Move the complete file to its final path, and return *response* with the file.
 
-        If `Attempt.accepts_file` refuses the response, it is returned with its first bytes as its
-        body and without a file. Raises `FetchError`.
+        If `Attempt.accepts_file` refuses the response, the file is deleted, and the returned
+        response has only its first bytes as body. Raises `FetchError`.
         """
         await self._write()
         expected, size = self._part.total, self._part.size
@@ -234,7 +231,7 @@ class FileTransfer:
             message = f"{size:,} of {expected:,} bytes arrived"
             raise FetchError(Reason.PAYLOAD_TRUNCATED, message)
         if response.status == 206:
-            # The file is complete, although this response was only a part of it.
+            # The file is complete now, although this response contained only a part.
             response = replaced(response, status=200)
         accepts = self._attempt.accepts_file
         if accepts is not None:
@@ -243,8 +240,7 @@ class FileTransfer:
             if not accepts(start_response := replaced(response, body=body, truncated=truncation)):
                 await self._in_thread(self._part.discard)
                 return start_response
-        # Make the name outside of the thread, whose errors count as errors of the disk, because the
-        # name from the server may cause errors.
+        # Make the name outside the thread, where an error would count as an error of the disk.
         name = stored_name(
             "",
             url=self._request.url,
@@ -260,7 +256,7 @@ class FileTransfer:
         return replaced(response, body=b"", file=await self._in_thread(move_file))
 
     def suspend(self) -> None:
-        """Keep the bytes so far if another attempt can resume them; blocking."""
+        """Close the file, and keep its bytes if another attempt can resume the download; blocks."""
         if self._buffer and self._part.validator is not None:
             self._part.write(bytes(self._buffer))
         self._part.suspend()
@@ -282,13 +278,13 @@ class FileTransfer:
             )
 
     def _mark(self) -> None:
-        """Let the deadline begin again, with the time of a whole attempt."""
+        """Restart the deadline with the timeout of a whole attempt."""
         self._since_mark = 0
         self._attempt.deadline.restart(self._transfers.window)
 
 
 def _key(attempt: Attempt, request: Request) -> str:
-    """Return the name of a URL's partial file: the same in each process, and in the next run."""
+    """Return the name of a request's partial file, which is the same in each process and run."""
     public_headers = [pair for pair in request.headers if pair[0].lower() not in _SECRET_HEADERS]
     fields: tuple[object, ...] = (
         *(
@@ -298,20 +294,20 @@ def _key(attempt: Attempt, request: Request) -> str:
             request.body,
             sorted(public_headers),
         ),
-        # A session must not resume the bytes of another session.
+        # Two sessions must not share a partial file.
         *filter(None, [attempt.session and attempt.session.identity.name]),
     )
     return blake2b(repr(fields).encode(), digest_size=16).hexdigest()
 
 
 def _validator(headers: Mapping[str, str]) -> str | None:
-    """Return the strong validator of this version of a file, or None."""
+    """Return the strong validator (ETag or Last-Modified) of a file's version, or None."""
     etag = headers.get("etag", "")
     if _ETAG.match(etag):
         return etag
     last_modified, response_date = headers.get("last-modified", ""), headers.get("date", "")
     if etag or not last_modified.isascii() or not last_modified.isprintable():
-        return None  # with a weak ETag the bytes may differ
+        return None  # two files with one weak ETag may differ
     try:
         is_settled = (
             parsedate_to_datetime(response_date) - parsedate_to_datetime(last_modified) >= _SETTLED
@@ -322,7 +318,7 @@ def _validator(headers: Mapping[str, str]) -> str | None:
 
 
 class SaveFile:
-    """The layer that saves bodies in memory for `save_to`; most downloaders stream them already."""
+    """Layer that saves bodies for `save_to` if the downloader has returned them in memory."""
 
     purposes = frozenset({Purpose.PAGE, Purpose.LOGIN})
 
@@ -330,12 +326,12 @@ class SaveFile:
         self._files = FileTransfers(settings)
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
-        """Return the response, with its body in a file if the request has `save_to`."""
+        """Return the response, and move its body to a file if the request has `save_to`."""
         response = await call_next(attempt, request)
         is_wanted = request.options.save_to is not None and response.file is None
         if not is_wanted or not 200 <= response.status < 300:
             return response
-        # The downloader may have returned only the start of the body, such as a login page.
+        # The downloader may have returned only the start of a refused file, such as a login page.
         if attempt.accepts_file is not None and not attempt.accepts_file(response):
             return response
         if response.truncated in ("coding", "checksum"):
