@@ -1,4 +1,4 @@
-"""Assemble a crawl from its parts; `pipeline.web` makes its downloader."""
+"""Assemble a crawl from its parts, except the downloader, which `pipeline.web` makes."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ async def open_crawl(
     """Open the resources of a crawl of *spider*, and close them at the end of the block.
 
     *settings* replace the settings of the spider's class. *downloader* replaces the real
-    downloader, for tests. With a *meter*, `Crawl.measures` returns its measures.
+    downloader, for tests. With a *meter*, `Crawl.measures` returns the meter's measures.
     """
     check(spider)
     settings = settings or spider.settings
@@ -93,7 +93,8 @@ def assemble(
 ) -> Crawl:
     """Return a crawl on an open ledger and an open downloader; call it in the crawl's event loop.
 
-    The crawl closes neither of them. *proxies* are the proxies of the downloader's requests.
+    The crawl does not close the ledger or the downloader. *proxies* are the proxies of the
+    downloader's requests.
     """
     parts = _Parts(spider, ledger, settings, proxies or ProxyPool(settings), meter)
     parts.make_layers(downloader)
@@ -106,7 +107,7 @@ def assemble(
 
 @dataclass(eq=False)
 class _Parts(Parts):
-    """The parts of one crawl; each method uses the parts that the methods above it have made."""
+    """The parts of one crawl; each method needs parts that the methods above it have made."""
 
     spider: Spider
     raw_ledger: Ledger
@@ -115,7 +116,7 @@ class _Parts(Parts):
     meter: Meter | None
 
     def __post_init__(self) -> None:
-        """Make this process a worker on the ledger, and open the stores beside its tasks."""
+        """Register this process as a worker, and prepare the spider's state and stored bodies."""
         spider, settings = self.spider, self.settings
         self.now = self.raw_ledger.now
         self.session = WorkerSession(
@@ -136,7 +137,7 @@ class _Parts(Parts):
         self.bodies = Bodies(spider.name, settings) if settings.keep_bodies else None
 
     def make_layers(self, downloader: Downloader) -> None:
-        """Make the chain of layers for each purpose, and the parts that send by it."""
+        """Make the chains of layers, one for each purpose, and the parts that send requests."""
         spider, settings = self.spider, self.settings
         self.credentials = Credentials(
             entry_urls(spider), headers=settings.headers, auth=settings.auth
@@ -202,7 +203,7 @@ class _Parts(Parts):
         self.ending.on_stop = self.coordinator.stop
 
     def make_writers(self) -> None:
-        """Make the writers of sessions, tasks and outcomes, and the part that obeys orders."""
+        """Make the parts that write sessions, tasks and outcomes, and that obey `crawlcw stop`."""
         settings, session = self.settings, self.session
         preparations: list[Callable[[], Awaitable[None]]] = [self.state.keep]
         self.sessions: Sessions = Sessions(
@@ -290,7 +291,7 @@ class _Parts(Parts):
             idle_reason=self.coordinator.idle_reason,
             stop=self.ending.stop_by_spider,
         )
-        # Do not watch it in the coordinator, because pages may wait for the uplink after its end.
+        # Watch the uplink outside the coordinator, which ends before the last pages.
         watch_uplink = self.causes.watch_uplink
         lending = Lending(
             self.session,

@@ -1,14 +1,15 @@
 """Pages and the redirects to them as WARC 1.1 records, each one gzip member.
 
-A layer notes each exchange in the attempt; `Bodies` stores the exchanges as soon as it has a page.
-So the files contain no robots.txt, no logins, no probes, and no answers that a hook has made.
+The layer `Record` notes each exchange of a page in its attempt, and `Bodies` writes the exchanges
+of finished pages to WARC files. The WARC files contain no robots.txt, no logins, no probes, and no
+responses that a hook has made.
 
-Bodies are stored without content codings. As in other archives, the original headers
-of the codings are renamed to `X-Orig-...`, and Content-Length is that of the stored
-body. Control characters in header values are replaced, so that each header stays one line.
+Bodies are stored decoded, for example without gzip. As in other archives, a header of the encoding
+is renamed to `X-Orig-...`, and Content-Length is the length of the stored body. Control characters
+in header values are replaced, so that each header stays one line.
 
-warcio makes the records. Compression is done here: warcio uses gzip's highest level, which takes
-longer than all other work for a page.
+warcio makes the records. This module compresses the records itself, because warcio uses gzip's
+highest level, which takes longer than all other work for a page.
 """
 
 import importlib.util
@@ -34,7 +35,7 @@ from crawlcw.model import urls
 
 _SPECIFICATION = "https://iipc.github.io/warc-specifications/specifications/warc-format/warc-1.1/"
 _GZIP = zlib.MAX_WBITS + 16
-#: This level takes a third of the time of zlib's default, and files are a tenth larger.
+#: zlib level 3 takes a third of the time of zlib's default level, and makes files a tenth larger.
 _LEVEL = 3
 _UNCHANGED = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 _SAME = "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
@@ -43,12 +44,12 @@ _NOT_MODIFIED = 304
 _METHODS = frozenset(
     {"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "OPTIONS", "CONNECT", "PATCH"}
 )
-#: Bytes of a record's header and of the HTTP header in it.
+#: Maximum number of bytes of a WARC record's header together with its HTTP header.
 _LONGEST_HEADS = 4 << 20
 
 #: Request headers with credentials, which are never stored.
 _SECRET = frozenset({"authorization", "cookie", "proxy-authorization"})
-#: Headers of conditional requests, which the crawl adds, see `crawl.fetcher`.
+#: Headers that `crawl.fetcher` adds to make a request conditional.
 _CONDITIONS = frozenset({"if-none-match", "if-modified-since"})
 _SECRET_ANSWERS = frozenset({"set-cookie", "set-cookie2"})
 _ORIGINAL = "x-orig-"
@@ -96,7 +97,7 @@ class Exchange:
 
 
 class Record:
-    """The layer that notes answers as they come, before any hook changes them."""
+    """The layer that notes a response for the WARC files before hooks change the response."""
 
     purposes = frozenset({Purpose.PAGE})
 
@@ -106,7 +107,7 @@ class Record:
         response = await call_next(attempt, request)
         # A body that was saved to a file is not stored again.
         if attempt.exchanges is not None and response.file is None:
-            # Hooks and sessions may add a signature or a key, also to the URL.
+            # Hooks and sessions may add a signature or a key to the URL, which must not be stored.
             url = response.url if request.url == attempt.url else attempt.url
             exchange, headers = (
                 Exchange.of(request, response, requested_at=sent_at),
@@ -122,12 +123,12 @@ class Record:
 
 
 class DamagedRecordError(Exception):
-    """A record is not at its place in the file, or damaged."""
+    """A WARC record is damaged, or is not at its recorded offset in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A response read back from its record."""
+    """A response that was read from its WARC record."""
 
     url: str
     status: int
@@ -153,9 +154,8 @@ class Packer:
         self._writer: Any = WARCWriter(self._out, gzip=False, warc_version="1.1")
 
     def about_the_file(self, name: str, *, spider: str) -> bytes:
-        """Return the warcinfo record of a file: software, format, spider."""
-        # Import this module late, because it loads more slowly than the other parts of this
-        # package.
+        """Return a WARC file's warcinfo record, which names software, format and spider."""
+        # Import `importlib.metadata` late, because it loads more slowly than this package.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
@@ -219,7 +219,7 @@ class Packer:
         fields: Mapping[str, str],
     ) -> Any:
         date = exchange.requested_at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        # Do not use warcio's own class: it would change non-ASCII characters.
+        # Do not use warcio's own class for headers, because it would change non-ASCII characters.
         headers = SimpleNamespace(headers_buff=head, compute_headers_buffer=lambda _: None)
         return self._writer.create_warc_record(
             uri(exchange.url),
@@ -231,7 +231,7 @@ class Packer:
         )
 
     def _packed(self, record: Any) -> bytes:
-        """Return a record as a gzip member."""
+        """Return a WARC record compressed as a gzip member."""
         self._out.seek(0)
         self._out.truncate()
         self._writer.write_record(record)
@@ -248,7 +248,7 @@ def _is_unread_redirect(exchange: Exchange) -> bool:
 def read(packed: bytes, *, max_size: int) -> Answer:
     """Return the response in record *packed*.
 
-    Raises `DamagedRecordError`, also for a body of more than *max_size* bytes.
+    Raises `DamagedRecordError` if the record is damaged or its body exceeds *max_size* bytes.
     """
     from warcio.archiveiterator import ArchiveIterator
     from warcio.exceptions import ArchiveLoadFailed
@@ -284,7 +284,7 @@ def _unpacked(packed: bytes, max_size: int) -> bytes:
 
 
 def request_head(exchange: Exchange) -> bytes:
-    """Return the request line and the headers, with the empty line."""
+    """Return the request line and the headers, with the empty line that ends them."""
     url = urls.parse(exchange.url)
     lines = [f"{exchange.method} {url.raw_path_qs} HTTP/1.1", f"Host: {url.host_port_subcomponent}"]
     lines += _lines(pair for pair in exchange.request_headers if pair[0].lower() != "host")
@@ -292,7 +292,7 @@ def request_head(exchange: Exchange) -> bytes:
 
 
 def response_head(exchange: Exchange, *, with_body: bool = True) -> bytes:
-    """Return the status line and the headers, with the empty line.
+    """Return the status line and the headers, with the empty line that ends them.
 
     If the body was not stored, the headers keep their original names.
     """
@@ -330,7 +330,7 @@ def parsed(content: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 def uri(url: str) -> str:
-    """Return *url* in the form for a record's field: printable ASCII, without spaces."""
+    """Return *url* as printable ASCII without spaces, for a field of a WARC record."""
     return quote(url, safe=string.punctuation, errors="surrogatepass")
 
 

@@ -1,1 +1,1 @@
-"""Rendering of pages in a browser: the layer of the extra `browser`."""
+"""Render pages in a browser; this package needs the extra `browser`."""

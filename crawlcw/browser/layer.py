@@ -1,4 +1,4 @@
-"""Layer for pages that a browser renders; the browser starts with the first of them."""
+"""Layer for pages that a browser renders; the browser starts with the first rendered page."""
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Render:
-    """The layer of `rendering`, loaded for its first page because Playwright is optional."""
+    """Loads `rendering` with the first rendered page, because Playwright is optional."""
 
     purposes = frozenset({RENDERED})
 
@@ -39,6 +39,6 @@ class Render:
         return self._loaded(attempt, request, call_next)
 
     async def aclose(self) -> None:
-        """End the browser, if there is one."""
+        """End the browser, if it was started."""
         if self._loaded is not None:
             await self._loaded.aclose()

@@ -1,8 +1,8 @@
 """Layer that renders fetched pages in Chromium by Playwright, started on demand.
 
-The browser has no access to the network: its proxy and all names lead to a closed port. The
-layers below fetch the page and all its subresources, with the address guard, limits and
-deadlines of other requests. Pages do not share storage.
+The browser has no access to the network, because its proxy and all names lead to a closed port. The
+crawl's layers fetch the page and all its subresources, with the same address guard, limits and
+deadlines as for other requests. Pages do not share cookies or other storage of the browser.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Names of the system's browser; the first installed one is used.
+#: Commands that may start the system's browser; the first installed browser is used.
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _ARGUMENTS = (
-    "--proxy-server=http://127.0.0.1:9",  # the discard port, closed everywhere
+    "--proxy-server=http://127.0.0.1:9",  # the discard port, which is closed on all machines
     "--proxy-bypass-list=<-loopback>",
     # Do not use ~NOTFOUND: WebRTC would then look up `.local` names of a page by multicast DNS.
     "--host-resolver-rules=MAP * 127.0.0.1:9",
-    # WebRTC then uses UDP only by a proxy. The first option is Chromium's, the second that of the
+    # The next two options let WebRTC use UDP only through a proxy: one for Chromium, one for its
     # headless shell.
     "--webrtc-ip-handling-policy=disable_non_proxied_udp",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
@@ -48,22 +48,22 @@ _ARGUMENTS = (
 )
 #: Seconds to wait for an idle network after the load event.
 _SETTLING = 2.0
-#: Maximum number of waits for an idle network, if parts of the page still wait for a slot of their
-#: host.
+#: Maximum number of waits for an idle network if subresources of the page still wait for a slot of
+#: their host.
 _MAX_WAITS = 5
-#: Headers of the browser's own connection, which the crawl replaces.
+#: Request headers of the browser that the crawl replaces by its own.
 _ITS_OWN = frozenset({"accept-encoding", "connection", "content-length", "cookie", "host"})
-#: Headers that are wrong for a decoded body, or refer to other connections.
+#: Response headers that are wrong for a decoded body, or describe another connection.
 _NOT_OF_THE_BODY = frozenset(
     {"content-encoding", "content-length", "transfer-encoding", "connection", "alt-svc", "refresh"}
 )
 _HTML = ("text/html", "application/xhtml+xml")
-#: Suffixes of other content types that a browser shows as text.
+#: Suffixes of content types, besides HTML, that a browser shows as text.
 _TEXTS = ("xml", "json", "javascript")
 
 
 class _BrowserDiedError(Exception):
-    """The browser ended during the rendering of a page, which may not be the cause."""
+    """The browser ended while it rendered a page; the page may not be the cause."""
 
 
 class Render:
@@ -86,7 +86,8 @@ class Render:
             return response
         started_at = monotonic()
         for is_alone in (False, True):
-            # The second attempt is alone, so that a page that kills the browser affects no other.
+            # Render the page alone in the second attempt, so that a page that kills the browser
+            # affects no other page.
             with suppress(_BrowserDiedError):
                 rendered = await self._rendered(attempt, response, call_next, is_alone=is_alone)
                 elapsed = response.elapsed + timedelta(seconds=monotonic() - started_at)
@@ -98,12 +99,12 @@ class Render:
     ) -> Response:
         async with AsyncExitStack() as stack:
             page = await self._open(stack, is_alone=is_alone)
-            # Without this, Playwright would wait for a crashed page until the deadline.
+            # End the wait for a crashed page, because Playwright would wait until the deadline.
             crash = anyio.CancelScope()
             page.once("crash", lambda _: crash.cancel())
             # Subresources use the session and proxy of the page, but not the attempt's deadline,
-            # because the page may live longer. They do not use its memory budget either, because
-            # the page would wait for itself.
+            # because the page may live longer. Subresources do not use the attempt's memory budget,
+            # because the page would wait for itself.
             part_attempt = replace(attempt, deadline=Deadline(), memory=None, accepts_file=None)
             fetch_part = partial(call_next, part_attempt)
             parts = _Parts(page, attempt, response, fetch_part, self._settings, self._admission)
@@ -113,7 +114,7 @@ class Render:
                 with crash:
                     body = await parts.document()
             except Error as error:
-                if page.is_closed():  # by the browser, not by the crawl
+                if page.is_closed():  # the browser closed the page, not the crawl
                     raise _BrowserDiedError from error
                 if _is_good(parts.shown()):
                     message = printable(str(error).splitlines()[0])
@@ -145,12 +146,13 @@ class Render:
             return rendered
 
     async def _open(self, stack: AsyncExitStack, *, is_alone: bool) -> Page:
-        """Return a page in its own context, until *stack* ends; *is_alone*: no other is open.
+        """Open a page until *stack* ends; with *is_alone* no other page is open.
 
-        Raises `UsageError` without a browser, and `_BrowserDiedError` if it has ended.
+        Raises `UsageError` if no browser is installed, and `_BrowserDiedError` if the browser has
+        ended.
         """
         if is_alone:
-            # Use a lock, because two calls that both collect all slots one by one would deadlock.
+            # Two calls that collect all page slots one by one would deadlock without this lock.
             await stack.enter_async_context(self._exclusive)
         for _ in range(self._settings.browser_pages if is_alone else 1):
             await stack.enter_async_context(self._page_slots)
@@ -208,21 +210,21 @@ class _Parts:
         self._page = page
         self._attempt = attempt
         self._url = response.url
-        #: A fetched response for the next document request of the browser.
+        #: The response, already fetched, that answers the browser's next document request.
         self._next: Response | None = response
         self._ask = ask
         self._settings = settings
         self._admission = admission
-        self._documents = 0  #: number of document requests, without frames
+        self._documents = 0  #: number of document requests, except requests of frames
         self._arriving = asyncio.Lock()  #: held while a document is fetched
-        self._turn = asyncio.Lock()  #: turn of parts whose hosts have no free slot
-        self._waiting = 0  #: parts that have not been sent yet
-        self._late_count = 0  #: parts that were sent after a wait for a slot
+        self._turn = asyncio.Lock()  #: held by the one subresource that waits for a host's slot
+        self._waiting = 0  #: number of subresources not yet requested
+        self._late_count = 0  #: number of subresources that waited for a slot
         #: Result of the last document request.
         self._last: Response | FetchError = response
 
     def shown(self) -> Response:
-        """Return the final response, also an error's; raises the document's failure."""
+        """Return the last response to a document request; raises `FetchError` if it failed."""
         if isinstance(self._last, FetchError):
             raise self._last
         return self._last
@@ -230,22 +232,22 @@ class _Parts:
     async def document(self) -> bytes:
         """Return the document after the page's scripts have settled.
 
-        Empty for an error response, for which a browser may show its own page. Raises
+        Returns `b""` for an error response, for which a browser may show its own page. Raises
         `FetchError` if the scripts navigate to something other than a document.
         """
-        # This needs no timeout, because the attempt has a deadline.
+        # Set no timeout for the navigation, because the attempt has a deadline.
         await self._page.goto(self._url, wait_until="load", timeout=0)
         document_count, content = -1, ""
         # Repeat while scripts navigate to another document, at most `max_redirects` times.
         while document_count != self._documents:
             document_count = self._documents
-            # A page may poll for ever.
+            # Limit the waits, because a page may send requests for ever.
             for _ in range(_MAX_WAITS):
                 late_count = self._late_count
                 with suppress(StillBusyError):
                     await self._page.wait_for_load_state("networkidle", timeout=_SETTLING * 1000)
                     break
-                # The response to a part that was sent late needs another wait.
+                # Wait again for the response to a subresource that was requested late.
                 if not self._waiting and self._late_count == late_count:
                     break
             async with self._arriving:
@@ -256,7 +258,7 @@ class _Parts:
             try:
                 content = await self._page.content()
             except Error:
-                # Playwright raises during a navigation.
+                # Playwright raises an error if the page navigates meanwhile.
                 if document_count == self._documents:
                     raise
         return content.encode(errors="replace")
@@ -295,7 +297,7 @@ class _Parts:
         if is_document:
             self._last = response
             if url != route.request.url:
-                # Navigates to the final URL, so that relative links resolve.
+                # Let the page navigate to the final URL, so that relative links resolve.
                 self._next = response
                 refresh = f'<meta http-equiv="refresh" content="0; url={escape(url)}">'
                 await route.fulfill(
@@ -310,10 +312,10 @@ class _Parts:
         """Return a subresource, and its URL after all redirects; raises `FetchError`."""
         url, max_redirects = browser_request.url, self._settings.max_redirects
         if is_document and self._next is not None:
-            # This document was already fetched.
+            # The crawl has already fetched this document.
             response, self._next = self._next, None
             return response, url
-        # The first document is the page itself.
+        # Do not count the first document, because it is the page itself.
         if is_document and self._documents > max_redirects + 1:
             raise FetchError(
                 Reason.REDIRECT_LIMIT, f"its scripts navigate more than {max_redirects} times"

@@ -1,1 +1,1 @@
-"""Static checks of a spider's source, by `ast` and without importing it: `crawlcw check`."""
+"""Check a spider's source with `ast`, without importing the file, for `crawlcw check`."""

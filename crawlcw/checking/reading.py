@@ -1,4 +1,4 @@
-"""Find a spider's file without importing it, and check it with the files of its bases."""
+"""Find and check a spider's file, and the files of its bases, without importing them."""
 
 import ast
 import sys
@@ -10,7 +10,7 @@ from crawlcw.checking.source import UNREADABLE, Class, Finding, Source, defined
 
 
 def located(text: str, folder: Path) -> tuple[Path, str] | None:
-    """Return the file that *text* names, and the class in it or `""`; None: not found.
+    """Return the file that *text* names, and the named class or `""`; None without such a file.
 
     *text* is `file.py`, `file.py:Class`, `module:Class`, or the name of a spider in *folder*.
     """
@@ -54,7 +54,7 @@ def _names(spider: Class) -> list[object]:
 def check(path: Path) -> list[Finding]:
     """Return the findings in a file, and in the files beside it that define bases of its spiders.
 
-    Raises one of `UNREADABLE` for a file that cannot be read.
+    Raises an exception of `UNREADABLE` if a file cannot be read.
     """
     source = Source(path)
     spiders = [class_ for class_ in source.classes if class_.is_spider]
@@ -70,5 +70,5 @@ def check(path: Path) -> list[Finding]:
 
 
 def has_spider(path: Path) -> bool:
-    """Return whether a file defines a spider, judged by names."""
+    """Return whether the names of classes and bases in a file show that it defines a spider."""
     return any(class_.is_spider for class_ in Source(path).classes)

@@ -1,6 +1,6 @@
-"""Check requests, responses and callbacks for Scrapy's words, and extras that are not installed.
+"""Report Scrapy's names in requests, responses and callbacks, and extras that are not installed.
 
-The check judges by names: it assumes that `response` is a response, and infers no types.
+The check infers no types: it takes every variable named `response` for a response.
 """
 
 import ast
@@ -17,9 +17,9 @@ _FAILURES = "spiders#Failures"
 _CLASSES = frozenset({"Request", "FormRequest", "JsonRequest", "SplashRequest"})
 _FOLLOWS = frozenset({"follow", "follow_all"})
 _MAKING = _CLASSES | _FOLLOWS
-#: Other packages have their own `Request`.
+#: Packages whose `Request` is checked, because other packages define a `Request` too.
 _PACKAGES = FOREIGN_MODULES | {"crawlcw"}
-#: Attributes of Scrapy's requests and responses that crawlcw's do not have.
+#: Attributes that only Scrapy's requests and responses have, with the replacement in crawlcw.
 _ATTRIBUTES = {
     "response.body_as_unicode": "response.text",
     "response.cb_kwargs": "response.context",
@@ -32,7 +32,7 @@ _ATTRIBUTES = {
     "response.request.cb_kwargs": "response.context",
     "response.request.meta": "response.context",
 }
-#: The package that an extra installs, and the section of the manual.
+#: For each extra of crawlcw, its package and its section of the manual.
 _EXTRAS = {
     "browser": ("playwright", "browser"),
     "otel": ("opentelemetry", "watching#Traces"),
@@ -50,7 +50,7 @@ _WITH_EXTRAS = frozenset({"crawlcw.Request", "crawlcw.Settings"})
 
 
 def check(source: Source) -> None:
-    """Report Scrapy's arguments of requests, and its attributes of responses."""
+    """Report arguments and attributes that only Scrapy's requests and responses have."""
     for node in ast.walk(source.tree):
         match node:
             case ast.Call():
@@ -89,7 +89,7 @@ def _check_call(call: ast.Call, source: Source) -> None:
 
 
 def _request_of(call: ast.Call, source: Source) -> str:
-    """Return the name of a call that makes a request, or `""`."""
+    """Return the class or method that *call* makes a request with, or `""`."""
     package, _, name = source.full_name(call.func).partition(".")
     name = name.rpartition(".")[2]
     if name in _CLASSES and package in _PACKAGES:
@@ -121,7 +121,7 @@ def check_extras(source: Source) -> None:
 
 
 def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the code and the extra of each use of an extra."""
+    """Yield the line number, the code and the name of the extra for each use of an extra."""
     for node in ast.walk(source.tree):
         match node:
             case ast.Attribute() if (path := path_of(node)) in _OF_ATTRIBUTES:
@@ -141,13 +141,13 @@ def _uses(source: Source) -> Iterator[tuple[int, str, str]]:
 
 
 def _follows(function: ast.expr) -> str:
-    """Return the method of a response that makes requests, `follow` or `follow_all`, or `""`."""
+    """Return `follow` or `follow_all` if *function* is that method of `response`, or `""`."""
     owner, _, name = path_of(function).rpartition(".")
     return name if owner == "response" and name in _FOLLOWS else ""
 
 
 def check_callbacks(spider: Class) -> None:
-    """Report callbacks and errbacks with other parameters than crawlcw passes."""
+    """Report callbacks and errbacks whose parameters differ from crawlcw's arguments."""
     nodes = [node for owner in spider.lineage for node in ast.walk(owner.node)]
     called_nodes = {node.func for node in nodes if isinstance(node, ast.Call)}
     referenced_names = {
@@ -182,7 +182,7 @@ def check_callbacks(spider: Class) -> None:
 
 
 def _check_names(call: ast.Call, spider: Class) -> None:
-    """Report a callback that a request names and that the spider does not have."""
+    """Report the callbacks that a request names but the spider does not define."""
     callbacks = [
         keyword.value for keyword in call.keywords if keyword.arg in ("callback", "errback")
     ]

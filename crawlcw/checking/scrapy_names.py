@@ -1,4 +1,4 @@
-"""Checks for Scrapy's names: imports, members of classes, settings."""
+"""Find Scrapy's imports, class members and settings in a source file."""
 
 import ast
 
@@ -14,7 +14,7 @@ _START = "spiders#Start requests"
 _SCRAPY = "scrapy"
 _STATE = "state"
 
-#: Counterparts of names of Scrapy and its plugins, by their last part, with the manual's section.
+#: crawlcw's replacement for each name of Scrapy and its plugins, with the manual's section.
 _NAMES = {
     **dict.fromkeys(("CrawlerProcess", "CrawlerRunner"), ("run_spider(...)", "testing")),
     **dict.fromkeys(("FilesPipeline", "ImagesPipeline"), ("Request(save_to=)", "files")),
@@ -48,7 +48,7 @@ _NAMES = {
     "inspect_response": ("`crawlcw shell URL --spider NAME`", "commands#shell"),
     "signals": ("opened(), closed(), item(), on_error() of the spider", _MEMBERS),
 }
-#: Counterparts by module, for names that are not in the table.
+#: crawlcw's replacement for each module, if `_NAMES` does not have the imported name.
 _MODULES = {
     "itemadapter": ("the item itself: a dict or a dataclass", _ITEMS),
     "itemloaders": _NAMES["ItemLoader"],
@@ -67,10 +67,10 @@ _MODULES = {
     "scrapy_splash": ("Request(browser=True)", "browser"),
     "twisted": ("async def and asyncio: there are no deferreds", "spiders#Callbacks"),
 }
-#: Names that Scrapy and crawlcw share: only the import changes.
+#: Names that Scrapy and crawlcw share, so that only the import changes.
 _SHARED_NAMES = frozenset({"DropItem", "Request", "Response", "Rule", "SitemapSpider", "Spider"})
 
-#: Counterparts of a Scrapy spider's members.
+#: crawlcw's replacement for each member of a Scrapy spider.
 _OF_SPIDERS = {
     "allowed_domains": ("allowed_hosts", "spiders"),
     "custom_settings": ("settings = Settings(...)", "settings"),
@@ -88,7 +88,7 @@ _OF_SPIDERS = {
     "spider_opened": ("async def opened(self)", _MEMBERS),
     "start_requests": ("async def start(self)", _START),
 }
-#: Methods of pipelines and middleware, with their parameters, to exclude other classes.
+#: Methods of Scrapy's pipelines and middleware, with their parameters and crawlcw's replacement.
 _OF_PARTS = {
     "close_spider": ({"spider"}, ("closed(self, report) of the spider", _MEMBERS)),
     "from_crawler": ({"crawler"}, ("opened(self) of the spider", _MEMBERS)),
@@ -102,7 +102,7 @@ _OF_PARTS = {
     "process_response": ({"request", "response"}, ("after_response(self, response)", _HOOKS)),
     "process_spider_output": ({"response", "result"}, ("item() of the spider", _ITEMS)),
 }
-#: Attributes of a spider that Scrapy gives it.
+#: Attributes that Scrapy sets on a spider, with crawlcw's replacement.
 _OF_SELF = {
     "crawler.engine": ('raise StopCrawl("why") to end the crawl', "spiders#Callbacks"),
     "crawler.settings": ("self.settings", "settings"),
@@ -118,7 +118,7 @@ _SETTINGS_METHODS = frozenset(
 
 
 class Names:
-    """Finds Scrapy's names in one file."""
+    """Finds Scrapy's names in one source file."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -158,7 +158,7 @@ class Names:
                     )
 
     def _use(self, node: ast.Attribute | ast.Name) -> None:
-        """Find uses of renamed names, and of Scrapy's attributes of a spider."""
+        """Report *node* if it uses a name of Scrapy, or an attribute that Scrapy sets."""
         if not isinstance(node.ctx, ast.Load):
             return
         full_name = self._source.full_name(node)
@@ -231,7 +231,7 @@ class Names:
                         self._report(statement.lineno, code, replacement, _MEMBERS)
 
     def _part(self, class_: Class) -> None:
-        """Find the methods of a pipeline or of middleware."""
+        """Report the methods of *class_* that belong to a Scrapy pipeline or middleware."""
         for method in class_.methods():
             parameters, counterpart = _OF_PARTS.get(method.name, (None, None))
             if parameters is None or counterpart is None:
@@ -240,7 +240,7 @@ class Names:
                 self._report(method.lineno, f"{class_.node.name}.{method.name}()", *counterpart)
 
     def _settings_file(self) -> None:
-        """Find the settings of a Scrapy project: upper-case names of a module."""
+        """Report the settings of a Scrapy project, which are a module's upper-case names."""
         assignments = [
             (statement, name)
             for statement in self._source.tree.body
@@ -264,7 +264,7 @@ def _counterpart(full_name: str) -> tuple[str, str]:
 
 
 def _setting(name: str, value: ast.expr | None) -> str:
-    """Return crawlcw's counterpart of a Scrapy setting; a *value* of None is unknown."""
+    """Return crawlcw's replacement for a Scrapy setting; a *value* of None is unknown."""
     if isinstance(value, ast.Constant) and value.value is DEFAULTS.get(name):
         return f"nothing: {value.value} is the default here"
     return SETTINGS.get(name, "nothing: `crawlcw settings` lists all settings")

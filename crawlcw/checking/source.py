@@ -1,6 +1,6 @@
 """A parsed source file: its imports, its classes and their bases, and its findings.
 
-Nothing is imported. Base classes are looked up in the files beside it.
+Nothing is imported. The file's base classes are looked up in the files of the same folder.
 """
 
 import ast
@@ -15,9 +15,9 @@ FOREIGN_MODULES = frozenset(
     """
     itemadapter itemloaders pydispatch scrapy scrapy_playwright scrapy_redis
     scrapy_rotating_proxies scrapy_selenium scrapy_splash twisted
-    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+    """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
-#: Exceptions of `Source` for a file that cannot be read, or is nested too deeply.
+#: Exceptions that `Source` raises for a file that cannot be read, or is nested too deeply.
 UNREADABLE = (SyntaxError, OSError, ValueError, RecursionError, MemoryError)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -28,15 +28,15 @@ class Finding:
 
     path: str
     line: int  #: from 1
-    code: str  #: the code, or a sentence
-    replacement: str = ""  #: the code to write instead, if there is any
-    guide: str = ""  #: page and heading of the manual: `spiders#Callbacks`
-    #: Whether the file cannot be loaded, or gives no spider, before the mistake is corrected.
+    code: str  #: the wrong code, or a sentence about the mistake
+    replacement: str = ""  #: the code to write instead of the wrong code, or empty
+    guide: str = ""  #: page and heading of the manual, such as `spiders#Callbacks`
+    #: Whether the mistake prevents that the file loads and defines a spider.
     stops: bool = False
 
     @property
     def message(self) -> str:
-        """The finding in one line: the code, its replacement, the section of the manual."""
+        """One line with the wrong code, its replacement and the section of the manual."""
         text = f"{self.code} -> {self.replacement}" if self.replacement else self.code
         page, _, heading = self.guide.partition("#")
         section = f'{page}, "{heading}"' if heading else page
@@ -45,28 +45,28 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """One name of an import statement."""
+    """A name that an import statement defines."""
 
-    name: str  #: its name in the file
+    name: str  #: the imported name, as the file uses it
     full_name: str  #: its full name: `scrapy.http.Request`
     line: int
-    is_optional: bool  #: for type checkers only, or in a `try`
-    in_function: bool  #: the file can be loaded without it
+    is_optional: bool  #: whether only type checkers import it, or a `try` encloses the import
+    in_function: bool  #: whether a function imports the name, so that the file loads without it
 
 
 @dataclass(frozen=True)
 class Class:
-    """A class of a source file, with its readable bases."""
+    """A class of a source file, with those base classes whose source can be read."""
 
     node: ast.ClassDef
     source: "Source"
     bases: tuple["Class", ...]
-    #: The full names of the bases whose file is not beside this file: `crawlcw.Spider`.
+    #: Full names of bases whose source file is not in the same folder, such as `crawlcw.Spider`.
     foreign_bases: tuple[str, ...]
 
     @cached_property
     def lineage(self) -> tuple["Class", ...]:
-        """The class and all its readable bases, itself first."""
+        """The class itself, then all its base classes whose source can be read."""
         classes = [self]
         for base in self.bases:
             classes += [ancestor for ancestor in base.lineage if ancestor not in classes]
@@ -74,19 +74,19 @@ class Class:
 
     @property
     def is_spider(self) -> bool:
-        """Whether the class is a spider of crawlcw or Scrapy, by the names of its bases."""
+        """Whether a base class has a name that ends in `Spider`, such as `scrapy.Spider`."""
         return any(
             name.endswith("Spider") for class_ in self.lineage for name in class_.foreign_bases
         )
 
     def methods(self) -> Iterator[FunctionNode]:
-        """Yield the methods of the class itself."""
+        """Yield the methods that the class itself defines, without inherited methods."""
         for statement in self.node.body:
             if isinstance(statement, FunctionNode):
                 yield statement
 
     def defines(self, name: str) -> bool:
-        """Return whether the class, or a readable base, has an attribute *name*."""
+        """Return whether the class, or a base with readable source, has an attribute *name*."""
         return any(name in class_.names for class_ in self.lineage)
 
     @cached_property
@@ -100,7 +100,7 @@ class Class:
 
 
 def defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement of a class or module defines."""
+    """Return the names that a statement in the body of a class or module defines."""
     match statement:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return [name]
@@ -116,7 +116,7 @@ def defined(statement: ast.stmt) -> list[str]:
 
 @dataclass(eq=False)
 class Source:
-    """A Python file, read and parsed; raises one of `UNREADABLE`."""
+    """A parsed Python file; its constructor raises an exception of `UNREADABLE`."""
 
     path: Path
     sources: dict[Path, "Source | None"] = field(default_factory=dict, repr=False)
@@ -141,7 +141,7 @@ class Source:
     def report(
         self, line: int, code: str, replacement: str = "", guide: str = "", *, stops: bool = False
     ) -> None:
-        """Add a finding; see `Finding`."""
+        """Add a `Finding` about this file."""
         path = str(self.path)
         self.findings.add(
             Finding(
@@ -159,14 +159,14 @@ class Source:
 
     @property
     def classes(self) -> list[Class]:
-        """The classes of the file's top level, in order."""
+        """The classes at the file's top level, in their order in the file."""
         candidates = (self.class_named(name) for name in self._class_nodes)
         return [class_ for class_ in candidates if class_ is not None]
 
     def class_named(self, name: str) -> Class | None:
-        """Return the class *name*, from this file or from an imported file beside it."""
+        """Return the class *name* of this file, or of an imported file in the same folder."""
         if name not in self._classes:
-            self._classes[name] = None  # ends the recursion for a class that is its own base
+            self._classes[name] = None  # so that a class that is its own base ends the recursion
             self._classes[name] = self._class(name)
         return self._classes[name]
 
@@ -186,7 +186,7 @@ class Source:
         return Class(node, self, tuple(bases), tuple(foreign))
 
     def _sibling(self, module: str) -> "Source | None":
-        """Return the file of a *module* beside this one, or in the working directory."""
+        """Return the source of *module* near this file or in the working directory."""
         file = module.strip(".").replace(".", "/") + ".py"
         for path in (self.path.parent / file, self.path.parent.parent / file, Path(file)):
             if module and path not in self.sources:
@@ -198,7 +198,7 @@ class Source:
         return None
 
     def full_name(self, expression: ast.expr) -> str:
-        """Return the full name of *expression* by the imports, as `scrapy.Request`, or `""`."""
+        """Return the imported full name of *expression*, such as `scrapy.Request`, or `""`."""
         parts = []
         while isinstance(expression, ast.Attribute | ast.Subscript):  # a subscript: `Generic[T]`
             if isinstance(expression, ast.Attribute):
@@ -212,7 +212,7 @@ class Source:
 
 
 def path_of(expression: ast.expr) -> str:
-    """Return a dotted name as written, `self.crawler.stats`, or `""`."""
+    """Return *expression* if it is a dotted name, such as `self.crawler.stats`, or `""`."""
     parts = []
     while isinstance(expression, ast.Attribute):
         parts.append(expression.attr)
@@ -255,7 +255,7 @@ def _top(module: str) -> str:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether imports in *node* may fail: for type checkers, or in a `try`."""
+    """Return whether imports in *node* may fail because they are type checkers' or in a `try`."""
     match node:
         case ast.If(test=test):
             return "TYPE_CHECKING" in ast.unparse(test)

@@ -1,8 +1,8 @@
-"""Find state that a spider keeps between callbacks: attributes that a callback changes.
+"""Find the attributes of a spider that callbacks change to keep state between pages.
 
-A crash loses such state, and each process has its own. The check finds changes of
-`self.x` and of containers in it. Exceptions: values set before the first page,
-properties, and values created on demand (`if self.x is None: self.x = ...`).
+A crash loses such attributes, and the processes of a crawl do not share them. The check reports
+changes of `self.x` and of containers in `self.x`, but no properties, no values set before the first
+page, and no values created on demand (`if self.x is None: self.x = ...`).
 """
 
 import ast
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crawlcw.checking.source import Class, Finding, FunctionNode, Source
 
-#: Methods that run for each page or item.
+#: Methods of a spider that run for each page or item.
 _PER_PAGE = frozenset(
     {"after_response", "before_request", "item", "on_error", "parse", "parse_start_url"}
 )
@@ -20,19 +20,19 @@ _CHANGES = frozenset(
     """
     add append appendleft clear difference_update discard extend extendleft insert
     intersection_update pop popitem popleft remove setdefault update
-    """.split()  # noqa: SIM905  # as a list it would be ten times as long
+    """.split()  # noqa: SIM905  # a list would take ten times as many lines
 )
 _CONTAINERS = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-#: Attributes of every spider that are durable or may be set.
+#: Attributes of every spider that are durable, or that callbacks may set.
 _NOT_STATE = frozenset({"state", "settings", "logger"})
 _GUIDE = "state"
 _REPLACEMENT = "self.state, which the ledger records with each page"
 
 
 def check_class(path: Path, name: str) -> list[Finding]:
-    """Return the findings about one class of a file, and about its readable bases.
+    """Return the findings about a class, and about its bases whose source can be read.
 
-    Raises one of `UNREADABLE` for a file that cannot be read.
+    Raises an exception of `UNREADABLE` if a file cannot be read.
     """
     spider = Source(path).class_named(name)
     lineage = () if spider is None else spider.lineage
@@ -43,7 +43,7 @@ def check_class(path: Path, name: str) -> list[Finding]:
 
 
 def check(spider: Class) -> None:
-    """Find the first change of each attribute that callbacks of *spider* change."""
+    """Report the first change of each attribute that callbacks of *spider* change."""
     methods = {
         node.name: _Method(node) for class_ in reversed(spider.lineage) for node in class_.methods()
     }
@@ -62,7 +62,7 @@ def check(spider: Class) -> None:
 
 
 class _Method:
-    """A method, and the lines at which it reads attributes of `self`."""
+    """A method of a spider, with the lines at which the method reads attributes of `self`."""
 
     def __init__(self, node: FunctionNode) -> None:
         self.node = node
@@ -76,7 +76,7 @@ class _Method:
 
 
 def _of_pages(methods: dict[str, _Method]) -> set[str]:
-    """Return the methods that run for a page: callbacks, hooks, and the methods they call."""
+    """Return the methods that run for pages: callbacks, hooks and all methods that they call."""
     new = {*_PER_PAGE} & methods.keys()
     for name, method in methods.items():
         if [argument.arg for argument in method.node.args.args[1:2]] == ["response"]:
@@ -91,7 +91,7 @@ def _of_pages(methods: dict[str, _Method]) -> set[str]:
 
 
 def _containers(spider: Class) -> set[str]:
-    """Return the attributes to which a list, a set or a mapping is assigned."""
+    """Return the attributes to which *spider* assigns a list, a set or a mapping."""
     return {
         name
         for class_ in spider.lineage
@@ -137,7 +137,7 @@ def _changes(method: FunctionNode, containers: set[str]) -> Iterator[tuple[int, 
 
 
 def _of_self(node: ast.expr) -> str:
-    """Return the name of an attribute of `self`, or `""`."""
+    """Return the attribute's name if *node* is an attribute of `self`, or `""`."""
     match node:
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
             return name
@@ -151,7 +151,7 @@ def _tested(branch: ast.If) -> set[str]:
 
 
 def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
-    """Return the targets of an assignment; a tuple's elements are separate targets."""
+    """Return the targets of an assignment, with a tuple's elements as separate targets."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     flat_targets: list[ast.expr] = []
     while targets:
@@ -166,7 +166,7 @@ def _targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]
 def _is_read_elsewhere(
     methods: dict[str, _Method], method: FunctionNode, name: str, line: int
 ) -> bool:
-    """Return whether a change outlives its call: another call reads it."""
+    """Return whether another call of a method may read the value that a call has changed."""
     return any(
         read_line <= line or reader.node is not method
         for reader in methods.values()

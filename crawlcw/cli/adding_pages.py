@@ -1,4 +1,4 @@
-"""Add pages to a spider's ledger from outside, also while it is crawled."""
+"""Add pages to a spider's ledger from outside its crawl, also while the crawl runs."""
 
 import secrets
 import time
@@ -16,11 +16,10 @@ from crawlcw.errors import FetchError, SpiderError, UsageError
 from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.task import ChangedTask, Task
 
-#: Number of requests in a transaction. Tasks of many hosts are spread over SQLite's indexes, and
-#: most index pages are written for one task: a million tasks of 1,000 hosts wrote 24 GiB in
-#: transactions of 1,000, and 8 GiB at this size.
+#: Number of requests in a transaction. A large batch writes fewer index pages of SQLite: a million
+#: tasks of 1,000 hosts wrote 24 GiB in batches of 1,000 requests, and 8 GiB in batches of 5,000.
 _BATCH_SIZE = 5_000
-#: Seconds between two signals to running crawls; each makes them check all their hosts.
+#: Seconds between two signals to running crawls, because each signal makes them check all hosts.
 _SIGNAL_EVERY = 0.5
 
 
@@ -30,21 +29,21 @@ class AddCounts:
 
     new: int = 0
     existing: int = 0
-    reopened: int = 0  #: numbers of the existing tasks
-    refused: Counter[str] = field(default_factory=Counter)  #: by reason
-    examples: dict[str, str] = field(default_factory=dict)  #: one URL of each reason
+    reopened: int = 0  #: number of existing tasks that run again
+    refused: Counter[str] = field(default_factory=Counter)  #: number of refused requests, by reason
+    examples: dict[str, str] = field(default_factory=dict)  #: one refused URL for each reason
 
 
 class PageAdder:
     """Adds requests to a ledger in batches, in constant memory."""
 
     def __init__(self, ledger: Ledger, spider: Spider | None, checks: LinkChecks | None) -> None:
-        """*spider* is None without its code; then scope and callbacks are not checked."""
+        """If *spider* is None, because its code is missing, scope and callbacks are not checked."""
         self._ledger = ledger
         self._spider = spider
         self._checks = checks
         self._callbacks: set[str] = set()
-        # The salt makes each request with `dont_filter` a new task, even within one call.
+        # The salt makes every request with `dont_filter` a new task, also a repeated request.
         self._salt = secrets.token_hex(8)
         self._numbers = count()
         self._signalled_at = float("-inf")
@@ -53,8 +52,8 @@ class PageAdder:
     async def add_all(self, requests: Iterator[Request]) -> None:
         """Add each request as soon as *requests* yields it, and signal running crawls.
 
-        Raises `UsageError` for an invalid request or a callback that the spider does not have. The
-        earlier requests are added.
+        Raises `UsageError` for an invalid request or a callback that the spider does not have. All
+        requests before the invalid request are added.
         """
         try:
             async for batch in in_chunks(requests, chunk_size=_BATCH_SIZE):
@@ -81,7 +80,7 @@ class PageAdder:
             self.counts.reopened += await self._ledger.tasks.admit_nearer(tasks)
             if changed_tasks := [task for task in tasks if isinstance(task, ChangedTask)]:
                 self.counts.reopened += await self._ledger.tasks.reopen_changed(changed_tasks)
-        # Wake the hosts after adding the tasks, because a host that wakes earlier finds no task.
+        # Wake the hosts after adding the tasks, because a host that wakes before finds no task.
         await self._ledger.hosts.wake({task.host: now for task in tasks})
         if time.monotonic() - self._signalled_at >= _SIGNAL_EVERY:
             await self._signal_crawls()
@@ -91,7 +90,7 @@ class PageAdder:
         await self._ledger.notes.set_control({"fed": secrets.token_hex(8)})
 
     def _task(self, request: Request, now: datetime) -> Task | None:
-        """Return the task of a request; None: the request is refused."""
+        """Return the task of a request, or None if the request is refused."""
         self._check_callback(request.callback)
         if request.errback is not None:
             self._check_callback(request.errback)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[list[T]]:
     """Yield *values* in lists of at most *chunk_size*, read in a thread, in constant memory."""
-    # None is the end of the input.
+    # The queue's entries are values, an error of the input, or None for the end of the input.
     entries: queue.Queue[tuple[T] | Exception | None] = queue.Queue(2 * chunk_size)
 
     def fill() -> None:
@@ -41,7 +41,7 @@ async def in_chunks(values: Iterator[T], *, chunk_size: int) -> AsyncIterator[li
 def _next_chunk(
     entries: "queue.Queue[tuple[T] | Exception | None]", chunk_size: int
 ) -> tuple[list[T], tuple[T] | Exception | None]:
-    """Wait for an entry, then return all available entries, and the last entry itself."""
+    """Wait for an entry; return the values of all available entries, and the last entry."""
     chunk: list[T] = []
     entry = entries.get()
     with suppress(queue.Empty):

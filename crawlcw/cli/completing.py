@@ -1,4 +1,4 @@
-"""Shell completion of spiders and settings, without running any spider's code."""
+"""Complete spiders and settings in a shell, without running any spider's code."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ from click.shell_completion import CompletionItem
 
 
 class _Completed(click.ParamType[str]):
-    """A text that the shell completes by *complete*; it accepts every text."""
+    """A click type that accepts every text, and completes a text by *complete*."""
 
     name = "text"
 
@@ -16,7 +16,7 @@ class _Completed(click.ParamType[str]):
         self._complete = complete
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
-        """Return None: click then shows the parameter's own name."""
+        """Return None, so that click shows the parameter's own name."""
 
     def shell_complete(
         self,
@@ -28,7 +28,7 @@ class _Completed(click.ParamType[str]):
 
 
 def _spiders(incomplete: str) -> list[CompletionItem]:
-    """Return the files in ./spiders with a prefix; if there are none, the shell completes files."""
+    """Return the spiders in ./spiders that begin with *incomplete*, or else complete files."""
     folder = Path("spiders")
     names = sorted(path.stem for path in folder.glob("*.py")) if folder.is_dir() else []
     completions = [CompletionItem(name) for name in names if name.startswith(incomplete)]
@@ -36,7 +36,7 @@ def _spiders(incomplete: str) -> list[CompletionItem]:
 
 
 def _settings(incomplete: str) -> list[CompletionItem]:
-    from crawlcw.api.settings import described  # slow to load, and `--help` does not need it
+    from crawlcw.api.settings import described  # a slow import, which `--help` does not need
 
     return [
         CompletionItem(f"{name}=", help=field.doc)

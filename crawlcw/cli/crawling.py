@@ -1,4 +1,4 @@
-"""Crawl in this process, for `run` and `demo`: progress, signals, report."""
+"""Crawl in this process, handle signals, and show progress and report, for `run` and `demo`."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial

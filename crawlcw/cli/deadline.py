@@ -27,70 +27,69 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after the grace, in which cancelled code ends and all leases are released.
+#: Seconds between the end of the grace and the deadline, to cancel code and release leases.
 _BEYOND_GRACE = 3.0
-#: Time limit of the timer thread's last messages, because the ledger or the log may block.
+#: Seconds for the timer thread to release leases and write messages, which may block.
 _LAST_WORDS = 6.0
-#: Seconds for crawlcw's own work, such as a commit, if no code of the user runs.
+#: Seconds that crawlcw's own work, such as a commit, may take after the deadline.
 _OWN_WORK = 60.0
-#: Time limit of threads and tasks that remain after a command without a deadline.
+#: Seconds that the process waits, after a command, for threads of the user's code.
 _LEFTOVERS = 10.0
 _MAX_LOCATIONS = 3
-#: The attributes of suspended code: its frame, and the awaited object.
+#: For each type of suspended code, the attributes with its frame and with the awaited object.
 _SUSPENDED = {
     CoroutineType: ("cr_frame", "cr_await"),
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
     AsyncGeneratorType: ("ag_frame", "ag_await"),
 }
 _CRAWLCW = str(Path(crawlcw.__file__).parent)
-#: Files of code that is not the user's.
+#: Path prefixes of source files whose code is not the user's.
 _LIBRARIES = (_CRAWLCW, str(Path(os.__file__).parent), "uvloop/", "<")
 _PACKAGES = ("site-packages", "dist-packages")
 
 
 class Deadline:
-    """Ends this process at the earliest time that was set.
+    """Ends this process at the earliest end time that was set.
 
-    Any thread and any signal handler may set it.
+    Any thread and any signal handler may set an end time.
     """
 
     def __init__(self) -> None:
-        #: Whether this process is the command; false in a program that calls the command's
-        #: functions.
+        #: Whether `crawlcw` runs as a command, not as functions of another program.
         self.is_enabled = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.folder = ""  #: of a spider in an installed package
-        #: Releases and reports unfinished work; returns the exit code.
+        self.folder = ""  #: folder of the spider's package, if it is installed
+        #: Called at the deadline: releases and reports unfinished work, and returns the exit code.
         self.finish: Callable[[], int] = lambda: INTERRUPTED
         self.is_finished = False
         self.is_at_once = False  #: whether the user wants the end at once
-        #: Reports the outcome of the command; returns the exit code.
+        #: Called to report the outcome of the command; returns the exit code.
         self.report: Callable[[Callable[[], object]], int] = lambda _: INTERRUPTED
         self._timer: threading.Timer | None = None
         self._ends_at = math.inf
         self._has_passed = False
 
     def add_user_package(self, spider: type) -> None:
-        """Count the package of *spider* as the user's, even if it is installed."""
+        """Count the package of *spider* as the user's code, even if the package is installed."""
         package, dot, _ = spider.__module__.partition(".")
         if dot:
             self.folder = str(Path(sys.modules[package].__file__ or "").parent)
 
     def allow(self, grace: timedelta) -> None:
-        """End the process shortly after *grace*, unless it ends earlier."""
+        """End the process 3 s after *grace*, unless the process ends earlier."""
         self.set(grace.total_seconds() + _BEYOND_GRACE)
 
     def hurry(self) -> None:
-        """End the process shortly, because the user wants the end at once."""
+        """End the process within 3 s, because the user wants the end at once."""
         self.is_at_once = True
         self.set(_BEYOND_GRACE)
 
     def end_command(self, outcome: Callable[[], object]) -> None:
-        """Note that the command has ended: *outcome* returns its result, or raises its error."""
+        """Note the end of the command; *outcome* returns the command's result or raises."""
         self.finish, self.is_finished = partial(self.report, outcome), True
 
     def set(self, seconds: float) -> None:
-        """End the process after *seconds*, unless it ends earlier."""
+        """End the process after *seconds*, unless the process ends earlier."""
         ends_at = time.monotonic() + seconds
         if not self.is_enabled or ends_at >= self._ends_at:
             return
@@ -102,10 +101,10 @@ class Deadline:
         self._timer.start()
 
     def lift(self) -> None:
-        """Remove the deadline: the crawl has ended, and its results must be written.
+        """Remove the deadline after the crawl's end, so that its results can be written.
 
-        Does not return if the deadline has passed, because the timer's thread then writes the
-        results.
+        This method does not return if the deadline has passed, because the timer's thread then
+        writes the results.
         """
         if self._has_passed:
             threading.Event().wait()
@@ -127,7 +126,7 @@ class Deadline:
             if self._timer is not threading.current_thread():
                 return
         self._has_passed = True
-        with suppress(RuntimeError):  # Python is about to exit
+        with suppress(RuntimeError):  # a thread cannot start while Python exits
             exit_timer = threading.Timer(_LAST_WORDS, os._exit, [INTERRUPTED])
             exit_timer.daemon = True
             exit_timer.start()
@@ -168,15 +167,15 @@ def end_process(code: int) -> NoReturn:
 
 
 def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") -> list[str]:
-    """Return the user's code that runs in this process; do not call it in the event loop's thread.
+    """Return the locations of the user's code that runs; the event loop's thread must not call it.
 
-    Installed packages are not the user's, except for files in *folder*.
+    Code in installed packages is not the user's, except for files in *folder*.
     """
-    import asyncio  # imported late: most commands just exit
+    import asyncio  # a late import, which most commands do not need
 
     from crawlcw.model.sanitize import printable
 
-    stacks = sys._current_frames()  # noqa: SLF001  # its documented name
+    stacks = sys._current_frames()  # noqa: SLF001  # the function's documented name
     locations = []
     for thread in threading.enumerate():
         if thread.daemon or thread is threading.current_thread():
@@ -196,11 +195,11 @@ def running_code(loop: "asyncio.AbstractEventLoop | None", *, folder: str = "") 
 
 
 def _user_location(stack: list[FrameType], folder: str) -> str:
-    """Return function, file and line of the innermost code of the user; empty if none runs."""
+    """Return function, file and line of the user's innermost code, or `""` if no such code runs."""
     for frame in stack:
         code = frame.f_code
         if frame.f_globals.get("__name__") == "__main__":
-            continue  # the script that starts the command
+            continue  # skip the script that starts the command
         if not code.co_filename.startswith(_LIBRARIES) and (
             (folder and code.co_filename.startswith(folder))
             or not any(name in code.co_filename for name in _PACKAGES)
@@ -227,7 +226,7 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _awaited(awaitable: Any) -> list[FrameType]:
-    """Return the frames of a suspended coroutine and of all that it awaits, innermost first."""
+    """Return the frames of a suspended coroutine and of its awaited coroutines, innermost first."""
     frames: list[FrameType] = []
     while awaitable is not None:
         for frame_name, next_name in _SUSPENDED.values():
@@ -236,7 +235,7 @@ def _awaited(awaitable: Any) -> list[FrameType]:
                 awaitable = getattr(awaitable, next_name)
                 break
         else:
-            # Only the garbage collector knows the generator of an `__anext__`.
+            # The generator of an `__anext__` is no attribute, so ask the garbage collector.
             candidates = [
                 referent for referent in gc.get_referents(awaitable) if type(referent) in _SUSPENDED
             ]

@@ -1,4 +1,4 @@
-"""Delete a spider or a use case from a ledger, for `drop` and `run --fresh`."""
+"""Delete a spider's or a use case's data from a ledger, for `drop` and `run --fresh`."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -17,17 +17,17 @@ from crawlcw.ledger_opening import discard, open_ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Status
 
-#: A worker on another machine counts as dead after this silence, when its leases have ended.
+#: Age of the last heartbeat at which a worker on another machine counts as dead.
 _SILENT = timedelta(minutes=10)
 _MAX_NAMED = 5
-#: Limit of tasks whose items are counted, because counting a million takes seconds.
+#: Maximum number of tasks whose items are counted; a million tasks would take seconds.
 _SCAN_LIMIT = 10_000
 
 
 async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
     """Delete all data of *name* once the user confirms; return the number of deleted tasks.
 
-    Raises `UsageError` if workers are at work on it.
+    Raises `UsageError` if workers are at work on *name*.
     """
     await check_idle(ledger, name)
     total = (await ledger.queries.counts()).total
@@ -38,9 +38,9 @@ async def drop(ledger: Ledger, name: str, *, yes: bool) -> int:
 
 
 async def drop_unreadable(name: str, ledger_url: str, *, settings: Settings, yes: bool) -> None:
-    """Delete all data of *name* that another version wrote, once the user confirms.
+    """Delete all data of *name* that another version of crawlcw wrote, once the user confirms.
 
-    It does not check for workers, because only that version could find them.
+    Running workers are not checked, because only the other version can read their records.
     """
     confirm(
         f"Drop everything of {name}, which another version of crawlcw wrote, for good?", yes=yes
@@ -80,7 +80,7 @@ async def check_idle(ledger: Ledger, name: str) -> None:
 
 
 def files_left(name: str, settings: Settings) -> str | None:
-    """Return a sentence about the WARC files of a spider; None: there are no files."""
+    """Return a sentence about the WARC files of a spider, or None if there are no files."""
     folder = folder_of(name, settings)
     sizes = _sizes(folder)
     if not sizes:

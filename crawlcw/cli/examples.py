@@ -1,6 +1,6 @@
-"""Examples at the end of each command's `--help`."""
+"""The examples that end the `--help` of each command."""
 
-#: Shell lines by command.
+#: Example command lines by the name of the command.
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "demo": ("crawlcw demo",),
     "new": ("crawlcw new books https://books.toscrape.com/",),
@@ -112,7 +112,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(command: str) -> str | None:
-    """Return the epilog of the help of *command*; None: it has no examples."""
+    """Return the end of the help of *command*, or None if the command has no examples."""
     lines = EXAMPLES.get(command)
-    # \b keeps click from filling the lines as one paragraph.
+    # The character \b keeps click from joining the lines to one paragraph.
     return None if lines is None else "\n".join(["\b", "Examples:", *(f"  {e}" for e in lines)])

@@ -1,4 +1,4 @@
-"""The exit codes: codes of sysexits.h, and 128 + the number of a signal."""
+"""The exit codes of `crawlcw`, from sysexits.h, or 128 + the number of a signal."""
 
 from collections.abc import Iterable
 

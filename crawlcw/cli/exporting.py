@@ -1,4 +1,4 @@
-"""Write items: the option `-o`, and safe output on a terminal."""
+"""Define the option `-o` for files of items, and write items safely to a terminal."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator that adds `-o`: any number of targets, each checked for writing."""
+    """Return a decorator that adds `-o` for any number of files, which must be writable."""
     return click.option(
         "-o",
         "outputs",
@@ -29,14 +29,14 @@ def outputs_option(*, required: bool, about: str) -> Callable[[Callable[P, R]], 
 
 
 def stdout() -> BinaryIO:
-    """Return the stream for items; on a terminal, their control sequences are escaped."""
-    # Write bytes, because JSON is UTF-8, whatever the terminal's encoding.
+    """Return stdout for items; on a terminal, the stream escapes the items' control sequences."""
+    # Write bytes, because items are UTF-8 even if the terminal has another encoding.
     stream = sys.stdout.buffer
     return cast("BinaryIO", _Terminal(stream)) if sys.stdout.isatty() else stream
 
 
 class _Terminal(RawIOBase):
-    """Writes to a terminal, with control sequences escaped."""
+    """A stream that escapes control sequences before it writes to a terminal."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def _targets(
 ) -> list[Target]:
     targets = [Target.parse(text) for text in texts]
     if targets:
-        # Import it in this function: it loads many modules, and few commands write a feed.
+        # Import `feeds` late, because it loads many modules and few commands write items to files.
         from crawlcw.feeds import export
 
         export.check(targets)

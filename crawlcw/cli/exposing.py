@@ -1,4 +1,4 @@
-"""`--metrics-port`: expose the metrics of a crawl or a worker to Prometheus."""
+"""Expose the metrics of a crawl or a worker to Prometheus, for `--metrics-port`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,12 +29,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The measures of all workers of a crawl."""
+    """The measures and crashes of all workers of a crawl."""
 
-    all: Sequence[Measures]  #: of all worker processes, also of ended processes
-    running: Mapping[str, Measures]  #: of the running workers, by slot number
-    crashes: int | None = None  #: None: there is no supervisor to count them
-    is_idle: bool | None = None  #: whether any worker makes no progress; None: not measured
+    all: Sequence[Measures]  #: measures of all worker processes, also of ended processes
+    running: Mapping[str, Measures]  #: measures of the running workers, by slot number
+    crashes: int | None = None  #: number of crashes; None without a supervisor
+    is_idle: bool | None = None  #: whether a worker makes no progress; None if unknown
 
 
 def options(command: Callable[P, R]) -> Callable[P, R]:
@@ -56,7 +56,7 @@ def options(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def address_of(*, host: str, port: int | None) -> Address | None:
-    """Return the address to listen on; None if no metrics are served.
+    """Return the metrics server's address, or None if *port* is None.
 
     Raises `UsageError` if prometheus-client, of the extra `metrics`, is missing.
     """
@@ -73,12 +73,13 @@ async def exposed(
 ) -> AsyncIterator[None]:
     """Serve the metrics of a spider or use case within the block, unless *address* is None.
 
-    Each scrape calls *take_measures*. Raises `UsageError` if the server cannot listen at *address*.
+    Each request for the metrics calls *take_measures*. Raises `UsageError` if the server cannot
+    listen at *address*.
     """
     if address is None:
         yield
         return
-    from crawlcw.server.metrics import (  # aiohttp's server: slow to load
+    from crawlcw.server.metrics import (  # aiohttp's server is slow to load
         metrics_text,
         serving_metrics,
     )

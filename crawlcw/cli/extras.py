@@ -8,9 +8,9 @@ from crawlcw.errors import UsageError
 
 @contextmanager
 def require(package: str, *, by: str, extra: str) -> Iterator[None]:
-    """Guard the imports in the block: if *package* is missing, name the *extra* to install.
+    """Run the imports in the block; if *package* is missing, tell the user to install *extra*.
 
-    *by* begins the message: `the dashboard needs`. Raises `UsageError`.
+    Raises `UsageError`, whose message begins with *by*, such as `the dashboard needs`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Warn before a crawl of Scrapy's names, and of attributes whose changes a crash would lose."""
+"""Warn of Scrapy's names in a spider, and of attributes whose changes a crash would lose."""
 
 import inspect
 import logging
@@ -13,7 +13,7 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 
-#: Attributes of Scrapy's spiders that crawlcw ignores, so a crawl differs from Scrapy's.
+#: Attributes that crawlcw ignores although Scrapy uses them.
 _SCRAPY_NAMES = (
     *("allowed_domains", "custom_settings", "download_delay", "from_crawler"),
     *("handle_httpstatus_list", "start_requests"),
@@ -21,14 +21,14 @@ _SCRAPY_NAMES = (
 
 
 async def warn_of(spider: Spider, ledger: Ledger) -> None:
-    """Warn of Scrapy's names, and at the first run of attributes that callbacks change."""
+    """Warn of Scrapy's names; at the first run warn also of attributes that callbacks change."""
     _warn_of_names(spider)
     try:
         if await ledger.notes.state():
             return
     except LedgerError:
-        return  # the crawl itself waits for the ledger, or reports it
-        # Import it late, because only a first run reads the source.
+        return  # the crawl itself reports the error
+        # Import `checking` late, because only a first run checks the spider's source.
     from crawlcw.checking import state
     from crawlcw.checking.source import UNREADABLE
 
@@ -38,7 +38,7 @@ async def warn_of(spider: Spider, ledger: Ledger) -> None:
         relative_path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         findings = state.check_class(relative_path, spider_class.__name__)
     except (*UNREADABLE, TypeError):
-        return  # no source file, as in an interactive session
+        return  # an interactive session has no source file
     if not findings:
         return
     first, further_count = findings[0], len(findings) - 1

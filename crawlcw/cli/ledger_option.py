@@ -1,4 +1,4 @@
-"""Define `--ledger` and the commands that have it, and open ledgers to read."""
+"""Define the option `--ledger`, make commands with this option, and open ledgers to read."""
 
 import difflib
 import os
@@ -28,7 +28,7 @@ L = TypeVar("L", bound=Ledger)
 R = TypeVar("R")
 
 _TEMPORARY = "sqlite:///:memory:"
-#: Environment variable with the URL of this command's temporary ledger, for its workers.
+#: Environment variable that tells the workers the URL of this command's temporary ledger.
 _TEMPORARY_URL = "CRAWLCW_PASSING_LEDGER"
 _MONGODB = ("mongodb", "mongodb+srv")
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?")
@@ -39,11 +39,11 @@ class Subject:
     """The spider or use case that a command names, and the URL of its ledger."""
 
     name: str
-    reference: str  #: the user's text: a name, a file or a module
+    reference: str  #: the name, file or module that the user typed
     ledger_url: str
 
     def opened(self, *, crawls_only: str = "") -> AbstractAsyncContextManager[CopiedLedger]:
-        """Open its ledger, see `opened`."""
+        """Open the ledger of this spider or use case as `opened` does."""
         return opened(self.ledger_url, self.name, crawls_only=crawls_only)
 
 
@@ -52,8 +52,8 @@ def ledger_command(
 ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], click.Command]:
     """Return a decorator that makes a coroutine function the command *name*.
 
-    Its first parameter is the `Subject` that *argument* and `--ledger` name. `--log-level`
-    is the last option.
+    The function's first parameter is the `Subject` that *argument* and `--ledger` name.
+    `--log-level` is the last option.
     """
 
     def decorate(function: Callable[..., Coroutine[Any, Any, R]]) -> click.Command:
@@ -61,8 +61,8 @@ def ledger_command(
         def wrapper(*, ledger_url: str, log_level: str | None, **option_values: Any) -> R:
             logs.set_up(log_level or "warning")
             text = option_values.pop(argument)
-            # Load the subject outside the event loop, because a file of the user may run a loop
-            # too.
+            # Load the user's file outside the event loop, because the file may run its own event
+            # loop.
             subject = Subject(name=loading.name_of(text), reference=text, ledger_url=ledger_url)
             return loop.run(function(subject, **option_values))
 
@@ -73,7 +73,7 @@ def ledger_command(
 
 
 def url_option(*names: str, about: str) -> Callable[[F], F]:
-    """Return a decorator that adds an option besides `--ledger` that names a ledger."""
+    """Return a decorator that adds an option for the URL of another ledger."""
     return click.option(*names, metavar="URL", required=True, callback=_checked, help=about)
 
 
@@ -89,13 +89,13 @@ async def closing(opening: Awaitable[L]) -> AsyncIterator[L]:
 
 @asynccontextmanager
 async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator[CopiedLedger]:
-    """Open the ledger of a spider or use case that has tasks, and close it afterwards.
+    """Open the ledger of a spider or use case for the block, and close it at the end.
 
     Raises `UsageError` without tasks, because a misspelt name must not look like an empty crawl.
-    With *crawls_only* it also raises for a use case, with a message that ends in *crawls_only*.
+    Also raises `UsageError` for a use case if *crawls_only*, the end of the message, is not empty.
     """
     try:
-        # Only the driver is read from the settings.
+        # The settings only configure the ledger's driver.
         ledger = await open_ledger(url, name, settings=settings_of(), create=False, kind=None)
     except UnknownNameError:
         raise await nothing_of(name, url) from None
@@ -111,7 +111,7 @@ async def opened(url: str, name: str, *, crawls_only: str = "") -> AsyncIterator
 
 @contextmanager
 def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
-    """Map `LedgerKindError` to `UsageError`: *name* is a spider's; *instead* is the advice."""
+    """Raise `UsageError` with the advice *instead* if the ledger *name* belongs to a spider."""
     try:
         yield
     except LedgerKindError:
@@ -119,8 +119,8 @@ def for_use_cases(name: str, *, instead: str) -> Iterator[None]:
 
 
 def run_command(reference: str) -> str | None:
-    """Return the command that crawls a spider; None if ./spiders has no spider of that name."""
-    from crawlcw.checking.reading import located  # reads the files, but does not run them
+    """Return the command that crawls a spider, or None if ./spiders does not have the spider."""
+    from crawlcw.checking.reading import located  # reads files without running them
 
     try:
         exists = located(reference, loading.FOLDER) is not None
@@ -130,7 +130,7 @@ def run_command(reference: str) -> str | None:
 
 
 async def nothing_of(name: str, url: str) -> UsageError:
-    """Return the error of a spider or use case without tasks in the ledger at *url*.
+    """Return the error to raise if the ledger at *url* has no tasks of *name*.
 
     Raises the errors of `recorded_names`.
     """
@@ -145,7 +145,7 @@ async def nothing_of(name: str, url: str) -> UsageError:
 
 
 def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
-    """Return a valid ledger URL; errors do not repeat it, because it may contain a password."""
+    """Return *url* if it is a ledger's; errors hide it, because it may contain a password."""
     scheme, _, rest = url.partition("://")
     if url == _TEMPORARY:
         ctx.meta[LEDGER] = None
@@ -174,7 +174,7 @@ def _checked(ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
 
 
 def _temporary(ctx: click.Context) -> str:
-    """Return the URL of a temporary ledger, deleted when the command ends."""
+    """Return the URL of a temporary ledger that is deleted when the command ends."""
     if inherited_url := os.environ.get(_TEMPORARY_URL):
         return inherited_url
     folder = tempfile.mkdtemp(prefix="crawlcw-")

@@ -1,7 +1,7 @@
-"""Load a spider by name in ./spiders, by file or by module, and a use case by file or by module.
+"""Load the spider or use case that the user names: in ./spiders, by file or by module.
 
-An error of the user's file becomes one sentence with the file, the line and the error.
-Only spiders that the user names on the command line are loaded.
+An error in the user's file becomes one sentence with the file, the line and the error. The module
+loads only files that the user names, or the files in ./spiders.
 """
 
 import difflib
@@ -41,7 +41,7 @@ class ListedSpider:
 
     @property
     def reference(self) -> str:
-        """The unambiguous name of this spider on the command line."""
+        """The text that names exactly this spider on the command line, such as `file.py:Class`."""
         return f"{self.path}:{self.spider_class.__name__}"
 
 
@@ -54,9 +54,9 @@ class BrokenFile:
 
 
 def find(reference: str) -> type[Spider]:
-    """Return the spider that *reference* names: a name, `file.py`, `file.py:Class`, `module:Class`.
+    """Return the spider that a name, `file.py`, `file.py:Class` or `module:Class` refers to.
 
-    Raises `SpiderError`, which lists the available spiders.
+    Raises `SpiderError` with a list of the available spiders.
     """
     if (target := _located(reference)) is not None:
         return _in_module(*target)
@@ -69,11 +69,11 @@ def find(reference: str) -> type[Spider]:
 
 
 def find_use_case(reference: str) -> "UseCase":
-    """Return the use case that *reference* names: `file.py`, `file.py:object`, `module:object`.
+    """Return the use case that `file.py`, `file.py:object` or `module:object` refers to.
 
-    Raises `UsageError`, which lists the available use cases.
+    Raises `UsageError` with a list of the available use cases.
     """
-    from crawlcw.tracking import UseCase  # imported here: a crawl does not need it
+    from crawlcw.tracking import UseCase  # a late import, which crawls do not need
 
     if (target := _located(reference)) is None:
         raise UsageError(
@@ -101,9 +101,9 @@ def find_use_case(reference: str) -> "UseCase":
 
 
 def _located(text: str) -> tuple[ModuleType, str, str] | None:
-    """Return the module that *text* names, the object's name or "", and the module's location.
+    """Return the module that *text* names, the name of the object in it or "", and its location.
 
-    Return None if *text* names neither a module nor a file, which may be missing.
+    Return None if *text* is neither the name of a module nor a path, even of a missing file.
     """
     path, colon, name = text.rpartition(":") if ":" in text else (text, "", "")
     if path.endswith(".py") or "/" in path or _is_file(Path(path)):
@@ -119,7 +119,7 @@ def _is_file(path: Path) -> bool:
 
 
 def name_of(text: str) -> str:
-    """Return the name of the spider that *text* names; a plain name is not looked up."""
+    """Return *text* if it is a spider's plain name, or the name of the spider that it refers to."""
     return text if is_name(text) else find(text).name
 
 
@@ -147,7 +147,7 @@ def listed(folder: Path = FOLDER) -> Iterator[ListedSpider | BrokenFile]:
 
 
 def make(spider_class: type[Spider], arguments: Iterable[str]) -> Spider:
-    """Return a spider, constructed with `key=value` arguments; raises `UsageError`."""
+    """Return a spider constructed with the `key=value` *arguments*; raises `UsageError`."""
     keyword_arguments = _arguments(arguments)
     try:
         inspect.signature(spider_class).bind(**keyword_arguments)
@@ -191,7 +191,7 @@ def _by_name(name: str) -> type[Spider]:
         return matching_spiders[0].spider_class
     broken_files = [entry for entry in entries if isinstance(entry, BrokenFile)]
     for entry in broken_files:
-        # A file that cannot be loaded has no known spider name; its file name is a guess.
+        # The spider in a broken file is unknown, so compare the file's name.
         if entry.path.stem == name:
             raise entry.error
     raise SpiderError(_no_such(name, [entry.name for entry in spiders], broken_files))
@@ -219,7 +219,7 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
         hint = f"its spiders: {names}" if names else "it has no spider"
         raise SpiderError(f"{path} has no spider class {class_name!r}; {hint}")
     if not spiders:
-        from crawlcw.tracking import UseCase  # imported here: rarely needed
+        from crawlcw.tracking import UseCase  # a late import, rarely needed
 
         if any(isinstance(value, UseCase) for value in vars(module).values()):
             raise SpiderError(
@@ -236,7 +236,7 @@ def _in_module(module: ModuleType, class_name: str, path: str) -> type[Spider]:
 
 
 def _spiders(module: ModuleType) -> list[type[Spider]]:
-    """Return the spiders that *module* itself defines, without nameless base classes."""
+    """Return the spiders that *module* itself defines, except base classes without a name."""
     return [
         spider_class
         for spider_class in vars(module).values()
@@ -248,7 +248,7 @@ def _spiders(module: ModuleType) -> list[type[Spider]]:
 
 
 class _AsWritten(SourceFileLoader):
-    """Compiles a file at each load, as Python does with a script.
+    """A loader that compiles a file at each load, as Python does with a script.
 
     The import system would reuse cached bytecode for a file that was changed within the
     same second and has the same size, such as a spider with one changed digit.
@@ -266,8 +266,7 @@ def load_file(path: Path) -> ModuleType:
         python_path = path.with_name(path.name + ".py")
         hint = f": did you mean {python_path}?" if python_path.is_file() else ""
         raise SpiderError(problem + hint)
-    # The name is unique, because a spider in json.py must not replace the standard library's
-    # module.
+    # Give the module a unique name, because a spider in json.py must not replace the module `json`.
     name = f"crawlcw_spider_{abs(hash(path.resolve())):x}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -276,7 +275,7 @@ def load_file(path: Path) -> ModuleType:
         spec.loader = _AsWritten(name, spec.loader.path)
     module = importlib.util.module_from_spec(spec)
     _allow_imports_from(Path.cwd(), path.resolve().parent)
-    # Dataclasses and pickle look up a class's module by name.
+    # Register the module, because dataclasses and pickle look up a class's module by name.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -287,7 +286,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 def load_module(name: str) -> ModuleType:
-    """Return the module of that name; raises `SpiderError`."""
+    """Import and return the module *name*; raises `SpiderError`."""
     _allow_imports_from(Path.cwd())
     try:
         return importlib.import_module(name)
@@ -302,10 +301,10 @@ def load_module(name: str) -> ModuleType:
 
 
 def _allow_imports_from(*folders: Path) -> None:
-    """Let a spider import modules beside its file."""
+    """Let a spider import modules from *folders*, such as the folder of its file."""
     for folder in map(str, folders):
-        # Append the folder, because a spider in queue.py must not hide the standard library's
-        # module.
+        # Append the folder at the end, because a spider in queue.py must not hide the module
+        # `queue`.
         if folder not in sys.path:
             sys.path.append(folder)
 
@@ -330,7 +329,7 @@ def _broken(source: str, error: BaseException) -> SpiderError:
             ": write `from helpers import x` for a module beside the file, or give the spider "
             "as package.module:Class"
         )
-    # The outermost file is the user's; inner files may be a library's.
+    # Name the outermost file, which is the user's, because inner files may be a library's.
     lines = [entry.lineno for entry in frames if entry.filename == frames[0].filename]
     position = f"{_short(frames[0].filename)}, line {lines[-1]}" if frames else source
     return SpiderError(f"{position}: {message}")

@@ -1,4 +1,4 @@
-"""Run a command's event loop (uvloop if installed) and background loops, and end it by signals."""
+"""Run a command's event loop with background tasks, and end it on signals."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ T = TypeVar("T")
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run *main* on a new loop and return its result.
 
-    At its end the loop waits for tasks and threads of the user, until the deadline.
+    After *main* the loop waits for the user's tasks and threads, until the deadline.
     """
     try:
         import uvloop
@@ -26,7 +26,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     else:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        # A command may already have run an event loop.
+        # Reset the deadline, because the command may have run an event loop before.
         deadline.loop, deadline.is_finished = runner.get_loop(), False
         try:
             result = runner.run(main)
@@ -43,8 +43,8 @@ def _raise(error: BaseException) -> NoReturn:
 
 @asynccontextmanager
 async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run *loops* during the block; an error in a loop ends only that loop."""
-    # Do not use a task group, because a closed terminal must not cancel the crawl.
+    """Run the coroutines *loops* during the block; an error in one does not end the others."""
+    # Do not use a task group: the error of a closed terminal must not cancel the crawl.
     tasks = [asyncio.create_task(loop) for loop in loops]
     try:
         yield
@@ -55,12 +55,12 @@ async def background_tasks(*loops: Coroutine[Any, Any, None]) -> AsyncIterator[N
 
 
 def stopped_by_signals() -> asyncio.Event:
-    """Return an event that a first SIGINT or SIGTERM sets; a second signal exits the process."""
+    """Return an event that the first SIGINT or SIGTERM sets; a second signal exits the process."""
     stop_event = asyncio.Event()
 
     def stop() -> None:
         if stop_event.is_set():
-            # Exit at once: clients keep their tasks until the leases expire.
+            # Exit without releasing the clients' tasks, whose leases expire.
             os._exit(INTERRUPTED)
         stop_event.set()
 
@@ -70,10 +70,10 @@ def stopped_by_signals() -> asyncio.Event:
 
 
 async def until_stopped(work: Coroutine[None, None, None]) -> None:
-    """Run *work* until it ends or the first signal cancels it; raises its errors.
+    """Run *work* until *work* ends or the first signal cancels it; raises the errors of *work*.
 
-    A shell starts background jobs with SIGINT ignored, and Python then installs no
-    handler: this function installs one.
+    This function handles SIGINT also in a shell's background job, for which Python installs no
+    handler.
     """
     stop_waiter = asyncio.ensure_future(stopped_by_signals().wait())
     work_task = asyncio.ensure_future(work)

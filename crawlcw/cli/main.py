@@ -44,16 +44,15 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Thresholds of the cyclic garbage collector. A crawl creates almost no cycles, and the
-#: default thresholds cost a tenth of its CPU.
+#: Thresholds of the cyclic garbage collector. A crawl creates almost no reference cycles, and
+#: Python's default thresholds cost a tenth of the crawl's CPU time.
 GARBAGE_AFTER = (10_000, 20, 20)
-#: Size of a block in bytes. glibc returns the free end of the heap to the system above twice the
-#: largest block that was freed so far (mallopt(3)), or 128 KiB. The next page's tree then takes
-#: new memory, with a page fault for each 4 KiB.
+#: Bytes of a block that is freed once, so that glibc keeps up to twice this size of free heap for
+#: the next page (mallopt(3)). By default glibc keeps 128 KiB, and each page would get new memory
+#: with a page fault for each 4 KiB.
 _FREED_ONCE = 8 << 20
 
-#: Commands in the order of need, with their line in `--help`: loading all modules for these lines
-#: would be slow.
+#: Commands and their lines in `--help`, because loading all modules for these lines would be slow.
 _COMMANDS = {
     "demo": "Crawl a bundled bookshop, offline.",
     "new": "Write a first spider file.",
@@ -90,7 +89,7 @@ _COMMANDS = {
     "guide": "Show the manual.",
     "completion": "Print the completion script for a shell.",
 }
-#: Modules of `cli.commands` with several commands, or whose name differs from their command's.
+#: Module in `cli.commands` of each command whose module has another name than the command.
 _MODULES = {
     **dict.fromkeys(("new", "check", "list"), "spider_files"),
     **dict.fromkeys(("serve", "dashboard"), "serving"),
@@ -100,9 +99,9 @@ _MODULES = {
     **dict.fromkeys(("settings", "guide", "completion"), "manual"),
 }
 _LONGEST_LINE = 1000
-#: Errors that mean that an output is full. On stdout they have no file name.
+#: Numbers of errors of a full disk or output, which have no file name if the output is stdout.
 _OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-#: Environment variable with which a shell asks for completions (click's convention).
+#: Environment variable by which a shell asks click for completions.
 COMPLETE_VARIABLE = "_CRAWLCW_COMPLETE"
 
 _EPILOG = """\
@@ -126,11 +125,11 @@ Exit codes:
 
 
 class _ReaderGoneError(Exception):
-    """The reader of the output has closed the pipe."""
+    """The program that reads the output has closed the pipe."""
 
 
 class _Commands(click.Group):
-    """The commands, each loaded on demand."""
+    """The group of all commands, which loads a command's module on demand."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return list(_COMMANDS)
@@ -147,14 +146,14 @@ class _Commands(click.Group):
         try:
             return super().make_context(*args, **kwargs)
         except BrokenPipeError:
-            # click prints the help in this call.
+            # click prints the help while it parses the arguments.
             raise _ReaderGoneError from None
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # click itself would exit with 1.
+            # Do not let click handle the error, because click would exit with 1.
             raise _ReaderGoneError from None
 
     def resolve_command(
@@ -187,7 +186,7 @@ class _Commands(click.Group):
 
 @click.group(
     cls=_Commands,
-    # Otherwise click raises the help as an error, which would be printed as one line.
+    # Without this option click raises the help as an error, which is printed as one line.
     invoke_without_command=True,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -205,13 +204,12 @@ def cli(ctx: click.Context) -> None:
 
 
 def main() -> NoReturn:
-    """Run the command of this process's arguments, and exit."""
+    """Run the command that this process's arguments name, and exit."""
     _fill_standard_descriptors()
     deadline.is_enabled, deadline.report = True, exit_code
     gc.set_threshold(*GARBAGE_AFTER)
     bytes(_FREED_ONCE)
-    # Stop the collector until the command is loaded, because loading creates objects that stay, and
-    # no garbage.
+    # Stop the garbage collector until the command is loaded, because loading creates no garbage.
     gc.disable()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -234,19 +232,19 @@ def main() -> NoReturn:
         try:
             stream.flush()
         except OSError:
-            # Python flushes the buffer at exit, and would fail with code 120.
+            # Discard the buffer, which Python would flush at exit and fail with code 120.
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     end_process(code)
 
 
 def _is_coloured() -> bool | None:
-    """Return False if the user does not want colours; None: show colours only on a terminal."""
+    """Return False if the user wants no colours, or None to show colours only on a terminal."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return False if is_plain else None
 
 
 def _of_worker() -> list[str]:
-    """Load the modules of a worker while the supervisor opens the ledger; return the arguments."""
+    """Load a worker's modules while the supervisor opens the ledger; return the arguments."""
     for module in ("commands.run", "processes.worker"):
         importlib.import_module(f"crawlcw.cli.{module}")
     return starting.received_arguments()
@@ -255,8 +253,8 @@ def _of_worker() -> list[str]:
 def _fill_standard_descriptors() -> None:
     """Open /dev/null as each closed standard descriptor.
 
-    Otherwise the next file or socket gets its number: printed text would go there, and uvloop
-    aborts the process when it closes such a descriptor.
+    Without this, a file or socket could get the number of a closed descriptor. Printed text would
+    go to that file, and uvloop aborts the process when it closes the descriptor.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
@@ -309,7 +307,7 @@ def exit_code(command: Callable[[], object]) -> int:
 
 
 def _of_the_system(error: Exception) -> str | None:
-    """Return the message for an error of the operating system; None for an internal error."""
+    """Return the message if *error* is an error of the operating system, or None."""
     if not isinstance(error, OSError):
         return None
     try:

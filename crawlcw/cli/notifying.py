@@ -13,8 +13,8 @@ from crawlcw.model.sanitize import printable, redacted
 async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, object]]:
     """Post to the webhook of *settings*, if any, at the end of the block.
 
-    The block adds the report and the exit code to the message; a `CrawlcwError` that ends the block
-    is added too.
+    The block adds the report and the exit code to the yielded message. If a `CrawlcwError` ends the
+    block, the message contains the error.
     """
     notice: dict[str, object] = {
         "event": "report",
@@ -32,7 +32,7 @@ async def notifying(spider: str, settings: Settings) -> AsyncIterator[dict[str, 
 
 async def _post(notice: dict[str, object], settings: Settings) -> None:
     if settings.webhook is not None:
-        from crawlcw.telemetry import webhook  # imports aiohttp, which the supervisor rarely needs
+        from crawlcw.telemetry import webhook  # a late import, because it loads aiohttp
 
         await webhook.post(
             settings.webhook,

@@ -1,4 +1,4 @@
-"""Read whole numbers in options, and write numbers with a noun in messages."""
+"""Read whole numbers in options, and write counts such as "1 page" in messages."""
 
 from typing import Any
 
@@ -8,13 +8,13 @@ from crawlcw.ledger.protocol import Count
 
 
 def counted(number: int | Count, thing: str) -> str:
-    """Return *number* with the noun in singular or plural: 1 page, at least 2,000 pages."""
+    """Return *number* and its noun, in singular or plural, such as "at least 2,000 pages"."""
     count = number if isinstance(number, Count) else Count(number=number)
     return f"{count} {thing}{'' if count.number == 1 else 's'}"
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in a range; the error for any other text states the range."""
+    """A click type for a whole number in a range, whose error message states the range."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number; raises `click.BadParameter`."""

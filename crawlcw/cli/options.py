@@ -21,9 +21,9 @@ from crawlcw.model.sanitize import printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Key in click's `meta` of the ledger that the user named; None: a temporary ledger.
+#: Key in click's `meta` for the URL of the user's ledger, or None for a temporary ledger.
 LEDGER = "crawlcw.ledger"
-#: Parts of a URL that may contain a password: after a user, or in an option.
+#: Parts of a ledger URL that may contain a password: after the user name, or in an option.
 _SECRET = re.compile(r"://[^@]*:.*@|[?&][^=]*pass", re.IGNORECASE)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object, for programs.")
@@ -45,9 +45,9 @@ arguments_option = click.option(
 
 
 def command_line(command: str, *arguments: str, ledger: str | None = None) -> str:
-    """Return a command line that the user can paste, with the `--ledger` of this command.
+    """Return a command line for the user to paste, with the same `--ledger` as this command.
 
-    *ledger* replaces the command's ledger.
+    The URL *ledger* replaces the `--ledger` of this command.
     """
     ctx = click.get_current_context(silent=True)
     url = ledger or (ctx.meta.get(LEDGER) if ctx else None)
@@ -58,7 +58,7 @@ def command_line(command: str, *arguments: str, ledger: str | None = None) -> st
 
 
 def is_durable() -> bool:
-    """Return whether the ledger exists after this command."""
+    """Return whether the command's ledger is kept after the command."""
     ctx = click.get_current_context(silent=True)
     return ctx is None or ctx.meta.get(LEDGER, "") is not None
 
@@ -66,7 +66,7 @@ def is_durable() -> bool:
 def number_option(
     name: str, *, minimum: int, about: str, default: int | None = None
 ) -> Callable[[F], F]:
-    """Return a decorator that adds a whole number of at least *minimum*."""
+    """Return a decorator that adds an option for a whole number of at least *minimum*."""
     kind = WholeNumber(min=minimum)
     return click.option(
         name, type=kind, default=default, show_default=True, metavar="N", help=about
@@ -74,7 +74,7 @@ def number_option(
 
 
 def duration_option(*names: str, about: str, default: str | None = None) -> Callable[[F], F]:
-    """Return a decorator that adds a duration, which the command gets as a `timedelta`."""
+    """Return a decorator that adds an option for a duration, which is passed as a `timedelta`."""
     return click.option(
         *names, default=default, show_default=True, metavar="DURATION", callback=_read, help=about
     )
@@ -88,9 +88,9 @@ def _read(_: click.Context, param: click.Parameter, text: str | None) -> timedel
 
 
 def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -> Settings:
-    """Return the settings of a crawl of *spider*; None: without settings of a spider.
+    """Return the settings of a crawl of *spider*, or without a spider if *spider* is None.
 
-    Precedence: *assignments*, the environment, the project, the spider. Raises
+    *assignments* override the environment, then the project's settings, then the spider's. Raises
     `SettingsError`.
     """
     return layered(
@@ -102,7 +102,7 @@ def settings_of(spider: Spider | None = None, assignments: Sequence[str] = ()) -
 
 
 def pairs(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the values by name of NAME=VALUE arguments; raises `UsageError`."""
+    """Return a dict with the name and the value of each NAME=VALUE text; raises `UsageError`."""
     values = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -113,12 +113,12 @@ def pairs(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless *yes*; raises `click.Abort` for a no, `UsageError` without a terminal."""
+    """Ask the user unless *yes*; raises `click.Abort` if the user declines."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise UsageError(f"{question} No terminal to confirm on: add --yes")
-    # Restore Python's handler: an event loop's handler would let the prompt survive a Ctrl-C.
+    # Restore Python's handler of SIGINT, so that Ctrl-C ends the prompt.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         click.confirm(question, abort=True, err=True)

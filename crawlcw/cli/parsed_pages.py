@@ -1,4 +1,4 @@
-"""Print the output of `parse`: the items and requests of a callback."""
+"""Print the items and requests that a callback yields, for `crawlcw parse`."""
 
 from textwrap import indent
 
@@ -31,7 +31,7 @@ def show(produced: Produced) -> None:
 
 
 def show_numbers(produced: Produced) -> None:
-    """Show the numbers of items and requests, on stderr."""
+    """Print the numbers of items and requests to stderr."""
     items, requests = counted(len(produced.items), "item"), counted(len(produced.tasks), "request")
     click.echo(f"{items}, {requests}", err=True)
     if produced.stop is not None:
@@ -39,7 +39,7 @@ def show_numbers(produced: Produced) -> None:
 
 
 def show_failure(callback: str, failed: Failed) -> None:
-    """Show the error of a callback, with its traceback if it raised."""
+    """Show the error of a callback, with the traceback if the callback raised an exception."""
     click.echo(f"crawlcw: {callback} failed: {printable(failed.message)}", err=True)
     if isinstance(failed, Raised) and failed.traceback:
         # Indent the traceback, because the exception's text could imitate a line of crawlcw.

@@ -10,14 +10,14 @@ from crawlcw.api.request import Request
 from crawlcw.errors import CrawlcwError, UsageError
 
 _TAKEN = frozenset(inspect.signature(Request).parameters) - {"unknown"}
-#: First characters of JSON lines; no URL begins with them.
+#: First characters of a line of JSON, with which no URL begins.
 _JSON = ("{", '"')
 
 
 def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iterator[Request]:
-    """Yield the requests in *lines*; *callback* and *priority* are defaults.
+    """Yield the requests in *lines*; *callback* and *priority* are the default values.
 
-    Raises `UsageError`, which names the line.
+    Raises `UsageError` with the number of the invalid line.
     """
     for number, line in enumerate(lines, 1):
         try:
@@ -31,7 +31,7 @@ def read(lines: Iterable[bytes], *, callback: str | None, priority: int) -> Iter
 
 
 def _fields(text: str, line: int) -> dict[str, Any]:
-    """Return the arguments of the request in a line."""
+    """Return the arguments for the `Request` that a line describes."""
     if not text.startswith(_JSON):
         return {"url": text}
     try:
@@ -65,5 +65,5 @@ def _request(arguments: dict[str, Any], line: int) -> Request:
     except CrawlcwError as error:
         raise UsageError(f"line {line}: {error}") from None
     except (TypeError, ValueError, AttributeError) as error:
-        # A JSON value has a wrong type.
+        # A value of the JSON object has a wrong type.
         raise UsageError(f"line {line} is not a valid request: {error}") from None

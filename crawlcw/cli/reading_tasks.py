@@ -9,14 +9,14 @@ from crawlcw.errors import UsageError
 from crawlcw.tracking import NewTask, keys
 
 FORMATS = ("lines", "jsonl", "csv")
-#: The largest field of a CSV file, in characters: the limit of a large value in the ledger.
+#: Maximum number of characters of a field in a CSV file, as of a large value in the ledger.
 _LARGEST_FIELD = 64 << 20
 
 
 def read(source: IO[bytes], file_format: str, *, key: str, priority: int) -> Iterator[NewTask]:
-    """Yield the tasks in *source*; *key* is the name of the key's column or field.
+    """Yield the tasks in *source*; *key* is the name of the column or field with the task's key.
 
-    *priority* is the default. Raises `UsageError`, which names the line.
+    *priority* is the default. Raises `UsageError` with the number of the invalid line.
     """
     lines = _decoded(source)
     match file_format:
@@ -63,8 +63,8 @@ def _json_lines(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTa
 
 
 def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
-    # The ledger refuses too large tasks with a better message. The limit is global to the
-    # process, which reads only one file.
+    # Raise the CSV limit, because the ledger refuses too large tasks with a better message. The CSV
+    # limit is global to the process, which reads only one file.
     csv.field_size_limit(max(csv.field_size_limit(), _LARGEST_FIELD))
     rows = csv.DictReader(lines)
     try:
@@ -83,7 +83,7 @@ def _rows(lines: Iterator[str], key: str, priority: int) -> Iterator[NewTask]:
 
 
 def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask:
-    """Return the task of an object; without `data`, the other fields are its data."""
+    """Return the task of a JSON object; without a field `data`, the other fields are its data."""
     task_key = fields.pop(key)
     data = fields.pop("data", None)
     task_priority = _priority(fields.pop("priority", priority), priority, line)
@@ -100,7 +100,7 @@ def _task(fields: dict[str, Any], key: str, priority: int, line: int) -> NewTask
 
 
 def _priority(value: Any, default: int, line: int) -> int:
-    """Return the priority from a number or its text; *default* for an empty field."""
+    """Return the priority that a number or a text states, or *default* for an empty text."""
     if value == "":
         return default
     if isinstance(value, str):
@@ -114,7 +114,7 @@ def _priority(value: Any, default: int, line: int) -> int:
 
 
 def _checked(task: NewTask, line: int) -> NewTask:
-    """Return a valid task; else raise `UsageError` with the line."""
+    """Return *task* if it is valid, or raise `UsageError` with the line's number."""
     try:
         keys.key(task.key)
         keys.priority(task.priority)

@@ -1,7 +1,8 @@
-"""Run a changed spider on stored pages, without requests.
+"""Run a changed spider on stored pages, without sending requests.
 
-Pages are parsed one after the other. The new items may replace the recorded items, in groups of
-pages. A page that cannot be read, or whose callback raises, keeps its items.
+Stored pages are parsed one after the other. The new items may replace the recorded items, for a
+group of pages in one write. A page that cannot be read, or whose callback raises, keeps its
+recorded items.
 """
 
 from collections import Counter
@@ -36,7 +37,7 @@ from crawlcw.model.sanitize import printable, text_of
 from crawlcw.model.task import DONE, Record, Task
 from crawlcw.model.transitions import Failed, Settlement, reparse
 
-#: Number of pages, and of items, in one write.
+#: Maximum number of pages, and of items, in one write to the ledger.
 _GROUP = 100
 _GROUP_ITEMS = 1_000
 
@@ -44,7 +45,7 @@ _GROUP_ITEMS = 1_000
 async def stored(ledger: Ledger, *, ids: Collection[bytes] | None = None) -> AsyncIterator[Record]:
     """Yield the finished and ignored pages with stored bodies, in constant memory.
 
-    The last changed page comes first. With *ids*, it yields only pages with these ids.
+    The last changed page comes first. If *ids* is not None, only pages with these ids are yielded.
     """
     task_filter = TaskFilter(statuses=DONE, ids=ids)
     async with aclosing(ledger.queries.walk(task_filter)) as records:
@@ -64,7 +65,7 @@ class Reparser:
     async def reparse(self, record: Record, *, callback: str) -> tuple[Response, Produced | Failed]:
         """Return a stored page, and the result of the spider's method *callback* for it.
 
-        Raises `FileMissingError` or `DamagedRecordError` if it cannot be read.
+        Raises `FileMissingError` or `DamagedRecordError` if the stored page cannot be read.
         """
         task, location, info = record.task, record.task.stored, record.response
         assert location is not None
@@ -83,7 +84,7 @@ class Reparser:
             elapsed=timedelta(seconds=info.elapsed if info else 0),
             truncated=((info and info.truncated) or "bytes") if stored_response.is_cut else None,
         )
-        # The page was in scope when the crawl fetched it.
+        # The stored page's host was in scope when the crawl fetched the page.
         self.runner.scope.hosts.add(task.host)
         try:
             response = replaced(await self._changed(response), request=request)
@@ -94,7 +95,7 @@ class Reparser:
             return response, Failed(reason=error.reason, message=error.message)
 
     async def _changed(self, stored_response: Response) -> Response:
-        """Return a stored page as the spider's `after_response` changes it."""
+        """Return a stored page, as changed by the spider's `after_response`."""
 
         async def return_stored(_: Attempt, __: Request) -> Response:
             return stored_response
@@ -108,7 +109,7 @@ class Reparser:
 
 @dataclass(slots=True, kw_only=True)
 class Saving:
-    """Records new results of stored pages in groups: links first, then the items."""
+    """Records new results of stored pages, the links before the items, in groups of pages."""
 
     ledger: Ledger
     kept_versions: int
@@ -116,14 +117,14 @@ class Saving:
     pages: int = 0  #: number of pages whose items were replaced
     items: int = 0
     links: int = 0  #: number of new links
-    refused: Counter[str] = field(default_factory=Counter)  #: pages not replaced, by reason
+    refused: Counter[str] = field(default_factory=Counter)  #: number of failed pages, by reason
     _settlements: list[Settlement] = field(default_factory=list)
     _links: list[Task] = field(default_factory=list)
     _too_deep: list[Task] = field(default_factory=list)
     _waiting: int = 0  #: number of items in `_settlements`
 
     async def take(self, record: Record, produced: Produced) -> None:
-        """Take the results of one page; `flush` records them, perhaps within this call."""
+        """Add the results of a page to the group; call `flush` if the group is full."""
         settlement = reparse(
             record.task,
             response=record.response,
@@ -140,11 +141,11 @@ class Saving:
             await self.flush()
 
     async def add_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
-        """Add links immediately; see `Runner.write`."""
+        """Add links to the ledger immediately."""
         self.links += await self.adder.add(tasks, too_deep)
 
     async def flush(self) -> None:
-        """Record all results that `take` has received."""
+        """Write the results of the group's pages to the ledger."""
         links, too_deep, settlements = self._links, self._too_deep, self._settlements
         self._links, self._too_deep, self._settlements, self._waiting = [], [], [], 0
         await self.add_links(links, too_deep)
@@ -163,13 +164,13 @@ class Saving:
 async def reparser_of(
     spider: Spider, settings: Settings, ledger: Ledger, *, saving: Saving | None = None
 ) -> Reparser:
-    """Return the parser of *ledger*'s stored pages with *spider*.
+    """Return an object that parses *ledger*'s stored pages with *spider*.
 
-    Links from `url_list` callbacks go to *saving* immediately, if it is not None. Raises
+    Links from `url_list` callbacks go to *saving* immediately, if *saving* is not None. Raises
     `UsageError` without warcio.
     """
     hosts = {*(scope(spider) or ()), *seeded_hosts(await ledger.notes.state())}
-    # Changes that pages make to the state are not written.
+    # The spider's state is opened to read; changes by pages are not written.
     state = KeptState(spider, ledger)
     await state.open()
     check_installed()
@@ -190,7 +191,7 @@ async def reparser_of(
 
 
 def saving_to(ledger: Ledger, settings: Settings) -> Saving:
-    """Return the recorder of stored pages' items and links."""
+    """Return an object that records the new items and links of stored pages."""
 
     async def announce(tasks: Iterable[Task]) -> None:
         due_by_host: dict[str, datetime] = {}

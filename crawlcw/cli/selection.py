@@ -1,4 +1,4 @@
-"""Define the options that select tasks, and translate them to a filter."""
+"""Define the options that select tasks, and translate the options to a filter of tasks."""
 
 import difflib
 import json
@@ -22,18 +22,18 @@ from crawlcw.model.task import Status, key_id
 
 R = TypeVar("R")
 
-#: Statuses of tasks without a lease.
+#: The statuses of tasks that no worker has leased.
 UNLEASED = tuple(status for status in Status if status is not Status.PROCESSING)
-#: Characters that `_prefix` does not quote, `%` included.
+#: Characters, `%` included, that `_prefix` does not quote in a URL.
 _ASCII = "".join(map(chr, range(33, 127)))
-_JSON = "One JSON object, for programs: `tasks`, their number."
+_JSON = "Print one JSON object for programs, with the number of tasks."
 _DRY_RUN = "Change nothing: only count the tasks."
 
 
 def task_of(ledger: Ledger, key: str) -> bytes:
-    """Return the id of the task with a key, or in a crawl with a URL; raises `UsageError`."""
+    """Return the id of the task with this key or, in a crawl, this URL; raises `UsageError`."""
     if ledger.kind.tracked:
-        from crawlcw.tracking import keys  # imports all of tracking, which a crawl does not need
+        from crawlcw.tracking import keys  # a late import, not for crawls
 
         return key_id(keys.key(key))
     try:
@@ -44,7 +44,7 @@ def task_of(ledger: Ledger, key: str) -> bytes:
 
 
 def host_of(text: str) -> str:
-    """Return the host of a host name, `host:port` or URL, as tasks store it."""
+    """Return the normalized host of a host name, `host:port` or URL."""
     try:
         return urls.locate(text if "://" in text else f"http://{text}/").host
     except FetchError:
@@ -52,7 +52,7 @@ def host_of(text: str) -> str:
 
 
 def any_reason(text: str, reasons: Collection[Reason] = tuple(Reason)) -> Reason:
-    """Return the reason named *text*, which must be in *reasons*; raises `UsageError`."""
+    """Return the reason named *text*; raises `UsageError` if *reasons* does not have it."""
     if text in reasons:
         return Reason(text)
     matches = difflib.get_close_matches(text, reasons, n=1)
@@ -62,7 +62,7 @@ def any_reason(text: str, reasons: Collection[Reason] = tuple(Reason)) -> Reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The options' values; an empty selection chooses all tasks."""
+    """The values of the options that select tasks; without values all tasks are selected."""
 
     statuses: tuple[Status, ...] = ()  #: empty: any status
     reason: Reason | None = None
@@ -77,7 +77,7 @@ class Selection:
 
     @property
     def condition(self) -> str:
-        """The end of a question about the tasks: ` with host a.example`, or empty."""
+        """The words for a question about the tasks, such as ` with host a.example`, or empty."""
         parts = {
             "status": " or ".join(status.name.lower() for status in self.statuses),
             "host": self.host,
@@ -91,12 +91,12 @@ class Selection:
         return f" with {', '.join(conditions)}" if conditions else ""
 
     def filter(self, ledger: Ledger, *, changed_before: datetime | None = None) -> TaskFilter:
-        """Return the filter for a ledger; raises `UsageError` for an invalid URL."""
+        """Return the filter of a ledger's tasks; raises `UsageError` for an invalid URL."""
         is_tracked = ledger.kind.tracked
         return TaskFilter(
             statuses=self.statuses or tuple(Status),
             reason=self.reason,
-            # A use case has stages and keys in these fields, and they need no normalization.
+            # A use case has stages and keys in these fields, which need no normalization.
             host=self.host if is_tracked or self.host is None else host_of(self.host),
             url_prefix=self.url_prefix if is_tracked else _prefix(self.url_prefix),
             callback=self.callback,
@@ -113,9 +113,9 @@ def selection_options(
     reason: Callable[[str], Reason] = any_reason,
     host_names: Sequence[str] = ("--host",),
 ) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Return a decorator that adds the options to a command, which gets them as `selection`.
+    """Return a decorator that adds the options, which a command gets as `selection`.
 
-    *reason* parses the name of a reason; it raises `UsageError` for an unknown reason.
+    The function *reason* parses a reason's name, and raises `UsageError` for an unknown name.
     """
     names = [status.name.lower() for status in statuses]
     decorators = (
@@ -171,10 +171,10 @@ def dry_run_option(command: Callable[..., R]) -> Callable[..., R]:
 def print_count(
     count: Count, message: str, *, dry_run: bool, as_json: bool, at_work: int | None = None
 ) -> None:
-    """Print how many tasks a command changed, or would change; *message* is the text form.
+    """Print how many tasks a command changed, or would change, as JSON or as *message*.
 
-    The JSON object has `at_least` if there may be more. *at_work* is the number of tasks that do
-    not change because workers have leased them; None: leave out the number.
+    The JSON object has `at_least` if there may be more tasks. *at_work* is the number of tasks that
+    do not change because workers have leased them, or None to print no such number.
     """
     numbers = {"tasks": count.number, "dry_run": dry_run}
     if not count.is_exact:
@@ -188,12 +188,12 @@ def print_count(
 
 
 def from_now(ledger: Ledger) -> datetime:
-    """Return the time bound of a change, which skips tasks whose status changes later."""
+    """Return the time from which a change of status excludes a task from the command's change."""
     return ledger.now() + timedelta(milliseconds=1)
 
 
 def _prefix(text: str | None) -> str | None:
-    """Return a prefix with its origin normalized as in tasks; it matches no additional URLs."""
+    """Return a URL prefix with a normalized origin, which matches the same URLs as *text*."""
     if text is None:
         return None
     scheme, _, rest = text.partition("://")
@@ -207,5 +207,5 @@ def _prefix(text: str | None) -> str | None:
         ) from None
     if not slash and "?" in authority:
         raise UsageError(f"--url-prefix {text!r} has no path: write http://host/?...")
-    # Only quote it, because full normalization could drop the last characters of a prefix.
+    # Only quote the path, because full normalization could drop the last characters of a prefix.
     return origin + quote(path, safe=_ASCII)

@@ -1,7 +1,6 @@
 """Show the progress of a crawl, and a report at its end.
 
-This module is not part of `crawling`, because the supervisor shows a crawl without loading the
-crawler.
+The module `crawling` is separate, because the supervisor shows a crawl without loading the crawler.
 """
 
 import logging
@@ -32,9 +31,9 @@ _MAX_NAMED = 3
 class Output:
     """How much a crawl prints, and in which format."""
 
-    format: str = "text"  #: or `json`: progress and report are log records
+    format: str = "text"  #: `text`, or `json` for progress and report as log records
     quiet: bool = False
-    stdout: bool = True  #: whether the report goes to stdout, not to stderr
+    stdout: bool = True  #: whether the report goes to stdout instead of stderr
     metrics: exposing.Address | None = None  #: address of the metrics server
 
     @property
@@ -46,22 +45,22 @@ class Output:
 def show_progress(
     crawl: progress.RunningCrawl, output: Output
 ) -> AbstractAsyncContextManager[None]:
-    """Show the progress of *crawl* within the block, in the form of *output*."""
+    """Show the progress of *crawl* within the block, in the format of *output*."""
     if output.quiet or output.format != "text" or not sys.stderr.isatty():
         return progress.log_progress(crawl)
-    from crawlcw.cli.terminal import live  # rich, which takes 20 ms to load
+    from crawlcw.cli.terminal import live  # rich takes 20 ms to load
 
     return live.draw_progress(crawl)
 
 
 def report_fields(report: Report, settings: Settings) -> dict[str, object]:
-    """Return the report and the faults of an ended crawl, for programs."""
+    """Return the report and the faults of an ended crawl as fields of a JSON object."""
     faults = faults_of(report, max_failures=settings.max_failures)
     return progress.summary_fields(report) | {"faults": "; ".join(faults)}
 
 
 def show_report(report: Report, output: Output, *, settings: Settings) -> int:
-    """Show the report of an ended crawl, in the form of *output*; return the exit code."""
+    """Show the report of an ended crawl in the format of *output*; return the exit code."""
     faults = faults_of(report, max_failures=settings.max_failures)
     code = INTERNAL if report.internal_errors else NOT_WELL if faults else OK
     if output.format == "json":
@@ -71,15 +70,15 @@ def show_report(report: Report, output: Output, *, settings: Settings) -> int:
         tables.show(progress.summary(report), err=not output.stdout)
         click.echo(last_line(report, faults), err=not output.stdout)
     if output.quiet and (faults or not report.drained):
-        # With --quiet this line is the only sign that the crawl is incomplete.
+        # With --quiet only this log line shows that the crawl is incomplete.
         logger.warning("%s", last_line(report, faults), extra={"event": "stopped"})
     return code
 
 
 def faults_of(report: Report, *, max_failures: int | float | None) -> tuple[str, ...]:
-    """Return the faults as parts of a sentence. With any fault the exit code is 3.
+    """Return a crawl's faults as parts of a sentence; with any fault the exit code is 3.
 
-    *max_failures* is the number, or as a float the share, of pages that may fail.
+    *max_failures* is the number of pages that may fail or, if it is a float, their proportion.
     """
     rule = FINISH_RULES[report.finish_reason]
     if rule.fault:
@@ -143,7 +142,7 @@ def last_line(report: Report, faults: Sequence[str]) -> str:
 
 
 def _failed_before(report: Report) -> str:
-    """Return the sentence about given-up pages, with the command that reopens them."""
+    """Return a sentence about pages given up earlier, with the command to try them again."""
     if not report.failed_before:
         return ""
     number = report.failed_before
@@ -152,7 +151,7 @@ def _failed_before(report: Report) -> str:
 
 
 def _commands(report: Report) -> str:
-    """Return the commands that list the given-up pages, and that reopen them."""
+    """Return a text with the commands that list the given-up pages and try them again."""
     if not is_durable():
         return ""
     list_command = command_line("tasks", report.spider, "--given-up")

@@ -1,8 +1,9 @@
-"""Handle signals of a crawl or worker: SIGINT or SIGTERM stops it, a second stops it at once.
+"""Let the first SIGINT or SIGTERM stop a crawl or worker gracefully, and the second at once.
 
-A third signal exits the process. The handlers are Python's, not the event loop's, so that they run
-while the loop is blocked. A running loop does their work. If the user's code does not end, the
-deadline of the process ends it. SIGTSTP (Ctrl-Z) stops the workers as well.
+A third signal exits the process. The signal handlers are Python's, not the event loop's, so that
+the handlers run while the loop is blocked. If the loop is not blocked, the handlers call `stop` in
+the loop. If the user's code does not end, the deadline of the process ends the process. SIGTSTP
+(Ctrl-Z) suspends the workers as well.
 """
 
 import asyncio
@@ -24,25 +25,25 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for a running loop to obey; after that it counts as blocked.
+#: Seconds after a signal in which the event loop must obey, or else counts as blocked.
 _OBEYED_WITHIN = 0.7
 
 
 class Stoppable(Protocol):
-    """A crawl or other work by this process, or by the workers it supervises."""
+    """A crawl or other work that this process does, or that its worker processes do."""
 
     def stop(self) -> None:
-        """Stop claiming, finish running requests within the grace, and release all other tasks."""
+        """Claim no more tasks, finish requests within the grace, and release all other tasks."""
 
     def stop_now(self) -> None:
         """Release all tasks immediately."""
 
 
 class Blockable(Protocol):
-    """Work by this process's own event loop, which the user's code may block."""
+    """Work in this process's own event loop, which the user's code may block."""
 
     def stuck_in(self) -> str:
-        """Return the code that blocks the loop, or an empty text."""
+        """Return the location of the code that blocks the event loop, or an empty text."""
 
 
 @contextmanager
@@ -53,11 +54,11 @@ def stopping(
     kill: Callable[[], None] = lambda: None,
     blockable: Blockable | None = None,
 ) -> Iterator[None]:
-    """Let signals end *crawl* within the block: the first gracefully, the second at once.
+    """Let the first signal end *crawl* gracefully, and the second at once, within the block.
 
     The third signal calls *kill* and exits the process. After the first signal, running requests
-    have *grace* to finish. With *blockable*, the work of this process's own event loop, the signals
-    and the end of the block set the deadline of the process as well.
+    have *grace* to finish. If *blockable* is not None, signals and the end of the block set the
+    deadline of the process.
     """
     stop = _Stop(crawl, grace, kill, blockable)
     old_handlers = {
@@ -75,7 +76,7 @@ def stopping(
 
 @dataclass(slots=True, eq=False)
 class _Stop:
-    """Counts the signals; each does more than the previous signal."""
+    """Signal handler that stops more strictly at each further signal."""
 
     crawl: Stoppable
     grace: timedelta
@@ -88,11 +89,11 @@ class _Stop:
         self.received += 1
         if self.received > 2:
             self.kill()
-            # Leases that were not released expire.
+            # Exit without releasing tasks; their leases expire.
             os._exit(INTERRUPTED)
         received_signal = signal.Signals(number)
         obeyed_event = threading.Event()
-        with suppress(RuntimeError):  # the loop has just ended
+        with suppress(RuntimeError):  # the event loop has just ended
             self.loop.call_soon_threadsafe(self._obey, self.received, received_signal, obeyed_event)
         if self.blockable is not None:
             if at_once := self.received > 1:
@@ -109,7 +110,7 @@ class _Stop:
         at_once: bool,
         obeyed_event: threading.Event,
     ) -> None:
-        """Report that the loop is blocked; after the second signal, do not wait for the loop."""
+        """Report a blocked event loop; after the second signal, do not wait for the loop."""
         if obeyed_event.wait(_OBEYED_WITHIN):
             return
         location = blockable.stuck_in()
@@ -135,7 +136,7 @@ class _Stop:
         self, signal_count: int, received_signal: signal.Signals, obeyed_event: threading.Event
     ) -> None:
         obeyed_event.set()
-        # Log warnings, which --quiet shows too, because the user waits for a reaction.
+        # Log a warning, which --quiet shows too, because the user waits for a reaction.
         if signal_count == 1:
             logger.warning(
                 "%s: stopping; current requests have %s to finish, all other tasks are released; "
@@ -156,10 +157,10 @@ class _Stop:
 
 @contextmanager
 def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Let SIGTSTP, within the block, stop the workers before this process, and SIGCONT resume them.
+    """Let SIGTSTP suspend the workers before this process, and SIGCONT resume them, in the block.
 
-    The workers do not receive the terminal's signals: *send* sends a signal to them. If SIGTSTP is
-    ignored, as in a script's background job, it stays ignored.
+    *send* sends a signal to the workers, which do not receive the terminal's signals. If SIGTSTP is
+    ignored, as in a script's background job, SIGTSTP stays ignored.
     """
     if signal.getsignal(signal.SIGTSTP) is not signal.SIG_DFL:
         yield
@@ -169,7 +170,7 @@ def suspending(send: Callable[[signal.Signals], None]) -> Iterator[None]:
     def suspend() -> None:
         send(signal.SIGSTOP)
         loop.remove_signal_handler(signal.SIGTSTP)
-        # Stop by the signal itself, so that the shell sees a stopped job.
+        # Suspend this process by SIGTSTP, so that the shell sees a suspended job.
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, suspend)
         send(signal.SIGCONT)

@@ -1,8 +1,8 @@
-"""Start worker processes: make their channel and pipes, and send their arguments.
+"""Start worker processes with a channel and pipes, and send arguments to the processes.
 
-The first worker starts before this process has loaded the command, and loads the crawler
-meanwhile. The arguments come through the channel, because every user of the machine can read
-command lines, and settings may contain secrets.
+The first worker starts before this process has loaded the command, so that both load modules at the
+same time. Workers receive their arguments through the channel, because every user of the machine
+can read command lines, and settings may contain secrets.
 """
 
 import json
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO
 
-#: This argument makes `crawlcw` a worker. The next argument is the file descriptor of its end of
-#: the channel.
+#: The argument that makes `crawlcw` a worker. The argument after `--worker` is the file descriptor
+#: of the worker's channel.
 WORKER = "--worker"
 _WITHOUT_WORKER = re.compile(r"(^| )(-h|--help|--processes[ =]0)( |$)")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A worker process that waits for its arguments, with this process's ends of its pipes."""
+    """A worker process that waits for its arguments, and this process's ends of its pipes."""
 
     popen: "subprocess.Popen[bytes]"
     channel: socket.socket
@@ -33,7 +33,7 @@ class Process:
     stderr_reader: BinaryIO
 
     def send_arguments(self, share: Mapping[str, int], *, started_at: datetime) -> None:
-        """Send this process's arguments and environment, *share*, and the start of the crawl."""
+        """Send this process's arguments and environment, *share* and *started_at* to the worker."""
         run, *rest = sys.argv[1:]
         share_options = (f"--share={name}={limit}" for name, limit in share.items())
         arguments = [run, *share_options, f"--started-at={started_at.isoformat()}", *rest]
@@ -41,7 +41,7 @@ class Process:
         self.channel.sendall(line.encode() + b"\n")
 
     def discard(self) -> None:
-        """End a process that still waits for its arguments, or has already ended."""
+        """Kill a process that still waits for its arguments, or that has already ended."""
         for stream in (self.channel, self.stdout_reader, self.stderr_reader):
             stream.close()
         self.popen.kill()
@@ -49,13 +49,13 @@ class Process:
 
 
 def first(arguments: list[str]) -> Process | None:
-    """Start the first worker if the command of these arguments needs one."""
+    """Start the first worker if the command in *arguments* needs a worker."""
     if arguments[:1] != ["run"] or _WITHOUT_WORKER.search(" ".join(arguments)):
         return None
     try:
         return start()
     except OSError:
-        return None  # the supervisor tries again, and reports the error
+        return None  # the supervisor will report the error
 
 
 def start() -> Process:
@@ -66,16 +66,16 @@ def start() -> Process:
         child_stack.enter_context(child_channel)
         stdout_reader, stdout = _pipe(parent_stack, child_stack)
         stderr_reader, stderr = _pipe(parent_stack, child_stack)
-        # Use the interpreter's options, and the same entry point: `-m`, or a script.
+        # Start the worker with this interpreter's options, and with the same module or script.
         interpreter = sys.orig_argv[1 : -len(sys.argv[1:])]
         number = child_channel.fileno()
-        popen = subprocess.Popen(  # noqa: S603  # this process's own command
+        popen = subprocess.Popen(  # noqa: S603  # starts this process's own command
             [sys.executable, *interpreter, WORKER, str(number)],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             pass_fds=(number,),
-            # The terminal's Ctrl-C reaches only this process, which then sends orders.
+            # Let the terminal's Ctrl-C reach only this process, which sends orders to the worker.
             start_new_session=True,
         )
         parent_stack.pop_all()
@@ -91,9 +91,9 @@ def _pipe(parent_stack: ExitStack, child_stack: ExitStack) -> tuple[BinaryIO, Bi
 
 
 def received_arguments() -> list[str]:
-    """Wait for this worker's arguments and environment; exit if the supervisor has ended."""
+    """Receive this worker's arguments and environment; exit if the supervisor has ended."""
     number = int(sys.argv[2])
-    # Read without a buffer, because orders may follow.
+    # Read without a buffer, because orders may follow the arguments.
     with os.fdopen(os.dup(number), "rb", buffering=0) as channel:
         line = channel.readline()
     if not line.endswith(b"\n"):

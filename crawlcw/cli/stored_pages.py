@@ -21,7 +21,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.task import Record
 from crawlcw.model.transitions import Failed
 
-#: Number of faulty pages that are shown one by one; further pages are counted.
+#: Maximum number of faulty pages that are shown; further faulty pages are only counted.
 _SHOWN = 10
 
 
@@ -30,16 +30,16 @@ class ParseOptions:
     """Options of `parse --stored`."""
 
     urls: Sequence[str]  #: empty: all stored pages
-    callback: str | None  #: None: each page's own callback
+    callback: str | None  #: None for the callback of each page's request
     save: bool
     yes: bool
     as_json: bool
-    reference: str  #: the spider, as the user named it
+    reference: str  #: the user's name for the spider
 
 
 @dataclass(slots=True, kw_only=True)
 class _Numbers:
-    """Counts of parsed and faulty pages."""
+    """Numbers of parsed pages, faulty pages, items and requests."""
 
     parsed: int = 0
     items: int = 0
@@ -85,7 +85,7 @@ async def parse(
 async def _selected_pages(
     ledger: Ledger, spider: Spider, parse_options: ParseOptions
 ) -> AsyncIterator[Record]:
-    """Return the chosen stored pages; raises `UsageError` for a URL without a stored page."""
+    """Yield the chosen stored pages; raises `UsageError` for a URL without a stored page."""
     ids = None
     if parse_options.urls:
         ids = set()
@@ -141,7 +141,7 @@ async def _parse_all(
 
 
 def _count_fault(record: Record, kind: str, reason: str, numbers: _Numbers) -> None:
-    """Count a faulty page; show it if it is among the first."""
+    """Count a faulty page, and show the page if it is among the first faulty pages."""
     numbers.wrong[kind] += 1
     if numbers.wrong.total() <= _SHOWN:
         url = printable(record.task.url, limit=400)
@@ -149,7 +149,7 @@ def _count_fault(record: Record, kind: str, reason: str, numbers: _Numbers) -> N
 
 
 def _print_summary(numbers: _Numbers, saving: Saving | None, parse_options: ParseOptions) -> int:
-    """Show the counts, and return the exit code."""
+    """Show the numbers of parsed and faulty pages, and return the exit code."""
     for reason, number in numbers.missing.most_common(_SHOWN):
         click.echo(
             f"crawlcw: {_pages(number)} could not be read: {printable(reason, limit=400)} "

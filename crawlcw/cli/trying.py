@@ -1,7 +1,7 @@
-"""Fetch and parse one page as a crawl would, without recording it.
+"""Fetch and parse one page as a crawl would, without recording the page.
 
-The commands `fetch`, `parse` and `shell` use this module. robots.txt, redirects, address guard,
-time limits and scope apply as in a crawl; delays do not apply.
+The commands `fetch`, `parse` and `shell` use this module. A page is fetched with the robots.txt,
+redirects, address guard, time limits and scope of a crawl, but without delays.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from crawlcw.model.transitions import Failed
 
 
 class AnyPage(Spider):
-    """The spider for any page, if the user names no spider; its callback yields nothing."""
+    """The spider if the user names no spider; its callback yields nothing for any page."""
 
     name = "any-page"
     allowed_hosts = "*"
@@ -53,13 +53,13 @@ class AnyPage(Spider):
 
 
 def spider_or_any(spider: str | None, arguments: Sequence[str]) -> Spider:
-    """Return the named spider, or a spider for any page."""
+    """Return the spider that the user names, or a spider for any page."""
     return loading.make(loading.find(spider), arguments) if spider else AnyPage(start_urls=[])
 
 
 @asynccontextmanager
 async def open_sessions(spider: Spider) -> AsyncIterator[Ledger | None]:
-    """Open a ledger in memory for the sessions of *spider*; None if it does not log in."""
+    """Open a ledger in memory for the sessions of *spider*, or None if *spider* does not log in."""
     if not logs_in(spider):
         yield None
         return
@@ -72,7 +72,7 @@ def _utc_now() -> datetime:
 
 
 class Trial:
-    """Fetches pages in its event loop, and runs the callbacks of *spider* on them."""
+    """Fetches pages outside of a crawl, and runs the callbacks of *spider* on the pages."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Trial:
         proxies: ProxyPool,
         ledger: Ledger | None = None,
     ) -> None:
-        """*ledger* has the sessions of a spider that logs in."""
+        """*ledger* keeps the login sessions of a spider that logs in."""
         self._spider = spider
         self._settings = settings
         admission = Admission()
@@ -121,7 +121,7 @@ class Trial:
     async def fetch(self, request: Request) -> Response:
         """Return the final response after redirects, with any status; raises `FetchError`.
 
-        A spider that logs in does so before the fetch, and again if the response shows a logout.
+        A spider with a login logs in before the fetch, and again if the response shows a logout.
         """
         location, _ = request.identity()
         try:
@@ -150,14 +150,14 @@ class Trial:
             except LoggedOutError as error:
                 response = error.response
                 message = f"HTTP {response.status} for {response.url}, with a logged-in session"
-                # A session from an earlier login is logged in again.
+                # Log in again if the session was from an earlier login.
                 if session is None or await self._sessions.logged_out(
                     session, task, message, by_callback=False
                 ):
                     raise FetchError(Reason.LOGGED_OUT, message, status=response.status) from None
 
     async def _answer(self, request: Request, session: Session | None) -> Response:
-        # The attempt stays open for the user, for example with a rendered page.
+        # Keep the attempt open, because the user may use its rendered page.
         attempt = Attempt(request=request, session=session)
         is_rendered = request.options.browser
         is_rendered = self._settings.browser if is_rendered is None else is_rendered
@@ -168,14 +168,14 @@ class Trial:
         return response
 
     def is_page(self, response: Response) -> bool:
-        """Return whether a crawl would pass a response to a callback."""
+        """Return whether a crawl would pass *response* to a callback."""
         return is_page(response, response.request, self._settings)
 
     async def parse(self, response: Response) -> Produced | Failed:
-        """Return the products of the request's callback for its page, or its failure.
+        """Return the items and requests of the callback for *response*, or the callback's failure.
 
-        The page's own host is in scope, as in a crawl. Raises `SpiderError` if the spider
-        does not have this callback.
+        The page's own host is in scope, as in a crawl. Raises `SpiderError` if the spider does not
+        have the callback of the request.
         """
         request = response.request
         callback_named(self._spider, request.callback)
@@ -194,7 +194,7 @@ class Trial:
         return await runner.run(request.callback, response, task=task)
 
     async def close(self) -> None:
-        """End the running requests, and store the pages' changes to their sessions."""
+        """End the running requests, and store the changes that the pages made to login sessions."""
         if self._sessions is not None:
             await self._sessions.keep()
         await self._render.aclose()
@@ -205,18 +205,18 @@ class Trial:
 async def open_trial(
     spider: Spider, url: str, settings: Settings, *, sessions: Ledger | None = None
 ) -> AsyncIterator[Trial]:
-    """Open a trial of *url* and start the spider; raises `UsageError` for an invalid URL.
+    """Open a `Trial` for *url*, and start the spider; raises `UsageError` for an invalid URL.
 
-    The URL may be at a private address, like a start URL, because the user has named it. The
-    sessions of a spider that logs in are in *sessions*; without it they last for this trial. Raises
-    `SpiderError` for an invalid `login_when`.
+    The host of *url* may have a private address, as for a start URL, because the user has named it.
+    The ledger *sessions* keeps the login sessions of a spider; without *sessions* the login
+    sessions end with the `Trial`. Raises `SpiderError` for an invalid `login_when`.
     """
     try:
         urls.locate(url)
     except FetchError as error:
         # The error shows the URL without its password.
         raise UsageError(f"not a URL to fetch: {error.message}") from None
-    # A typed URL may be of any site: its site gets credentials only if there are no start URLs.
+    # Send credentials to the site of a typed URL only if there are no start URLs.
     credentials = Credentials(
         entry_urls(spider) or [url], headers=settings.headers, auth=settings.auth
     )
@@ -238,7 +238,7 @@ async def open_trial(
 
 
 def head_of(response: Response) -> str:
-    """Return a summary of a response in one line: status, URL, size, type, encoding, time."""
+    """Return one line with a response's status, URL, size, type, encoding and time."""
     content_type = response.headers.get("content-type", "no content type")
     cut_note = f", cut: {response.truncated}" if response.truncated else ""
     return printable(

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-#: Seconds that the live table waits for slow counts.
+#: Seconds that the live table waits for slow counts before it draws without them.
 _MAX_WAIT = 0.5
 
 
 async def watch(subject: Subject, *, every: timedelta, as_json: bool) -> None:
     """Show the ledger of *subject* until cancelled; raises `LedgerError`.
 
-    It shows a live table on a terminal that can move its cursor; elsewhere each poll prints a line.
+    A terminal that can move its cursor gets a live table; elsewhere each poll prints a line.
     """
-    from rich.console import Console  # takes 60 ms to load, which `--help` need not wait for
+    from rich.console import Console  # a slow import, which `--help` does not need
 
     console = Console(markup=False, emoji=False, highlight=False)
     async with (
@@ -61,7 +61,7 @@ async def _draw_states(observer: Observer, console: "Console", *, every: timedel
             except LedgerUnavailableError as error:
                 if state is None:
                     raise
-                # Keep polling: the ledger may come back, and the crawl itself waits as well.
+                # Keep polling the ledger, which may come back, because the crawl itself waits too.
                 state = replace(state, error=f"the ledger does not answer: {error}")
             live.update(overview.display(state, height=console.height), refresh=True)
             await anyio.sleep(every.total_seconds())

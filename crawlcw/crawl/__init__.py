@@ -1,1 +1,1 @@
-"""One crawl: it chooses the next page, fetches the page and records the outcome."""
+"""Run one crawl, which chooses the next page, fetches the page and records the outcome."""

@@ -1,8 +1,8 @@
-"""Admit the requests of an attempt without their own task: check scope, robots.txt and slots.
+"""Admit requests that have no task of their own, by scope, robots.txt and free slots of hosts.
 
-Hops are the further requests of an attempt: targets of redirects, logins, and repeated requests of
-a user's layers. Each hop takes a slot of its host, keeps the host's delay and waits for the end of
-its rest. Parts of rendered pages take slots but keep no delay.
+Hops are an attempt's further requests: targets of redirects, logins, and repeated requests of a
+user's layers. Each hop takes a slot of its host, keeps the host's delay and waits until the host's
+pause after failures has ended. Subresources of rendered pages take slots but keep no delay.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from crawlcw.fetch.redirects import status_error
 from crawlcw.model import urls
 from crawlcw.model.hosts import Host
 
-#: Maximum number of other processes' hosts whose last read is remembered.
+#: Maximum number of other workers' hosts whose last time of reading is remembered.
 _MAX_READ_HOSTS = 1000
-#: Seconds between two reads of a host that is not ours.
+#: Seconds between two reads of a host that another worker has leased.
 _REREAD_S = 1.0
-#: Seconds that an attempt waits in its fetcher for a slot, and for the end of a rest.
+#: Seconds that an attempt may wait for a slot of a host, and for the end of a host's rest.
 _MAX_WAIT_S, _MAX_REST_S = 30.0, CLAIM_AHEAD_S
-#: Seconds that a part of a rendered page waits for the previous part.
+#: Seconds that a subresource of a rendered page waits for the previous subresource.
 _MAX_PART_WAIT_S = 5.0
 
 
@@ -41,22 +41,22 @@ class Admission:
     often.
     """
 
-    # Both are set later, because they ask through layers that have this object.
+    # `robots` and `opening` are set later, because both send requests through this object.
     robots: Robots
     opening: Opening | None = None
-    # The coordinator's methods: poll for ready hosts, and give free slots to tasks.
+    # The coordinator's methods, which poll for ready hosts and give free slots to tasks.
     wake: Callable[[], None]
     dispatch: Callable[[], None]
 
     def __init__(self, scope: Scope | None = None) -> None:
         self._scope = scope
-        self._read_at: dict[str, float] = {}  #: when the hosts of other processes were last read
+        self._read_at: dict[str, float] = {}  #: last time of reading, by another worker's host
 
     async def admit(self, attempt: Attempt, url: str) -> None:
         """See `redirects.Admission.admit`."""
         if attempt.purpose is Purpose.ROBOTS:
-            # RFC 9309, section 2.3.1.2: the rules belong to the origin that redirects, so
-            # robots.txt of the target is not checked.
+            # Do not check the target's robots.txt, because a redirected robots.txt has the rules of
+            # the origin that redirects (RFC 9309, section 2.3.1.2).
             try:
                 await self.enter(attempt, url)
             except Defer as deferral:
@@ -83,10 +83,10 @@ class Admission:
                 queues, host = self.opening.frontier.queues, urls.locate(url).host
                 is_full = self._is_full(host)
                 if is_full:
-                    # Limit the wait: the previous part may be a request that stays open.
+                    # Limit the wait, because the previous subresource may stay open for ever.
                     with anyio.move_on_after(_MAX_PART_WAIT_S):
                         await slot_stack.enter_async_context(turn)
-                # A page waits for its parts, so one part may use the page's slot.
+                # Let one subresource use the slot of the page, which waits for its subresources.
                 if not (is_full and attempt.slot is not None and attempt.slot_host == host):
                     queue = queues.hop_queue(host, now=self.opening.frontier.clock())
                     queue.active += 1
@@ -94,7 +94,7 @@ class Admission:
             yield
 
     def _is_full(self, host: str) -> bool:
-        """Return whether a host has no free slot; the user's limit counts if it is not our host."""
+        """Return whether a host has no free slot; other workers' hosts have the user's limit."""
         assert self.opening is not None
         frontier = self.opening.frontier
         if (frontier_host := frontier.hosts.get(host)) is not None:
@@ -105,7 +105,8 @@ class Admission:
     async def enter(self, attempt: Attempt, url: str) -> None:
         """Wait for a turn at the host of *url*, and for a slot unless the attempt already has one.
 
-        A slot at another host is freed first. Raises `Defer` if the wait takes too long.
+        The slot at another host is freed first. Raises `Defer` if the wait for a slot takes too
+        long.
         """
         if self.opening is None:
             return
@@ -113,14 +114,14 @@ class Admission:
         if attempt.slot_host != host:
             attempt.free()
         takes_slot = attempt.slot is None
-        # The crawl causes this wait, not the server, so no timeout counts it.
+        # Exclude the wait from the timeouts, because the crawl causes the wait, not the server.
         with attempt.deadline:
             queue = await self._wait_for_slot(attempt, host, takes_slot=takes_slot)
         if takes_slot:
             attempt.slot, attempt.slot_host = self._slot(queue), host
 
     def _slot(self, queue: HostQueue) -> Callable[[], None]:
-        """Return a function that frees a slot once, because copies of an attempt share it."""
+        """Return a function that frees a slot once, because copies of an attempt share the slot."""
         is_free = False
 
         def free() -> None:
@@ -165,7 +166,7 @@ class Admission:
         return queue
 
     async def _read(self, queue: HostQueue) -> None:
-        """Read how long a host that is not ours rests; have it leased if it needs more slots."""
+        """Read another worker's host from the ledger, and wake the host if it has no owner."""
         assert self.opening is not None
         frontier, ledger, host = self.opening.frontier, self.opening.causes.ledger, queue.host
         now = frontier.clock()
@@ -176,7 +177,7 @@ class Admission:
         self._read_at[host] = now
         state = (await ledger.hosts.get([host])).get(host, Host(name=host))
         if host in frontier.hosts:
-            return  # the host has been leased meanwhile
+            return  # this worker has leased the host meanwhile
         queue.delay = max(
             frontier.host_limit(host).delay, self.robots.crawl_delay(host), state.delay
         )
@@ -199,13 +200,13 @@ class Admission:
             queue.hops_rest_until = max(queue.hops_rest_until, now + rest_s)
 
     def note_request(self, url: str) -> None:
-        """Note that *url* was requested just now."""
+        """Note the time of a request for *url*, from which the host's delay counts."""
         if self.opening is not None:
             frontier = self.opening.frontier
             frontier.note_request(urls.locate(url).host, sent_at=frontier.clock())
 
     async def is_innocent(self, url: str, error: FetchError, *, started_at: float) -> bool:
-        """Return whether a login may have failed because of a proxy or our own network."""
+        """Return whether a proxy or this machine's network may have caused a login's failure."""
         if self.opening is None:
             return False
         causes, host = self.opening.causes, urls.locate(url).host
@@ -213,14 +214,14 @@ class Admission:
             return True
         if causes.proxies.may_be_to_blame(error, url, is_fixed=True):
             return True
-        # After a redirect, the failed host is not the host of the login.
+        # After a redirect the failed host is another host than that of the login, so return False.
         return error.hop <= 1 and await causes.blames_uplink(
             host, url, error.underlying, started_at=started_at
         )
 
 
 def _check_wait(queue: HostQueue, *, now: float, started_at: float) -> None:
-    """Raise `Defer` if a host rests for long or its slots have been in use for long."""
+    """Raise `Defer` if a host's rest will last long, or its slots have been in use for long."""
     rest_s = max(queue.rests_until, queue.hops_rest_until) - now
     if rest_s > _MAX_REST_S:
         raise Defer(f"{queue.host} rests", due=timedelta(seconds=rest_s))

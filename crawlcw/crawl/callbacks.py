@@ -1,7 +1,7 @@
-"""Run a spider's callbacks, which yield items and requests for new tasks.
+"""Run a spider's callbacks, and make items and new tasks from the yielded values.
 
-The crawl continues whatever a callback does: it may be any kind of function, it may raise, it may
-yield a hundred thousand links.
+The crawl continues whatever a callback does. A callback may be any kind of function, may raise, and
+may yield a hundred thousand links.
 """
 
 import asyncio
@@ -51,50 +51,50 @@ from crawlcw.model.transitions import Failed, too_deep
 from crawlcw.model.urls import Refusal
 from crawlcw.model.values import cleaned_item, is_item
 
-#: A refresh after a longer time is no link: it shows the end of a session, for example.
+#: Maximum delay of a refresh that is a link; a longer delay shows a session's end, for example.
 LONGEST_REFRESH = timedelta(seconds=100)
-#: Maximum number of different reasons. A reason may contain crawled text, so their number has no
-#: natural limit.
+#: Maximum number of different reasons to drop items. The limit is needed because a reason may
+#: contain crawled text.
 MOST_REASONS = 100
 OTHER_REASONS = "other reasons"
 _EMPTY_HOOK = "item() yielded nothing"
 _MAX_REASON_LENGTH = 120
-#: Number of things that the callback of a list of URLs yields between two writes.
+#: Number of values that the callback of a list of URLs yields between two writes of links.
 SLICE = 500
 _OUR_FILES = (__file__, values.__file__)
-#: Seconds that a callback may run until other coroutines have their turn.
+#: Seconds that a callback may run before it pauses for other coroutines.
 _STEP_S = 0.05
-#: Maximum number of seconds that count for one step. If a step is longer, the event loop stalled.
+#: Maximum number of seconds counted between two pauses; a longer time is a stall of the loop.
 _MAX_STEP_S = 1.0
-#: Seconds that callbacks may run in one turn of the event loop. A turn costs about as much as a
-#: small page.
+#: Seconds that callbacks may run in one iteration of the event loop. An iteration costs about as
+#: much CPU time as a small page.
 _SLICE_SECONDS = 0.03
 
 Hook = Callable[[Any, Response | None], Any]
-#: Adds the links to follow, and the links that are too deep, while a callback runs.
+#: A function that adds the links to follow, and the links that are too deep, to the ledger.
 WriteLinks = Callable[[list[Task], list[Task]], Awaitable[None]]
 
 
 @dataclass(slots=True, kw_only=True)
 class Produced:
-    """The products of a page."""
+    """The items, new tasks, dropped links and other results of a callback for one page."""
 
     items: list[dict[str, Any]] = field(default_factory=list)
-    items_dropped: Counter[str] = field(default_factory=Counter)  #: number of items, by reason
+    items_dropped: Counter[str] = field(default_factory=Counter)  #: number of items by reason
     tasks: list[Task] = field(default_factory=list)
-    too_deep: list[Task] = field(default_factory=list)  #: kept for a deeper crawl
+    too_deep: list[Task] = field(default_factory=list)  #: links for a deeper crawl
     dropped: DroppedLinks = field(default_factory=DroppedLinks)
-    stop: str | None = None  #: why the spider ends the crawl, if it does
+    stop: str | None = None  #: why the callback ends the crawl, or None
     #: The callback's changes of the spider's state.
     state: dict[str, Any] = field(default_factory=dict)
-    retired: str | None = None  #: why the callback retires the page's session, if it does
+    retired: str | None = None  #: why the callback retires the page's session, or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """The links that a crawl follows; the seeder adds hosts, and `PageLimit` adds full hosts."""
+    """The hosts and limits that decide which links a crawl follows."""
 
-    hosts: set[str]  #: hosts of the seeds and of `allowed_hosts`
+    hosts: set[str]  #: crawled hosts: of the seeds and of `allowed_hosts`
     max_depth: int | None
     max_links: int
     traps: TrapPolicy
@@ -111,10 +111,10 @@ class Scope:
         )
 
     def admit_url(self, url: str, *, redirected: Task | None = None) -> None:
-        """Raise `FetchError` for a URL whose host is not crawled, or that looks like a trap.
+        """Raise `FetchError` if the crawl excludes the host of *url*, or *url* looks like a trap.
 
-        *redirected* is the task that leads to the URL. A start URL may redirect from
-        `www.a.example` to `a.example`, because the site spells its name that way.
+        *redirected* is the task that redirects to *url*. A start URL may redirect from
+        `www.a.example` to `a.example`, because sites use both names.
         """
         location = urls.locate(url)
         host = location.host
@@ -129,19 +129,19 @@ class Scope:
             raise FetchError(trap_reason, f"{location.url} looks like a crawler trap")
 
     def is_apex(self, host: str) -> bool:
-        """Return whether a host is crawled with `www.` before its name."""
+        """Return whether the scope contains the host `www.` + *host*."""
         return urls.in_scope(f"www.{host}", self.hosts)
 
 
 class TimeSlices:
-    """Limits the time of callbacks in one turn of the event loop, so that other coroutines run."""
+    """Limits how long callbacks may run in one iteration of the event loop."""
 
     def __init__(self) -> None:
-        self._slice_end: float | None = None  #: the end of the slice
+        self._slice_end: float | None = None  #: monotonic time of the slice's end
         self._slice_ended = asyncio.Event()
 
     async def take(self) -> None:
-        """Wait for a slice with time left, after earlier callers."""
+        """Wait for a time slice that has not ended; callers wait in their order."""
         while self._slice_end is not None and time.monotonic() >= self._slice_end:
             await self._slice_ended.wait()
         if self._slice_end is None:
@@ -149,7 +149,7 @@ class TimeSlices:
             asyncio.get_running_loop().call_later(_SLICE_SECONDS, self._end_slice)
 
     def _end_slice(self) -> None:
-        """End a slice: the first waiting caller starts the next one."""
+        """End a time slice, so that the first waiting caller starts the next time slice."""
         self._slice_end = None
         self._slice_ended.set()
         self._slice_ended = asyncio.Event()
@@ -157,17 +157,17 @@ class TimeSlices:
 
 @dataclass(slots=True)
 class Runner:
-    """Runs the methods of one spider."""
+    """Runs the callbacks of one spider."""
 
     spider: Spider
     _: KW_ONLY
     scope: Scope
-    known_ids: Container[bytes]  #: tasks whose links are dropped, because the ledger has them
+    known_ids: Container[bytes]  #: ids of tasks that the ledger has, whose links are dropped
     now: Callable[[], datetime]
     watchdog: Watchdog
     parsing: Parsing
     state: KeptState
-    #: for callbacks that read a list of URLs; None: treat them like other callbacks
+    #: Writes the links of callbacks that read a list of URLs; None to treat all callbacks alike.
     write: WriteLinks | None
     time_slices: TimeSlices = field(default_factory=TimeSlices)
     hook: Hook | None = field(init=False)  #: the spider's own `item`
@@ -182,7 +182,7 @@ class Runner:
     async def run(self, callback: str, *arguments: object, task: Task) -> Produced | Failed:
         """Return the products of the spider's method named *callback*; a `Failed` if it raises.
 
-        The last of the *arguments* is the page or the failure of *task*.
+        The last of the *arguments* is the page of *task*, or the failure of *task*.
         """
         try:
             method = callback_named(self.spider, callback)
@@ -193,7 +193,7 @@ class Runner:
         with self.state.running(task) as page:
             argument = arguments[-1]
             response = argument.response if isinstance(argument, FetchError) else argument
-            # The base class's `on_error` does not use the response.
+            # Do not parse the response for the base class's `on_error`, which does not use it.
             needs_response = getattr(method, "__func__", None) is not Spider.on_error
             if isinstance(response, Response) and needs_response:
                 async with self.parsing.ready(response) as run.response:
@@ -211,48 +211,48 @@ class Runner:
 
 
 class CallbackRun:
-    """One run of a callback: its yields become items and tasks.
+    """One run of a callback, which makes items and tasks from the yielded values.
 
-    A callback that awaits is cancelled after the watchdog's limit, which does not count stalls of
-    the loop. A callback that yields for a long time pauses now and then; this limit holds for it
-    too.
+    The watchdog's time limit holds for every callback, and does not count stalls of the event loop.
+    A callback that awaits is cancelled after this limit. A callback that yields for a long time
+    pauses now and then for other coroutines.
 
-    If a callback reads a list of URLs, its links are not limited in number and have the depth of
-    the list. They are written in slices, and each slice has the full time limit. So 50,000 links
-    take no more memory than some hundred. The links of the last slice are returned, and written
-    with the outcome.
+    If a callback reads a list of URLs, the number of links is not limited, and the links have the
+    depth of the list. Links of a list are written in slices, and each slice has the full time
+    limit. Therefore 50,000 links take no more memory than some hundred links. The links of the last
+    slice are returned, and written with the outcome.
     """
 
     def __init__(
         self, runner: Runner, method: Callable[..., Any], *, name: str, task: Task
     ) -> None:
         """*name* is the callback's name, which may differ from the function's name."""
-        #: The response that the callback gets, or that its error has.
+        #: The response that the callback gets as an argument or in a `FetchError`.
         self.response: Response | None = None
-        self.page: Response | None = None  #: response of the callback, but not of an error
+        self.page: Response | None = None  #: the response, unless the callback gets an error
         self._runner = runner
         self._method = method
         self._task = task
         self._user_call = Called(name=name, subject=task.url)
         is_list = getattr(method, "is_url_list", False) is True
         self._write = runner.write if is_list else None
-        self._slice_size = SLICE if self._write is not None else 0  #: things per slice; 0: all
-        self._depth = task.depth + (self._write is None)  #: the depth of its links
+        self._slice_size = SLICE if self._write is not None else 0  #: number of values; 0 for all
+        self._depth = task.depth + (self._write is None)  #: depth of the tasks of its links
         self._now = runner.now()
         self._produced = Produced()
-        #: Kept between slices: if sorting raises, the open generator shows the place of the error.
+        #: The values that the callback yields; an open generator shows the line of an error.
         self._products: Iterator[object] | AsyncIterator[object] | None = None
-        self._spent_s = 0.0  #: seconds used in this slice
-        self._pause_at = 0.0  #: when other coroutines must run
+        self._spent_s = 0.0  #: seconds that the callback has used in this slice
+        self._pause_at = 0.0  #: monotonic time at which other coroutines must run
         self._link_count = 0
         self._admitted_host = ""  #: the last admitted host
         self._yielded_ids: set[bytes] = set()
-        #: Why each plain link was dropped, by address; None if the link was accepted.
+        #: The reason why a link was dropped, by URL, or None if the link was accepted.
         self._drop_reasons: dict[str, str | None] = {}
 
     @calls_user_code
     async def result(self, *arguments: object) -> Produced | Failed:
-        """Return the products of the callback; a `Failed` if it raises."""
+        """Return the results of the callback, or a `Failed` if the callback raises."""
         # The watchdog reads `called` from this frame.
         called, page, result = self._user_call, self.page, None
         failed: Failed | None = None
@@ -270,7 +270,7 @@ class CallbackRun:
                 failed = Failed(reason=error.reason, message=error.message)
             except StopCrawl as stop_request:
                 self._produced.stop, is_over = printable(text_of(stop_request)), True
-            except BaseException as error:  # the spider's code may raise anything
+            except BaseException as error:  # a spider may raise any exception
                 if cancellation.passes(error):
                     raise
                 await cancellation.raise_pending_after(error)
@@ -287,7 +287,7 @@ class CallbackRun:
         return self._produced
 
     async def _run_slice(self, called: Called, result: Any) -> bool:
-        """Sort the next slice of *result* into items and tasks; return whether no slice follows."""
+        """Make items and tasks from the next slice of *result*; return whether it was the last."""
         watch, waits = self._runner.watchdog, _may_wait(result)
         limited = time_limit(called, watch.limit, stalled=watch.stall_since)
         async with limited if waits or self._runner.hook_waits else nullcontext():
@@ -302,14 +302,14 @@ class CallbackRun:
         return is_over
 
     async def _sort(self, products: Iterable[object] | AsyncIterator[object]) -> bool:
-        """Sort the things of one slice into items and tasks; return whether no slice follows."""
+        """Make items and tasks from the values of a slice; return whether it was the last slice."""
         number = 0
         if isinstance(products, AsyncIterator):
             async for product in products:
                 if (hook_call := self._accept(product)) is not None:
                     await hook_call
-                # The callback may never really await, so this loop pauses. The callback has a time
-                # limit of its own.
+                # Pause in this loop, because the callback may never really await. `time_limit`
+                # limits the callback's time.
                 if time.monotonic() >= self._pause_at:
                     await self._pause()
                 number += 1
@@ -336,7 +336,7 @@ class CallbackRun:
         self._pause_at = time.monotonic() + _STEP_S
 
     async def _flush(self) -> None:
-        """Write the links of a list of URLs so far; the next slice has the full time limit."""
+        """Write a slice's links from a list of URLs, and reset the time limit."""
         if self._write is not None and self._products is not None:
             await self._write(self._produced.tasks, self._produced.too_deep)
             self._produced.tasks, self._produced.too_deep = [], []
@@ -345,7 +345,7 @@ class CallbackRun:
             self._spent_s = 0.0
 
     def _accept(self, product: object) -> Awaitable[None] | None:
-        """Make a task or an item from a yielded thing, or drop it; return any call to await."""
+        """Make a task or an item from a yielded value, or drop it; return a hook's awaitable."""
         if not isinstance(product, Request):
             if product is None:
                 return None
@@ -361,7 +361,7 @@ class CallbackRun:
             if self._link_count > max_links:
                 self._drop(product, TOO_MANY_LINKS)
                 return None
-        # Most links of a page occur several times.
+        # Handle a repeated link quickly, because most links of a page occur several times.
         url = product.plain_url
         if url is None:
             self._accept_request(product)
@@ -372,7 +372,7 @@ class CallbackRun:
         return None
 
     def _follow_refresh(self, response: Response) -> None:
-        """Follow the refresh of a page like any other link, with the same callback."""
+        """Follow the refresh of a page like any other link, with the callback of the page."""
         refresh = response.refresh
         if refresh is None or refresh.delay > LONGEST_REFRESH:
             return
@@ -382,25 +382,25 @@ class CallbackRun:
         self._accept(response.request.retargeted(refresh.url))
 
     def _accept_request(self, request: Request) -> str | None:
-        """Accept or drop a request; return the reason if its repetitions must be dropped too."""
-        # A page that is parsed again yields its requests in the same order. So the number of a
-        # repeated request identifies its task.
+        """Make a task of a request or drop it; return why to drop the same request again."""
+        # Identify a request with `dont_filter` by its number, because a page that is parsed again
+        # yields its requests in the same order.
         salt = b"%s %d" % (self._task.id, self._link_count) if request.dont_filter else b""
         identity = request.locate(salt)
         if isinstance(identity, Refusal):
             return self._drop(request, identity.reason, where=identity.message)
         location, task_id = identity
         scope = self._runner.scope
-        # Most links of a page lead to one host, and an admitted host stays admitted.
+        # Check only a change of host, because most links of a page lead to one host.
         if location.host != self._admitted_host:
-            is_home = location.host == self._task.host  # a start URL has redirected to this host
+            is_home = location.host == self._task.host  # after a redirect of the start URL
             if not urls.in_scope(location.host, scope.hosts) and not (
                 is_home and scope.is_apex(location.host)
             ):
                 return self._drop(request, Reason.REFUSED_SCOPE)
             self._admitted_host = location.host
         # Drop repeated links before the check for traps, because a start URL may look like a trap.
-        # Only the ledger knows whether a known task has changed.
+        # Do not drop a known request with `changed`, because only the ledger knows the last visit.
         if task_id in self._yielded_ids or (
             request.changed is None and task_id in self._runner.known_ids
         ):
@@ -423,24 +423,24 @@ class CallbackRun:
             return None
         self._drop(request, Reason.REFUSED_DEPTH)
         if depth_limit is None:
-            # A deeper crawl must not fetch a link that its own limit forbids.
+            # Keep the link for a deeper crawl, unless the request itself limits the depth.
             self._produced.too_deep.append(too_deep(task))
         return None
 
     def _drop(self, request: Request, reason: str, *, where: str = "") -> str:
-        """Count a link that is not followed; *where* describes a link without its own text."""
+        """Count a link that is not followed; *where* describes a link without a URL."""
         self._produced.dropped.note(reason, request.url or where)
         return reason
 
     async def _run_hook(self, hook: Hook, product: object) -> None:
-        """Keep the hook's result for an item: one item, or any number of items."""
+        """Call the hook for a yielded item, and keep the items that the hook returns."""
         is_empty = True
         try:
             result = hook(product, self.page)
             if inspect.isawaitable(result):
                 result = await result
             if result is None:
-                # A forgotten `return` would lose every item silently, so it is an error.
+                # A forgotten `return` would lose every item silently, so None is an error.
                 message = 'item() returned None: return the item, or raise DropItem("why")'
                 return self._refuse_item(InvalidItemError(message))
             products = things(result)
@@ -476,14 +476,14 @@ class CallbackRun:
 
 
 def _may_wait(result: object) -> bool:
-    """Return whether a callback's result must be awaited, as a whole or in its parts."""
-    if isinstance(result, GeneratorType):  # check the usual type first, because ABC checks are slow
+    """Return whether a callback's result, or each value that it yields, must be awaited."""
+    if isinstance(result, GeneratorType):  # the usual type first: ABC checks are slow
         return bool(result.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE)
     return inspect.isawaitable(result) or isinstance(result, AsyncIterator)
 
 
 def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> Raised:
-    """Return the failure of a callback; *result* shows the place if the error does not."""
+    """Return the failure of a callback; if *error* has no line of user code, *result* shows it."""
     failure = Raised.by(error, own_prefixes=_OUR_FILES, function=callback)
     if failure.where or (frame := _frame_of(result)) is None:
         return failure
@@ -492,15 +492,15 @@ def _raised(error: BaseException, callback: Callable[..., Any], result: Any) -> 
 
 
 def _frame_of(result: Any) -> FrameSummary | None:
-    """Return the current place of a generator, for an error that was raised outside it."""
+    """Return the line at which a generator is suspended, for an error raised outside it."""
     frame = getattr(result, "gi_frame", None) or getattr(result, "ag_frame", None)
     if frame is None:
-        return None  # a finished generator has no place
+        return None  # a finished generator has no current line
     return FrameSummary(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
-    """Return an iterator over the things in the result of a callback, or of the spider's `item`."""
+    """Return an iterator over the values that a callback, or the spider's `item`, returned."""
     if isinstance(result, GeneratorType | Generator):
         return _yields_of(result)
     if isinstance(result, AsyncIterator):
@@ -513,7 +513,7 @@ def things(result: Any) -> Iterator[object] | AsyncIterator[object]:
 
 
 def _yields_of(generator: Generator[object, None, object]) -> Iterator[object]:
-    """Yield from a generator; raises `SpiderError` if it returns a value as well."""
+    """Yield the values of a generator; raises `SpiderError` if the generator returns a value."""
     value = yield from generator
     if value is not None:
         raise SpiderError(
@@ -523,6 +523,6 @@ def _yields_of(generator: Generator[object, None, object]) -> Iterator[object]:
 
 
 def count_dropped(counts: Counter[str], reason: str, number: int = 1) -> None:
-    """Count *number* items dropped for *reason*; over a limit, count new reasons together."""
+    """Count items dropped for *reason*; all reasons after the first 100 are counted together."""
     has_own_counter = reason in counts or len(counts) < MOST_REASONS
     counts[reason if has_own_counter else OTHER_REASONS] += number

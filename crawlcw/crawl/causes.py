@@ -1,9 +1,9 @@
-"""Find the cause of a failed attempt: the page, its origin, a proxy, or our own uplink.
+"""Find the cause of a failed attempt: the page, its origin, a proxy, or this machine's uplink.
 
-`Causes` reports the end of each request to the circuit breakers of `model.health`. The breakers
-decide whether a host of this process rests, slows down or is given up. Only events at the task's
-own origin, before any redirect, say anything about that origin. A failure after a redirect belongs
-to the page that redirects.
+`Causes` reports the end of each request to the circuit breakers of `model.health`. The circuit
+breakers decide whether a host of this process rests (pauses after failures), slows down or is given
+up. Only responses and failures before any redirect count for the origin of the task. A failure
+after a redirect counts as a failure of the page that redirects.
 """
 
 import logging
@@ -39,20 +39,20 @@ from crawlcw.model.urls import scheme_of
 
 logger = logging.getLogger(__name__)
 
-#: A throttled page waits for this number of turns, but at least these seconds: other pages go
-#: first, even before a page with a high priority.
+#: A throttled page waits for two delays of its host, but at least 1 s, so that other pages go
+#: first, even pages with a lower priority.
 _DELAYS_BEHIND = 2
 _MIN_BEHIND_S = 1.0
-#: A page fails if it is banned through this number of proxies or sessions.
+#: Number of bans, by different proxies or sessions, after which a page fails.
 _MAX_BANS = 4
-#: If the crawl has more hosts, some of them are worth waiting for.
+#: Number of hosts from which a crawl surely has hosts that are worth waiting for.
 _FEW_HOSTS = 100
-#: Seconds between the request for the first probe page and those for the other probe pages.
+#: Seconds between the request for the newest probe page and the requests for all others.
 _FIRST_PROBE_S = 0.5
 
 
 def deferral(cause: Cause, due: datetime | None = None) -> Defer:
-    """Return the deferral of a page to *due*, or else to its next turn; *cause* is not the page."""
+    """Return a deferral to *due*, or without delay, of a page that did not cause its failure."""
     return Defer(f"the cause is the {cause}, not the page", due=due)
 
 
@@ -61,17 +61,17 @@ class PageAttempt(Attempt):
     """One attempt at the page of a task."""
 
     lease: Lease
-    sent: datetime  #: when it started, by the ledger's clock
-    started_at: float  #: when it started, by the monotonic clock
-    latency: float = 0.0  #: seconds until the response, without stalls of the event loop
-    denial: Reason | None = None  #: set if the response says that we are banned or logged out
+    sent: datetime  #: start of the attempt by the ledger's clock
+    started_at: float  #: start of the attempt by the monotonic clock
+    latency: float = 0.0  #: seconds until the response, excluding stalls of the event loop
+    denial: Reason | None = None  #: set if the response shows a ban or a logout
 
 
 @dataclass
 class Causes:
-    """Notes how requests end; defers a page that did not cause its failure.
+    """Notes how requests end, and defers a page that did not cause its failure.
 
-    *sent* is the time of a request by the ledger's clock, *started_at* by the monotonic clock.
+    A request's time is *sent* by the ledger's clock, and *started_at* by the monotonic clock.
     """
 
     frontier: Frontier
@@ -79,12 +79,12 @@ class Causes:
     call_next: Next  #: requests probe pages
     _: KW_ONLY
     ledger: Ledger
-    stats: Stats  #: counts failures of hosts, and given-up origins
-    rests: Rests  #: notes which hosts rest and why, and whether our own uplink is away
-    #: Called if a layer raises `StopCrawl` for a request that belongs to no page.
+    stats: Stats  #: counters of host failures and given-up origins
+    rests: Rests  #: which hosts rest and why, and whether our own uplink is down
+    #: Ends the crawl if a layer raises `StopCrawl` for a probe page.
     stop: Callable[[str], None]
     _marks: Marks = field(init=False, default_factory=OrderedDict)
-    #: Number of bans of a page, by task id.
+    #: Number of bans of each page, by the id of its task.
     _bans: OrderedDict[bytes, int] = field(init=False, default_factory=OrderedDict)
     _check_wanted: anyio.Event = field(init=False, default_factory=anyio.Event)
     _checked: anyio.Event = field(init=False, default_factory=anyio.Event)
@@ -98,13 +98,13 @@ class Causes:
     # --- responses
 
     def answered(self) -> None:
-        """Note that a host answered, with any response."""
+        """Note that any host has sent a response with any status."""
         if self._uplink.answered(now=self.frontier.clock()) and self._check is not None:
-            # Otherwise the probe page of a silent host would prolong the check by its timeout.
+            # End the check, which a probe of a silent host would prolong by its timeout.
             self._check.cancel()
 
     def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
-        """Note a response after *latency* seconds, which shows that its host is not overloaded."""
+        """Note a good response after *latency* seconds; it ends its host's series of failures."""
         host, scheme = self.frontier.hosts.get(name), scheme_of(url)
         if host is None:
             return
@@ -117,8 +117,8 @@ class Causes:
             policy=self._policy,
         )
         if closed:
-            # The response ends a series of failures, so save the host now. Other news is saved when
-            # the host is released.
+            # Save the host now, because the response ends a series of failures. Without such a
+            # change the host is saved when it is released.
             self.frontier.pending.save(host)
             self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
         host.pace()
@@ -126,10 +126,10 @@ class Causes:
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
         """Note that a task's page of *size* bytes is finished.
 
-        *probe_page* is its URL, if another request for it can show whether the origin answers.
+        *probe_page* is the page's URL, or None if a request for it cannot test the origin.
         """
         host = self.frontier.hosts.get(task.host)
-        # A revisit does not count as another page of its host.
+        # Do not count a revisit as another page of its host.
         if host is not None and task.visit is None:
             host.state.finished += 1
             host.pages += 1
@@ -142,7 +142,7 @@ class Causes:
             self._uplink.learned(task.host, probe_page)
 
     def page_failed(self, name: str) -> None:
-        """Note that a page failed by itself, which says little about its host."""
+        """Note a failure that the page itself caused, which says little about its host."""
         if host := self.frontier.hosts.get(name):
             host.slice_responses += 1
             host.state.page_failed(self._policy)
@@ -151,12 +151,12 @@ class Causes:
     # --- throttling
 
     def throttled(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a throttled response; raises `Defer` unless the page fails.
+        """Note a response that asks to slow down; raises `Defer` unless the page must fail.
 
-        The response is 503 with Retry-After, or has one of the `throttle_statuses` (by default
-        429). If the cause is unknown, nothing counts until `Opening.probe` has asked a probe page.
-        The host continues after a good answer (`answered_well`); without a good answer it rests
-        (`unanswered`).
+        A throttled response is 503 with Retry-After, or has a status of `throttle_statuses` (by
+        default 429). If the cause is unknown, the response does not count before `Opening.probe`
+        has requested a probe page. If the probe page has a good response, the host continues
+        (`answered_well`). Without a good response the host rests (`unanswered`).
         """
         task = attempt.lease.task
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
@@ -192,9 +192,9 @@ class Causes:
         raise self.origin_failed(name, url, error, sent=sent, refused=page)
 
     def reported(self, name: str, fault: Fault) -> None:
-        """Note a failure that a borrower of a host reported."""
+        """Note a failure that another worker, which borrows slots of a host, has reported."""
         error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
-        # The borrower defers its page itself.
+        # Ignore the deferral, because the borrower itself defers its page.
         with suppress(Defer):
             if fault.throttled is None:
                 self.origin_failed(name, fault.url, error, sent=fault.sent)
@@ -202,19 +202,19 @@ class Causes:
                 self._throttled(fault.throttled, name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
-        """Note that a page was banned, through a *proxy* of no session; return whether it failed.
+        """Note that the site banned a request of *task* through *proxy*; return whether it fails.
 
-        If the page does not fail, another proxy or session must request it.
+        If the page does not fail, another proxy or session must request the page.
         """
         pool, max_bans = set(self.proxies.proxies), _MAX_BANS
         if proxy is not None:
             if proxy not in pool:
-                # the request or the environment names this proxy, so no other can be used
+                # the page fails, because the request or the environment allows only this proxy
                 return True
             max_bans = min(max_bans, len(pool))
         count, host = self._bans.get(task.id, 0) + 1, urls.parse(task.url).raw_host or ""
         if count >= max_bans:
-            # All proxies are banned for this page, so the ban says nothing about them.
+            # If all proxies are banned for one page, the ban says nothing about the proxies.
             self._bans.pop(task.id, None)
             self.proxies.unban(host)
             return True
@@ -226,12 +226,12 @@ class Causes:
     # --- failures
 
     async def failed(self, attempt: PageAttempt, error: FetchError) -> None:
-        """Note a failed request or error response; raises `Defer` unless the page is the cause."""
+        """Note a failed request or error response; raises `Defer` if the page is not the cause."""
         if error.hop > 1:
             self.answered()
         task = attempt.lease.task
-        # A proxy may be the cause. If the settings name proxies, each session has its own proxy.
-        # But another session of the pool may request the page.
+        # If a proxy may be the cause, defer the page to another proxy. A session keeps its proxy,
+        # so only a session of a pool can be replaced by another session.
         session = attempt.session
         is_fixed = session is not None and (
             not session.identity.is_pooled or session.proxy in self.proxies.tried(task.url)
@@ -241,7 +241,7 @@ class Causes:
             raise deferral(Cause.PROXY, self._now() + timedelta(seconds=wait) if wait else None)
         if error.hop > 1 or error.reason is Reason.HTTP_STATUS:
             return
-        # A page is deferred once after an outage; failures of the origin count as strikes instead.
+        # A page is deferred once after an outage; other failures count for the origin instead.
         page = None if error.reason in HOST_FAILURES else task.id
         deferred = await self.unanswered(
             task.host, task.url, error, sent=attempt.sent, started_at=attempt.started_at, page=page
@@ -259,7 +259,7 @@ class Causes:
         started_at: float,
         page: bytes | None = None,
     ) -> Defer | None:
-        """Note a failed request to an origin; return a deferral, or None if *page* must fail."""
+        """Note a failed request to an origin; return a deferral, or None if the page must fail."""
         if await self.blames_uplink(name, url, error.underlying, started_at=started_at, page=page):
             return deferral(Cause.UPLINK)
         if page is not None:
@@ -273,7 +273,8 @@ class Causes:
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
-        Waits for a check of the uplink if no host answers. *page* is the task that would fail.
+        Waits for a check of the uplink if no host answers. *page* is the id of a task that may
+        fail.
         """
         while True:
             now = self.frontier.clock()
@@ -289,12 +290,12 @@ class Causes:
         return True
 
     def resolved(self, name: str, url: str) -> None:
-        """Note that a host's name has resolved to an address."""
+        """Note that DNS has resolved a host's name to an address."""
         if host := self.frontier.hosts.get(name):
             host.state.origins[scheme_of(url)].resolved = True
 
     async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
-        """Return whether a port refused us, and neither it nor a remaining host ever answered."""
+        """Return whether the port is closed, and no origin of this crawl has ever answered."""
         host = self.frontier.hosts.get(name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
@@ -320,7 +321,7 @@ class Causes:
     ) -> Defer:
         """Note a failure of an origin; return its page's deferral; for *in_haste* see `Policy`.
 
-        *refused* is the throttled page, if one was throttled.
+        *refused* is the id of the throttled page, or None. If *in_haste*, the host's rest is short.
         """
         reason, scheme = error.underlying, scheme_of(url)
         host = self.frontier.hosts.get(name)
@@ -349,7 +350,7 @@ class Causes:
         description = failure_text(reason, status=error.status, retry_after=error.retry_after)
         rests_until = host.state.resting_until(scheme, now=now)
         if rests_until is not None and origin.given_up is None:
-            # The host's other origin continues, so the tasks of this origin must leave the queue.
+            # Take this origin's tasks from the queue, because the host's other origin continues.
             self._defer_origin(host, scheme, due=rests_until)
             self.rests.note(f"{scheme}://{name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)
@@ -360,7 +361,7 @@ class Causes:
         if host.lease is None or rest_s > CLAIM_AHEAD_S:
             host.enter(Phase.LEAVING)
         elif host.phase is Phase.SERVING and host.probe_url() is not None:
-            # After the rest, ask the probe page before any other page.
+            # After the rest, request the probe page before any other page.
             host.enter(Phase.OPENING)
         return _defer_behind_others(host, rests_until)
 
@@ -373,7 +374,7 @@ class Causes:
         sent: datetime,
         refused: bytes | None,
     ) -> Defer:
-        """Send a borrowed host no more requests: its owner decides about its rest."""
+        """Send no more requests to a borrowed host, whose owner decides about the host's rest."""
         host.faults.append(
             Fault(
                 url=url,
@@ -389,7 +390,7 @@ class Causes:
         return _defer_behind_others(host, self._now() + timedelta(seconds=rest_s))
 
     def _defer_origin(self, host: FrontierHost, scheme: str, *, due: datetime) -> None:
-        """Release the waiting tasks of one origin, deferred until a time."""
+        """Release the leased tasks of an origin from the queue, and defer the tasks until *due*."""
         prefix = f"{scheme}://"
         leases = self.frontier.queues.withdraw(
             host=host.name, is_unwanted=lambda lease: lease.task.url.startswith(prefix)
@@ -407,7 +408,7 @@ class Causes:
     # --- our own uplink
 
     async def watch_uplink(self) -> None:
-        """Ask probe pages whenever requests fail and no host answers, until cancelled."""
+        """Request probe pages whenever requests fail and no host answers, until cancelled."""
         while True:
             await self._check_wanted.wait()
             self._check_wanted = anyio.Event()
@@ -429,7 +430,7 @@ class Causes:
                         extra={"event": "network_down"},
                     )
                     self._notify()
-                # A page in progress may answer before a probe page does.
+                # End the pause if a page in progress gets a response.
                 with anyio.CancelScope() as self._check:
                     await anyio.sleep(pause)
             else:
@@ -439,14 +440,14 @@ class Causes:
             self._notify()
 
     async def uplink_known(self) -> None:
-        """Wait until tasks may start: the uplink works, or the wait for it has ended."""
+        """Wait until the uplink works, or until a long outage of the uplink is given up."""
         while self._uplink.is_blocked:
             await self._checked.wait()
 
     async def request_probe(self, url: str) -> Response:
         """Return the response of *url* without following redirects.
 
-        Raises `FetchError` if it does not answer in time or is throttled.
+        Raises `FetchError` if no response comes in time, or the response is throttled.
         """
         request = Request(url)
         async with Attempt(request=request, purpose=Purpose.PROBE, may_wait=False) as attempt:
@@ -456,12 +457,12 @@ class Causes:
         return response
 
     async def _probe_uplink(self) -> bool:
-        """Ask the last probe page, then all probe pages; return whether any host answers."""
+        """Request the newest probe page, then all probe pages; return whether any host answers."""
         async with anyio.create_task_group() as asking:
             self._check = asking.cancel_scope
 
             async def ask(name: str, url: str) -> None:
-                # The host's next request keeps the delay after this request.
+                # Note the probe, so that the host's next request keeps the delay after the probe.
                 self.frontier.note_request(name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)
@@ -476,7 +477,7 @@ class Causes:
             for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
                 asking.start_soon(ask, name, url)
                 if number == 0:
-                    # If the network works and only some hosts are down, this one request is enough.
+                    # Wait for this request, which is enough if only some hosts are down.
                     await anyio.sleep(_FIRST_PROBE_S)
         return not self._uplink.is_blocked
 
@@ -487,6 +488,6 @@ class Causes:
 
 
 def _defer_behind_others(host: FrontierHost, rests_until: datetime) -> Defer:
-    """Return the deferral of a page that must wait behind the other pages of its host."""
+    """Return a deferral that lets the other pages of the host go first after *rests_until*."""
     extra_s = max(_MIN_BEHIND_S, _DELAYS_BEHIND * host.queue.delay)
     return deferral(Cause.ORIGIN, rests_until + timedelta(seconds=extra_s))

@@ -65,18 +65,17 @@ def command(
 ) -> int:
     """Add pages to NAME, a spider, or tasks to NAME, a use case.
 
-    Pages and tasks that the ledger has already do not change: `crawlcw recrawl` visits
-    pages again, `crawlcw reset` starts tasks again.
+    Pages and tasks that the ledger has already do not change. To visit pages again use `crawlcw
+    recrawl`; to start tasks again use `crawlcw reset`.
 
-    For a spider, SOURCE is a URL, a file, or - for standard input. A line is a URL,
-    or a JSON object with `url` and other arguments of a Request: method, callback,
-    context, priority ... The command refuses a link that the crawl would not follow, such
-    as a link out of scope; the exit code is 2 if it refuses all. A running crawl starts
-    new pages within a second.
+    For a spider, SOURCE is a URL, a file, or - for standard input. A line is a URL, or a JSON
+    object with `url` and other arguments of a Request: method, callback, context, priority ... The
+    command refuses a link that the crawl would not follow, such as a link out of scope; the exit
+    code is 2 if the command refuses all links. A running crawl starts new pages within a second.
 
-    For a use case, SOURCE is one file, or - for standard input. A plain line is a key. A
-    line of JSON is a key, or an object with `key` and optionally `data`, `priority` and
-    `stage`. Without `data`, all other fields, or columns of a CSV row, are the data.
+    For a use case, SOURCE is one file, or - for standard input. A plain line is the key of a task.
+    A line of JSON is a key, or an object with `key` and optionally `data`, `priority` and `stage`.
+    Without `data`, the object's other fields, or the CSV row's other columns, are the task's data.
     """
     spider_name = name if _is_bare(name) else loading.name_of(name)
     kind = loop.run(_recorded_kind(spider_name, ledger_url))
@@ -114,7 +113,7 @@ def _is_bare(name: str) -> bool:
 
 
 async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
-    """Return the kind of data recorded under a name, or None if there is no data."""
+    """Return the kind of the ledger recorded under *name*, or None if there is no such ledger."""
     settings = options.settings_of()
     opening = open_ledger(ledger_url, name, settings=settings, create=False, kind=None)
     try:
@@ -125,7 +124,7 @@ async def _recorded_kind(name: str, ledger_url: str) -> LedgerKind | None:
 
 
 def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
-    """Return the spider, or None if its code is not available."""
+    """Return the spider *name*, or None if its code is not available."""
     try:
         kind = loading.find(name)
     except SpiderError:
@@ -134,7 +133,7 @@ def _spider(name: str, arguments: Sequence[str]) -> Spider | None:
 
 
 def _lines(source: str, stack: ExitStack) -> Iterable[bytes]:
-    """Return the lines of a source. A source that is a URL has one line: the URL."""
+    """Return the lines of *source*; if *source* is a URL, the URL is the only line."""
     if "://" in source and not Path(source).exists():
         return [source.encode("utf-8", "surrogateescape")]
     return stack.enter_context(_file(source))
@@ -182,7 +181,7 @@ def _print_added_pages(counts: AddCounts, *, as_json: bool) -> None:
 
 
 def _file_of_keys(name: str, sources: Sequence[str]) -> IO[bytes]:
-    """Return the source of a use case's tasks; raises `UsageError` for URLs or several sources."""
+    """Open the file of a use case's tasks; raises `UsageError` for URLs or several sources."""
     if any("://" in source for source in sources) and not Path(sources[0]).exists():
         raise UsageError(
             f"there is no spider {name!r} here, and no recorded crawl of one: a use case takes "

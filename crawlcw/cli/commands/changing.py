@@ -1,6 +1,6 @@
 """Define the commands that change tasks: `retry-failed`, `recrawl`, `ignore`, `purge`, `reset`.
 
-They do not change tasks that live workers have leased, and end orphaned leases first.
+The commands first end the leases of dead workers, and do not change other leased tasks.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Coroutine
@@ -33,7 +33,7 @@ from crawlcw.model.task import Status
 from crawlcw.model.transitions import REOPEN, RETRY, REVISIT, WITHDRAW
 from crawlcw.tracking import keys as tracking_keys
 
-#: Changes the chosen tasks of a ledger; returns their number.
+#: A function that changes the chosen tasks of a ledger, and returns the number of changed tasks.
 Change = Callable[[Ledger, TaskFilter], Awaitable[int]]
 _LEASED = (Status.PROCESSING,)
 
@@ -45,7 +45,7 @@ class Choice:
     subject: Subject
     keys: tuple[str, ...]
     selection: Selection
-    everything: bool | None = None  #: whether the user gave `--all`; None: no such option
+    everything: bool | None = None  #: whether `--all` was given; None if the command has no `--all`
     dry_run: bool
     as_json: bool
     yes: bool
@@ -64,15 +64,16 @@ class Choice:
             )
 
     def confirm(self, question: str) -> None:
-        """Ask before a change of tasks chosen without keys; `{}` in *question* names them."""
+        """Ask the user to confirm if there are no keys; `{}` in *question* stands for the tasks."""
         if not self.keys and not self.dry_run:
             task_text = f"{self.subject.name}{self.selection.condition}"
             confirm(question.format(task_text), yes=self.yes)
 
     async def count(self, statuses: Collection[Status]) -> tuple[Count, int]:
-        """Return how many chosen tasks a change would affect, and how many live workers hold.
+        """Return how many tasks a change would affect, and how many live workers have leased.
 
-        A change affects tasks with these *statuses* and orphaned leases. `count` writes nothing.
+        A change affects tasks with these *statuses*, and the leased tasks of dead workers. `count`
+        writes nothing.
         """
         async with self.subject.opened() as ledger:
             task_filter = self._filter(ledger)
@@ -84,14 +85,14 @@ class Choice:
         """Change the chosen tasks; return how many changed, and how many workers have leased."""
         async with self.subject.opened() as ledger:
             await reap_dead_workers(ledger)
-            # Leave a task alone if it changes from now on.
+            # Exclude tasks that another process changes from now on.
             task_filter = replace(self._filter(ledger), changed_before=from_now(ledger))
             return Count(number=await change(ledger, task_filter)), await _leased_count(
                 ledger, task_filter
             )
 
     async def run(self, change: Change, statuses: Collection[Status], participle: str) -> None:
-        """Count or change the chosen tasks, and print how many are *participle* now."""
+        """Change the chosen tasks, or only count them, and print how many are *participle*."""
         count, at_work = await (self.count(statuses) if self.dry_run else self.change(change))
         total_note = f" of {len(set(self.keys)):,}" if self.keys else ""
         self.print_count(
@@ -99,7 +100,7 @@ class Choice:
         )
 
     def print_count(self, count: Count, at_work: int, message: str) -> None:
-        """Print the number of tasks that a change would affect, as `selection.print_count` does."""
+        """Print the number of affected tasks with the options of this command."""
         print_count(count, message, dry_run=self.dry_run, as_json=self.as_json, at_work=at_work)
 
     def _filter(self, ledger: Ledger) -> TaskFilter:
@@ -165,9 +166,9 @@ async def _orphaned_count(ledger: Ledger, task_filter: TaskFilter) -> int:
 async def ignore(choice: Choice) -> None:
     """Withdraw waiting tasks of NAME, a use case or a spider.
 
-    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
-    them. Done tasks and tasks that a worker has leased do not change. `crawlcw reset`
-    brings withdrawn tasks back.
+    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of them.
+    Finished tasks and tasks that a worker has leased do not change. `crawlcw reset` brings
+    withdrawn tasks back.
     """
     choice.check()
     choice.confirm("Withdraw all waiting tasks of {}?")
@@ -180,11 +181,11 @@ async def ignore(choice: Choice) -> None:
 
 @_choice_command("purge")
 async def purge(choice: Choice) -> None:
-    """Delete tasks of NAME, a use case or a spider, with their items, for good.
+    """Delete tasks of NAME, a use case or a spider, and the items of the tasks, for good.
 
-    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
-    them. Tasks that a worker has leased stay. The next link to a deleted page adds it
-    again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
+    KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of them. The
+    command does not delete tasks that a worker has leased. The next link to a deleted page adds the
+    page again, and the next run adds the start URLs again. `crawlcw drop` deletes everything.
     """
     choice.check()
     count, at_work = await choice.count(UNLEASED)
@@ -207,7 +208,7 @@ async def _purge(ledger: Ledger, task_filter: TaskFilter) -> int:
 @click.option("--state", is_flag=True, help="Forget the `self.state` of a spider.")
 @click.option("--stage", metavar="S", help="Stage of a use case in which the tasks start again.")
 async def reset(choice: Choice, *, sessions: bool, state: bool, stage: str | None) -> None:
-    """Set tasks of NAME, a use case or a spider, to todo as if never tried, even finished ones.
+    """Set tasks of NAME, a use case or a spider, to todo as if they were never tried.
 
     KEY is a task's key, or its URL in a crawl. Options choose the tasks that match all of
     them. Tasks that a worker has leased do not change. A task of a use case keeps its
@@ -266,9 +267,9 @@ async def retry_failed(
 ) -> None:
     """Set failed tasks of SPIDER to todo again, as if never tried.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks wait for
-    another attempt, or were given up. Unwanted tasks (robots.txt, out of scope ...) do not
-    change. For use cases, --host means the stage.
+    SPIDER is as for `crawlcw run`, or the name of a use case. Failed tasks wait for another
+    attempt, or were given up after their last attempt. Unwanted tasks (robots.txt, out of scope
+    ...) do not change. For use cases, --host means the stage.
     """
     async with subject.opened() as ledger:
         task_filter = selection.filter(ledger)
@@ -277,7 +278,7 @@ async def retry_failed(
         else:
             count = Count(number=await ledger.admin.retry_failed(task_filter))
         is_tracked = ledger.kind.tracked
-    # A use case's tasks may have other workers than `crawlcw work`.
+    # Name no command for a use case, because `crawlcw work` may not be its worker.
     run = "" if is_tracked else subject.reference
     _print_reopened(count, "task", "tried", run=run, dry_run=dry_run, as_json=as_json)
 
@@ -300,10 +301,10 @@ async def recrawl(
 ) -> None:
     """Let the next run visit the finished pages of SPIDER again, or only the given URLs.
 
-    The requests are conditional: the crawl parses only pages that changed after the
-    last visit, and replaces their items. `crawlcw reset SPIDER --all` lets it parse all
-    pages again, for example after a change of the spider. With --status ignored, or a
-    --reason, the command chooses ignored pages instead of finished ones.
+    The requests are conditional, so the crawl parses only pages that changed after the last visit,
+    and replaces the items of these pages. `crawlcw reset SPIDER --all` lets it parse all pages
+    again, for example after a change of the spider. With --status ignored, or a --reason, the
+    command chooses ignored pages instead of finished ones.
     """
     if selection.host is not None:
         selection = replace(selection, host=host_of(selection.host))
@@ -325,7 +326,7 @@ async def recrawl(
         task_filter = selection.filter(ledger, changed_before=changed_before).with_statuses(
             statuses
         )
-        # The other options narrow the named URLs.
+        # The options restrict the URLs that the user named.
         task_filter = replace(task_filter, ids={task_of(ledger, url) for url in urls} or None)
         if dry_run:
             count = await ledger.queries.count(task_filter)
@@ -339,7 +340,7 @@ async def recrawl(
 def _print_reopened(
     count: Count, noun: str, participle: str, *, run: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Print how many tasks will be *participle* again, by the next run of the spider *run*."""
+    """Print how many tasks will be *participle* again, and the command that runs spider *run*."""
     run_note = ""
     if run and count.number and not dry_run:
         run_note = f" by {run_command(run) or 'the next run'}"

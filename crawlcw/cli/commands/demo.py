@@ -14,7 +14,7 @@ from crawlcw.cli.terminal import logs
 from crawlcw.errors import UsageError
 from crawlcw.ledger_opening import DEFAULT_LEDGER
 
-#: The file is beside the default ledger, so that git ignores it too.
+#: The demo's ledger is in the folder of the default ledger, so that git ignores it too.
 _LEDGER = Path(DEFAULT_LEDGER.removeprefix("sqlite:///")).with_name("demo.db")
 _URL = f"sqlite:///{_LEDGER}"
 _PORT = 8000
@@ -36,10 +36,10 @@ def command(
 ) -> int:
     """Crawl a bundled bookshop, offline.
 
-    The command serves the shop on loopback: a few hundred pages with categories,
-    redirects, broken links, pages that robots.txt forbids, and pages that answer 503 at
-    first. It records the crawl in .crawlcw/demo.db, and replaces the ledger of an
-    earlier demo. With --serve it crawls nothing, and serves the shop until Ctrl-C.
+    The command serves the shop on loopback: a few hundred pages with categories, redirects, broken
+    links, pages that robots.txt forbids, and pages that answer 503 at first. It records the crawl
+    in .crawlcw/demo.db, and replaces the ledger of an earlier demo. With --serve the command crawls
+    nothing, and serves the shop until Ctrl-C.
     """
     # Import the web server in the command, because `--help` does not need it.
     from crawlcw.cli.crawling import crawl

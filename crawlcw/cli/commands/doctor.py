@@ -34,12 +34,12 @@ async def command(
 ) -> int:
     """Check the invariants of the ledger of SPIDER.
 
-    The command checks all tasks, hosts and workers and the store itself; a crawl may run
-    meanwhile. The exit code is 1 if it found a violation and did not repair it. Notes are
-    not violations. SPIDER is as for `crawlcw run`, or the name of a use case.
+    The command checks all tasks, hosts and workers and the store itself; a crawl may run meanwhile.
+    The exit code is 1 if the command leaves a violation unrepaired. Notes are not violations.
+    SPIDER is as for `crawlcw run`, or the name of a use case.
 
-    With --ready it reads no task, and only checks that a crawl could use the ledger. The
-    exit code is 0 if a crawl could use it, 69 if the ledger cannot be reached, and 78 if
+    With --ready the command reads no task, and only checks that a crawl could use the ledger. The
+    exit code is 0 if a crawl could use the ledger, 69 if the ledger cannot be reached, and 78 if
     the ledger does not accept writes. On MongoDB the ledger may be empty.
     """
     if ready and repair:
@@ -108,7 +108,7 @@ def _lines(name: str, report: Report) -> Iterator[str]:
 
 
 def _in_order(report: Report) -> list[Finding]:
-    """Return the violations, then the notes; the most frequent come first in both."""
+    """Return the violations, then the notes, each sorted by the number of findings."""
     return sorted(
         report.findings.values(),
         key=lambda finding: (finding.is_note, -finding.count, finding.kind),

@@ -49,14 +49,14 @@ async def command(
     formulas: bool,
     follow: bool,
 ) -> None:
-    """Write the items of SPIDER, each as the spider yielded it.
+    """Write the items of SPIDER, with the fields that the spider yielded.
 
-    The extension selects the format: .jsonl (an item a line), .json (an array), .csv
-    or .parquet (`pip install 'crawlcw[parquet]'`). A further .gz or .zst compresses the
-    file. s3://, gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
+    The extension selects the format: .jsonl (an item a line), .json (an array), .csv or .parquet
+    (`pip install 'crawlcw[parquet]'`). A second extension .gz or .zst compresses the file. s3://,
+    gs:// and other remote stores need `pip install 'crawlcw[remote]'`.
 
-    SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of
-    items: `crawlcw tasks NAME --json` shows them.
+    SPIDER is as for `crawlcw run`. The tasks of a use case have results instead of items; `crawlcw
+    tasks NAME --json` shows the results.
     """
     names = None if fields is None else _names(fields)
     item_selection = ItemSelection(

@@ -32,10 +32,10 @@ def command(
 ) -> int:
     """Print the body of URL, fetched as a crawl would.
 
-    The request obeys robots.txt and follows redirects. The body is decoded, and cut after
-    `max_body` bytes. A line about the response goes to stderr. Nothing is recorded.
+    The request obeys robots.txt and follows redirects. The command decodes the body, cuts it after
+    `max_body` bytes, and writes a line about the response to stderr. Nothing is recorded.
 
-    Exit code 3: no response, or its status is not between 200 and 299.
+    The exit code is 3 without a response, or if the status is not between 200 and 299.
     """
     loaded_spider = trying.spider_or_any(spider, arguments)
     settings = options.settings_of(loaded_spider, assignments)

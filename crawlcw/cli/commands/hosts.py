@@ -25,16 +25,16 @@ _LONGEST_NAME = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One host's row. It has no robots.txt, because there may be a million rows in memory."""
+    """One host's row, without the robots.txt, because memory may have to hold a million rows."""
 
     name: str
     counts: Counts
     owner: str | None
-    delay: float  #: the adaptive delay, in seconds
+    delay: float  #: current delay between two requests, in seconds
     resting_until: datetime | None
     failures: int  #: consecutive failures of the host
     given_up: str | None
-    sitemaps: tuple[str, ...]  #: sitemaps that its robots.txt names
+    sitemaps: tuple[str, ...]  #: sitemaps that the host's robots.txt names
     why: str
 
 
@@ -46,9 +46,9 @@ class Row:
 async def command(subject: Subject, *, limit: int, as_json: bool) -> None:
     """Show the state of each host of SPIDER, and why it waits.
 
-    The hosts with the most waiting tasks come first; with --json the order is by name.
-    SPIDER is as for `crawlcw run`, or the name of a use case, which has stages instead of
-    hosts. The exit code is 2 if the ledger has no tasks of that name.
+    Hosts with many waiting tasks come first; with --json the hosts are in the order of their names.
+    SPIDER is as for `crawlcw run`, or the name of a use case, which has stages instead of hosts.
+    The exit code is 2 if the ledger has no tasks of that name.
     """
     async with subject.opened() as ledger:
         now, noun = ledger.now(), "stage" if ledger.kind.tracked else "host"

@@ -12,7 +12,7 @@ from crawlcw.cli.main import COMPLETE_VARIABLE, cli
 from crawlcw.errors import UsageError
 from crawlcw.guide.pages import Page, all_pages, page
 
-#: Longer lines are hard to read, however wide the terminal is.
+#: Maximum width of a page in columns, because longer lines are hard to read.
 _WIDEST = 100
 #: A link to a heading of the same page, or to another page of the manual.
 _LINK = re.compile(r"\[([^\]]+)\]\((?:([\w-]+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
@@ -24,8 +24,8 @@ _LINK = re.compile(r"\[([^\]]+)\]\((?:([\w-]+)\.md(?:#[\w-]+)?|#[\w-]+)\)")
 def guide(*, name: str | None, as_json: bool) -> None:
     """Show a page of the manual, or without PAGE the list of pages.
 
-    On a terminal the command formats the page to its width, and shows it by a pager
-    ($PAGER). Into a pipe or a file it writes Markdown.
+    On a terminal the command fits the page to the terminal's width, and shows the page in a pager
+    ($PAGER). Into a pipe or a file the command writes Markdown.
     """
     if as_json:
         for manual_page in all_pages() if name is None else [page(name)]:
@@ -43,7 +43,7 @@ def guide(*, name: str | None, as_json: bool) -> None:
 
 
 def _laid_out(manual_page: Page) -> str:
-    # Import it in this function: rich takes 0.1 s to load, and the list of pages does not need it.
+    # Import rich late, because rich takes 0.1 s to load and the list of pages does not need rich.
     from rich.console import Console
     from rich.markdown import Markdown
 
@@ -61,7 +61,7 @@ def _laid_out(manual_page: Page) -> str:
 
 
 def _command(link: re.Match[str]) -> str:
-    """Return the text that replaces a link: the command that shows its page."""
+    """Return the text of a link, with the command that shows the linked page."""
     text, name = link.groups()
     return text if name is None else f"{text} (`crawlcw guide {name}`)"
 
@@ -71,10 +71,10 @@ def _command(link: re.Match[str]) -> str:
 def settings(*, as_json: bool) -> None:
     """List every setting with its default, unit and purpose.
 
-    Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into
-    the variable CRAWLCW_NAME, or give it as -s NAME=VALUE. The last of these places wins.
+    Write a setting into the spider's class, into [tool.crawlcw] of pyproject.toml, into the
+    variable CRAWLCW_NAME, or give it as -s NAME=VALUE. The last place wins.
     """
-    from crawlcw.api.settings import described  # slow to load, and the guide does not need it
+    from crawlcw.api.settings import described  # a slow import, which `guide` does not need
 
     rows = [(name, field.shown(), field.unit, field.doc) for name, field in described()]
     if as_json:
@@ -94,7 +94,7 @@ def settings(*, as_json: bool) -> None:
 def completion(*, shell: str) -> None:
     """Print a script for SHELL that completes commands, options, spiders and settings.
 
-    Load it in the shell's start-up file. Bash must be 4.4 or later.
+    Load the script in the shell's start-up file. Bash must be 4.4 or later.
     """
     kind = get_completion_class(shell)
     assert kind is not None, "click knows all of the choices"

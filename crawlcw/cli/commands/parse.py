@@ -57,13 +57,14 @@ def command(
     then the dropped links with the reason. A spider with a login logs in first. Nothing
     is recorded.
 
-    With --stored it sends no request: it parses the pages that a crawl with
-    `keep_bodies=true` stored: the pages of the URLs, or all. Each goes to its own callback. With
-    --save the new items replace the recorded ones, and new links wait for the next run.
-    A page keeps its items if it cannot be read, or if its callback raises.
+    With --stored the command sends no request, and parses pages that a crawl with
+    `keep_bodies=true` stored: the pages of the URLs, or all stored pages. Each stored page goes to
+    the callback of its request. With --save the new items replace the recorded items, and new links
+    wait for the next run. A page keeps its items if the page cannot be read, or if its callback
+    raises.
 
-    Exit code 3: no response, a status that no callback gets, an exception in the
-    callback, or an unreadable stored page.
+    The exit code is 3 without a response, for a status that no callback gets, for an exception in
+    the callback, or for an unreadable stored page.
     """
     if stored:
         if context is not None:
@@ -82,7 +83,7 @@ def command(
         raise UsageError("parse takes one URL, or --stored and any number of them")
     request = Request(urls[0], callback or "parse", context=_context(context))
     loaded_spider = trying.spider_or_any(spider, arguments)
-    callback_named(loaded_spider, request.callback)  # checked before the first request
+    callback_named(loaded_spider, request.callback)  # raises if the spider has no such callback
     settings = options.settings_of(loaded_spider, assignments)
     return loop.run(_parse(loaded_spider, request, settings, as_json=as_json))
 

@@ -22,7 +22,7 @@ from crawlcw.tracking import Policy, Tracker, keys
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; durations in seconds.")
 @logs.log_option
 def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_json: bool) -> None:
-    """Show the settings of USE_CASE, or change them: workers follow within half a minute.
+    """Show or change the settings of USE_CASE; workers follow a change within half a minute.
 
     The settings are in the ledger, so they apply to all workers and servers of the ledger.
     """
@@ -42,7 +42,7 @@ def command(*, use_case: str, assignments: tuple[str, ...], ledger_url: str, as_
 
 
 async def _policy(name: str, ledger_url: str, changes: dict[str, str]) -> Policy:
-    """Change the recorded policy, and return it. Without *changes* it needs only read access."""
+    """Change the recorded policy, and return it. No *changes* need no write access."""
     if changes:
         async with Tracker.open(ledger_url, name) as tracker:
             return await tracker.configure(**changes)

@@ -91,21 +91,22 @@ def command(
     SPIDER is the name of a spider in ./spiders/*.py, a path (file.py, or
     file.py:Class), or package.module:Class.
 
-    Settings come from the spider's class, [tool.crawlcw] in pyproject.toml,
-    CRAWLCW_* variables and -s. The last of these places wins.
+    Settings come from the spider's class, [tool.crawlcw] in pyproject.toml, CRAWLCW_* variables and
+    -s. If several places set a setting, the last place wins.
 
-    SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other
-    tasks are released. A second signal stops it at once. The same command resumes it.
+    SIGINT or SIGTERM stops the crawl gracefully: current requests finish, and all other tasks are
+    released. A second signal stops the crawl at once. The same command resumes the crawl.
 
-    The crawl runs in a worker process. The command restarts a crashed worker after a
-    second, and ignores a page that crashes workers repeatedly. It does not restart a
-    worker after five crashes in a row, 1 s, 2 s, 4 s and 8 s apart, without a finished or
-    quarantined page. With --processes 0 nothing restarts the process. With several
-    workers the exit code is the worst; from good to bad: 0, 130, 3, 2, 69, 78, 70.
+    The crawl runs in a worker process. The command restarts a crashed worker after a second, and
+    ignores a page that crashes workers repeatedly. After the first four crashes in a row the
+    command waits 1 s, 2 s, 4 s and 8 s; it does not restart the worker after a fifth crash in a row
+    without a finished or quarantined page. With --processes 0 no process restarts the crawl after a
+    crash. With several workers the exit code is the worst code of a worker, in this order from good
+    to bad: 0, 130, 3, 2, 69, 78, 70.
 
-    Exit code 3: the crawl has ended with a fault. It finished no page, hosts were given
-    up, it gave up more pages than max_failures allows, a callback is broken, no login
-    worked, or no proxy works. The last line names the fault.
+    The exit code is 3 if the crawl has ended with a fault. The faults are: the crawl finished no
+    page, it gave up hosts or more pages than max_failures allows, a callback is broken, no login
+    worked, or no proxy works. The last line of the output names the fault.
     """
 
     def make() -> tuple[Spider, Settings]:
@@ -113,15 +114,15 @@ def command(
             log_level or ("warning" if quiet else "info"),
             log_format=log_format,
             file=log_file,
-            # The supervisor logs the environment's settings.
+            # Only the supervisor warns of unknown CRAWLCW_ variables.
             environment=os.environ if channel is None else {},
         )
         option_assignments = _assigned(
             concurrency=concurrency, max_pages=max_pages, max_items=max_items, claim=claim
         )
         # Loaded modules stay until the end, so exclude them from garbage collection, which saves a
-        # tenth of a second at exit. The spider is loaded after this, so that its garbage, such as
-        # an open file, is still collected.
+        # tenth of a second at exit. Load the spider after `gc.freeze`, so that the spider's
+        # garbage, such as an open file, is collected.
         gc.freeze()
         gc.enable()
         loaded_spider = loading.make(loading.find(spider), arguments)
@@ -130,14 +131,14 @@ def command(
         secure_descriptors(settings.concurrency)
         return loaded_spider, settings
 
-    # Loading creates objects that stay, and no garbage.
+    # Disable the collector while modules load, because loading creates no garbage.
     gc.disable()
     if channel is not None:
         has_metrics = metrics_port is not None
         return _in_worker(make, ledger_url, channel, started_at=started_at, measured=has_metrics)
 
     metrics = exposing.address_of(host=metrics_host, port=metrics_port)
-    from crawlcw.cli import showing  # imported here: the workers do not need it
+    from crawlcw.cli import showing  # a late import, which workers do not need
 
     crawl = _crawl_by(processes, first)
     loaded_spider, settings = make()
@@ -163,7 +164,7 @@ def _crawl_by(
     processes: int, first_process: Process | None
 ) -> Callable[..., Coroutine[Any, Any, int]]:
     """Return the function that crawls in worker processes, or in this process."""
-    # Import it in this branch, because a supervisor does not load the crawler.
+    # Import only the chosen module, because a supervisor does not load the crawler.
     if processes:
         from crawlcw.cli.processes import supervisor
 
@@ -181,7 +182,7 @@ def _in_worker(
     started_at: datetime,
     measured: bool,
 ) -> int:
-    """Crawl as a supervisor's worker. Report the progress and the result on *channel*."""
+    """Crawl as a worker process, and report progress and result to the supervisor on *channel*."""
     from crawlcw.cli.processes import worker
 
     worker.prepare()
@@ -205,7 +206,7 @@ def _in_worker(
 
 
 def _assigned(**options: object) -> Iterator[str]:
-    """Yield the given options in the form of `-s`."""
+    """Yield `NAME=VALUE`, as for the option `-s`, for each option that is not None."""
     for name, value in options.items():
         if value is not None:
             yield f"{name}={value}"

@@ -18,15 +18,14 @@ from crawlcw.ledger_opening import open_ledger, recorded_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The time is short, because clients retry by themselves and should not wait for an unavailable
-#: ledger.
+#: Time limit for an unavailable ledger, which is short because clients retry by themselves.
 _GIVE_UP = timedelta(seconds=3)
 #: Syntax of a bearer token (RFC 6750, b64token).
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 
 
 def _access_options(*, port: int) -> Callable[[F], F]:
-    """Return a decorator that adds `--host`, `--port` and `--token-file`; see `_access_token`."""
+    """Return a decorator that adds the options `--host`, `--port` and `--token-file`."""
 
     def add(command: F) -> F:
         command = click.option(
@@ -51,7 +50,7 @@ def _access_options(*, port: int) -> Callable[[F], F]:
 
 
 def _access_token(path: Path | None) -> str | None:
-    """Return the token from a file, or else from the environment; raises `UsageError`."""
+    """Return the token in the file at *path*, or in CRAWLCW_TOKEN; raises `UsageError`."""
     try:
         source = "CRAWLCW_TOKEN" if path is None else str(path)
         token = os.environ.get(source) if path is None else path.read_text(encoding="utf-8").strip()
@@ -89,14 +88,14 @@ def serve(
 ) -> None:
     """Serve the tasks of USE_CASE over HTTP: create, claim, renew, end.
 
-    USE_CASE is a name, or a declaration: package.module:object, file.py:object or
-    file.py. Only a declaration has the order of the stages.
+    USE_CASE is a name, or a declaration: package.module:object, file.py:object or file.py. A
+    declaration also states the order of the stages, which a name does not.
 
-    /openapi.json describes the API. Clients need a token, except on loopback. Any number
-    of servers may use one ledger. SIGTERM or SIGINT stops the server gracefully: it
-    answers current requests first.
+    /openapi.json describes the API. Clients must send a token, unless the server listens on
+    loopback only. Any number of servers may use one ledger. After SIGTERM or SIGINT the server
+    answers the current requests, then ends.
     """
-    from crawlcw.tracking import Tracker, UseCase  # imported here: the dashboard does not need it
+    from crawlcw.tracking import Tracker, UseCase  # `dashboard` does not need it
 
     logs.set_up(log_level or "warning", log_format=log_format)
     token = _access_token(token_file)
@@ -149,9 +148,9 @@ def dashboard(
 ) -> None:
     """Serve a web page to watch the crawls of each SPIDER, or all crawls in the ledger.
 
-    SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing
-    from other servers. Browsers need a token, except on loopback. SIGTERM or SIGINT ends
-    the dashboard, and no crawl.
+    SPIDER is as for `crawlcw run`, or the name of a use case. The page loads nothing from other
+    servers. Browsers must send a token, unless the server listens on loopback only. SIGTERM or
+    SIGINT ends the dashboard, but no crawl.
     """
     logs.set_up(log_level or "warning", log_format=log_format)
     token = _access_token(token_file)

@@ -43,8 +43,8 @@ def command(
 ) -> None:
     """Open a Python shell with URL as `response`, to try selectors.
 
-    The shell is IPython if that is installed. `fetch(url)` and `parse(callback)` work in
-    it. Nothing is recorded.
+    The shell is IPython if IPython is installed. `fetch(url)` and `parse(callback)` work in the
+    shell. Nothing is recorded.
     """
     loaded_spider = trying.spider_or_any(spider, arguments)
     # Use asyncio's loop, not uvloop's, because users at the prompt expect Python's own loop.
@@ -83,13 +83,13 @@ class _Session:
         self._runner.run(self._open_sessions.aclose())
 
     async def _opened(self) -> None:
-        # Log in once for all pages of the shell.
+        # Keep the sessions open, so that one login serves all pages of the shell.
         self._sessions = await self._open_sessions.enter_async_context(
             trying.open_sessions(self._spider)
         )
 
     def fetch(self, url: str, **options: Any) -> Response | None:
-        """Fetch a page as `response`; describe it on stderr."""
+        """Fetch a page, set `response` to it, and print a summary to stderr."""
         return self._runner.run(self._fetch(Request(url, **options)))
 
     def parse(self, callback: str = "parse") -> list[dict[str, Any] | Request] | None:

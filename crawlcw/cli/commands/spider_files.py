@@ -85,11 +85,11 @@ def check(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Check SPIDER for mistakes, without a request.
+    """Check SPIDER for mistakes, without sending a request.
 
-    SPIDER is as for `crawlcw run`, or a folder of Python files, such as a Scrapy
-    project. The command reads the source, and loads it only if it has no fatal mistake.
-    Each mistake has its line, the code to write and the section of the manual. The exit
+    SPIDER is as for `crawlcw run`, or a folder of Python files, such as a Scrapy project. The
+    command reads the source, and loads the spider only if the source has no fatal mistake. For each
+    mistake the command prints the line, the code to write and the section of the manual. The exit
     code is 2 if there is a mistake.
     """
     name, location, findings = (
@@ -144,14 +144,14 @@ def _in_folder(folder: Path) -> Iterator[Finding]:
 def _in_spider(
     spider: str, arguments: tuple[str, ...], assignments: tuple[str, ...]
 ) -> tuple[str, str, list[Finding]]:
-    """Return the spider's name, its file, and the findings."""
+    """Check a spider; return the spider's name, its file, and the mistakes."""
     target = reading.located(spider, loading.FOLDER)
     findings: list[Finding] = []
     if target is not None:
         try:
             findings = reading.check(target[0])
         except UNREADABLE:
-            target = None  # loading the spider gives a better error
+            target = None  # because loading the spider gives a better error
     stops = any(finding.stops for finding in findings)
     if target is not None and (stops or (findings and not reading.has_spider(target[0]))):
         return spider, str(target[0]), findings
@@ -162,7 +162,7 @@ def _in_spider(
         else inspect.getsourcefile(spider_class) or spider_class.__module__
     )
     if target is None:
-        with suppress(*UNREADABLE):  # a class without a source file, or with an unusual file
+        with suppress(*UNREADABLE):  # the class may have no readable source file
             findings = reading.check(Path(location))
     try:
         loaded_spider = loading.make(spider_class, arguments)
@@ -190,8 +190,8 @@ def _has_no_parse(spider: Spider) -> bool:
 def listing(*, as_json: bool) -> None:
     """List the spiders in ./spiders.
 
-    Each line has the name, the file and class, and the first line of the docstring.
-    Files that cannot be loaded come last, with their error.
+    Each line has a spider's name, its file and class, and the first line of its docstring. Files
+    that cannot be loaded come last, with their error.
     """
     entries = list(loading.listed())
     spiders = sorted((s for s in entries if isinstance(s, ListedSpider)), key=lambda s: s.name)

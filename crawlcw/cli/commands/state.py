@@ -12,10 +12,10 @@ from crawlcw.model.sanitize import printable
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 async def command(subject: Subject, *, names: tuple[str, ...], as_json: bool) -> None:
-    """Show the `self.state` of SPIDER: each NAME, or all, with its value as JSON.
+    """Show the values in `self.state` of SPIDER as JSON: the values of each NAME, or all values.
 
-    The values include changes by pages that a crash interrupted; these pages run again.
-    `crawlcw reset SPIDER --state` deletes the state.
+    The values include changes by pages that a crash interrupted, and that will run again. `crawlcw
+    reset SPIDER --state` deletes the state.
     """
     async with subject.opened() as ledger:
         state_values = spider_state.visible_values(await ledger.spider_state.read())

@@ -24,11 +24,11 @@ from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
 _MIN_INTERVAL = timedelta(seconds=1)
-#: Number of tasks whose items are counted. Counting takes 0.05 s on MongoDB.
+#: Maximum number of tasks whose items are counted, which takes 0.05 s on MongoDB.
 _SCAN_LIMIT = 10_000
 _MAX_ROWS = 50
 _LONGEST_VALUE = 80
-#: Fields of a worker's state (`Vitals`) in its JSON object.
+#: Fields of a worker's `Vitals` that the JSON object shows.
 _VITALS = ("rate", "processing", "memory", "lag")
 
 
@@ -79,9 +79,9 @@ async def command(
     SPIDER is as for `crawlcw run`, or the name of a use case. The exit code is 2 if the
     ledger has no tasks of that name.
 
-    --watch shows a running crawl from any machine that reaches its ledger: the speed, the
-    workers, and the hosts that wait or fail, with the reason. It draws a live table on a
-    terminal, and prints a line an interval into a pipe.
+    --watch shows a running crawl from any machine that reaches its ledger: the speed, the workers,
+    and the hosts that wait or fail, with the reason. On a terminal it draws a live table; into a
+    pipe it prints one line for each interval.
     """
     if every is not None and not watched:
         raise UsageError("--every needs --watch: add it, or leave --every out")
@@ -111,7 +111,7 @@ async def _write_groups(ledger: Ledger, dimension: str, *, as_json: bool) -> Non
     if dimension == Dimension.DEPTH:
         groups = sorted(groups, key=_depth)
     if as_json:
-        # Write one object a line, because there may be a million hosts.
+        # Write one JSON object a line, because a ledger may have a million hosts.
         for group in groups:
             counts = {"open": group.open, "finished": group.finished, "ignored": group.ignored}
             line = json.dumps({dimension: group.value, **counts, "total": group.total})
@@ -146,7 +146,7 @@ async def _numbers(ledger: Ledger, name: str, *, count_all: bool) -> _Numbers:
         items = Count(number=await queries.item_count())
     else:
         items = await queries.item_count_within(scan_limit=_SCAN_LIMIT)
-    # A killed worker stays on the list until a new worker starts.
+    # Leave out dead workers, because a killed worker stays recorded until a new worker starts.
     workers = [worker for worker in await ledger.workers.all() if not is_dead(worker)]
     return _Numbers(
         name=name,

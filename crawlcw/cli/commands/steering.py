@@ -19,7 +19,7 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: A worker counts as dead if its last heartbeat is older. It sends one every 5 s.
+#: Age of the last heartbeat at which a worker counts as dead; workers send a heartbeat every 5 s.
 _SILENT = timedelta(seconds=30)
 _POLL_EVERY = 0.25
 _NO_CRAWL = ", not a crawl: "
@@ -77,9 +77,9 @@ async def set_(
 ) -> None:
     """Change settings of the crawls of SPIDER while they run, or show the changes.
 
-    NAME is concurrency, delay or per_host_concurrency; NAME= resets the setting. Running
-    workers follow within a second, and so do crawls that start later. The spider's
-    `limits` of single hosts do not change.
+    NAME is concurrency, delay or per_host_concurrency; NAME= resets the setting. The change applies
+    to running workers within a second, and to crawls that start later. The limits of single hosts
+    in the spider's `limits` do not change.
     """
     changes = _changes(assignments)
     if reset:
@@ -105,7 +105,7 @@ async def set_(
 
 
 def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
-    """Return the new values by setting. A value of None resets the setting."""
+    """Return the new value of each setting, or None for a setting to reset."""
     changes = {name: value or None for name, value in options.pairs(assignments).items()}
     check_changes(changes)
     return changes
@@ -121,11 +121,11 @@ def _changes(assignments: Sequence[str]) -> dict[str, str | None]:
 )
 @options.json_option
 async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool) -> int:
-    """End the running crawls of SPIDER, on all machines, like one SIGTERM.
+    """End the running crawls of SPIDER, on all machines, as a SIGTERM does.
 
-    Current requests finish within the crawl's `grace`, and all other tasks are released.
-    `crawlcw run SPIDER` resumes the crawl. A killed worker on another machine counts as
-    at work for 30 s.
+    Current requests finish within the crawl's `grace`, and all other tasks are released. `crawlcw
+    run SPIDER` resumes the crawl. A worker that was killed on another machine counts as running for
+    30 s.
     """
     name = subject.name
     async with subject.opened(crawls_only=f"{_NO_CRAWL}SIGTERM ends its workers") as ledger:
@@ -155,9 +155,9 @@ async def stop(subject: Subject, *, wait: bool, limit: timedelta, as_json: bool)
 
 
 async def _wait_for_end(ledger: Ledger, stopped_at: datetime, limit: timedelta) -> int:
-    """Wait at most *limit* for earlier workers to end; return how many still run."""
+    """Wait for workers that started before *stopped_at* to end; return how many still run."""
     with anyio.move_on_after(limit.total_seconds()):
-        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # workers end
+        while await _at_work(ledger, started_by=stopped_at):  # noqa: ASYNC110  # no event
             await anyio.sleep(_POLL_EVERY)
     return await _at_work(ledger, started_by=stopped_at)
 
@@ -169,7 +169,7 @@ async def _record_control(ledger: Ledger, control: Mapping[str, Any]) -> int:
 
 
 async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int:
-    """Return the number of live workers on a ledger that started until *started_by*, if given."""
+    """Return the number of live workers, or of live workers that started until *started_by*."""
     now = ledger.now()
     return sum(
         not is_dead(worker)
@@ -180,7 +180,7 @@ async def _at_work(ledger: Ledger, *, started_by: datetime | None = None) -> int
 
 
 def _follow_note(workers: int) -> str:
-    """Return the text that says how many workers follow a change, and how soon."""
+    """Return a phrase that says how many workers will follow a change, and how soon."""
     if not workers:
         return "no worker is at work"
     follow = "follows" if workers == 1 else "follow"

@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from crawlcw.crawl.link_checks import Refusal
 
 _LONGEST_KEY = 500
-#: Number of rows whose columns have the same width. It is limited, because the command does not
-#: keep a list of a million tasks in memory.
+#: Number of rows in memory, whose columns get the same width; there may be a million tasks.
 _ALIGNED_ROWS = 100
-#: Column at which the key begins, after time and status.
+#: Column of the terminal at which a task's key begins, after its time and status.
 _KEY_COLUMN = 34
-#: A longer key moves the columns of its own row only.
+#: Maximum width of the key's column; a longer key moves the other columns of its row only.
 _MAX_KEY_WIDTH = 70
 
 
@@ -58,11 +57,11 @@ async def tasks(
     items: bool,
     given_up: bool,
 ) -> None:
-    """List tasks of NAME, a use case or a spider, the last changed first.
+    """List tasks of NAME, a use case or a spider, with the last changed task first.
 
-    Each task has its time, status, URL or key, callback and depth, the last error, and the
-    worker. A narrow terminal shows the URL on its own line. `crawlcw show NAME URL` shows
-    the history of one task.
+    Each row has the task's time, status, URL or key, callback and depth, last error, and worker. A
+    narrow terminal shows the URL on its own line. `crawlcw show NAME URL` shows the history of one
+    task.
     """
     if items and not as_json:
         raise UsageError("--items goes with --json")
@@ -95,7 +94,7 @@ async def tasks(
 
 
 async def _object(ledger: Ledger, record: Record, items: bool) -> str:
-    """Return a task and its *items* as a JSON object. Queries do not read the items."""
+    """Return a task as a JSON object; with *items*, read its items, which queries do not read."""
     fields = _fields(record)
     if items:
         full_record = await ledger.tasks.get(record.task.id)
@@ -105,13 +104,13 @@ async def _object(ledger: Ledger, record: Record, items: bool) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """The texts of a task's row, escaped."""
+    """The texts in the columns of a task's row, escaped for the terminal."""
 
     time: str
     status: str
     key: str
     origin: str  #: the request of a page, or the stage of a use case's task
-    note: str  #: the reason with its last error, or the worker; may be empty
+    note: str  #: the task's reason and last error, or its worker, or empty
 
 
 def _row(record: Record) -> _Row:
@@ -132,8 +131,8 @@ def _row(record: Record) -> _Row:
 def _print_rows(rows: list[_Row]) -> None:
     """Print the rows in columns.
 
-    On a narrow terminal the key and a long note get their own lines. No key is cut, so
-    that the user can copy it. In a pipe each task is one line.
+    On a narrow terminal the key and a long note get their own lines. Keys are never cut, so that
+    the user can copy a key. In a pipe each task is one line.
     """
     key_width = min(max((cells(row.key) for row in rows), default=0), _MAX_KEY_WIDTH)
     origin_width = max((cells(row.origin) for row in rows), default=0)
@@ -154,7 +153,7 @@ def _print_rows(rows: list[_Row]) -> None:
 
 
 def _request(task: Task) -> str:
-    """Return a task's request and callback, in words."""
+    """Return a text with a task's method, body size, callback and depth."""
     method = "" if task.method == "GET" else f"{task.method} "
     body = f"{len(task.body):,} bytes " if task.body else ""
     return f"{method}{body}{task.callback}() depth {task.depth}"
@@ -221,7 +220,7 @@ def _lines(record: Record, parent_urls: list[str], next_records: list[Record]) -
 
 
 def _status_text(record: Record) -> str:
-    """Return the status of the page to which a redirect leads, in words."""
+    """Return a text about the status of a redirect's target page."""
     task = record.task
     if record.leads_to is not None:
         return "a redirect too"
@@ -274,7 +273,7 @@ async def _explain_unknown(name: str, key: str, ledger: Ledger, *, as_json: bool
 
 
 async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | None, str]":
-    """Return the refusal of a link to a URL, or None, and say why the URL is unknown."""
+    """Return why a crawl would refuse a link to *key*, or None, and why *key* is unknown."""
     from crawlcw.crawl.link_checks import LinkChecks  # `tasks` does not need the crawler
 
     try:
@@ -292,7 +291,7 @@ async def _explanation(name: str, key: str, ledger: Ledger) -> "tuple[Refusal | 
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """Return all fields of a task, ready for JSON."""
+    """Return the fields of a task as values that JSON can represent."""
     task = record.task
     tracked_fields = task.carried
     fields: dict[str, Any] = {

@@ -61,8 +61,8 @@ def command(
     file.py:object, or file.py if it declares only one use case. Any number of workers, on any
     machine, may work on one ledger.
 
-    SIGINT or SIGTERM stops the worker gracefully: current tasks finish, and all others
-    are released. A second signal stops it at once.
+    SIGINT or SIGTERM stops the worker gracefully: current tasks finish, and all other tasks are
+    released. A second signal stops the worker at once.
     """
     logs.set_up(log_level or ("warning" if quiet else "info"), log_format=log_format)
     make_worker = partial(
@@ -108,8 +108,8 @@ async def _work(
         return INTERRUPTED if deadline.is_at_once else OK
 
     deadline.finish = abandon
-    # Handle signals outside of the tracker's block, because they must not interrupt the release of
-    # its tasks.
+    # Handle signals outside of the tracker's block, so that no signal interrupts the release of
+    # tasks.
     with signals.stopping(worker, grace=grace, blockable=worker):
         async with (
             tracker,

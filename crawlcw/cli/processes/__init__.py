@@ -1,1 +1,1 @@
-"""A supervisor and its worker processes."""
+"""Run a crawl by a supervisor and its worker processes."""

@@ -1,8 +1,8 @@
-"""Exchange messages between a supervisor and its worker, as lines on a separate socket.
+"""Exchange messages between a supervisor and a worker process, as lines on a socket.
 
-The supervisor sends the orders to stop, each with its grace. The worker sends its states and, at
-an orderly end, its exit code. Orders are not signals, because a signal would kill a worker during
-its start. States do not use stdout, because stdout is the spider's.
+The supervisor sends orders to stop, each with a grace period. The worker sends its states and, at
+an orderly end, its exit code. Orders are not signals, because a signal would kill a starting
+worker. The worker does not send states on stdout, because the spider uses stdout.
 """
 
 import asyncio
@@ -17,36 +17,36 @@ from crawlcw.model.counters import Counters, EarlyEnd, FinishReason
 from crawlcw.model.idle_reason import IdleReason
 from crawlcw.telemetry.metrics import Measures
 
-#: Longer lines are passed on in pieces, so that memory stays bounded.
+#: Maximum number of bytes of a line; longer lines are split, so that memory stays bounded.
 _LONGEST_LINE = 1 << 20
 
 
 def exit_line(code: int) -> bytes:
-    """Return the last line of an orderly end; a worker that has not sent it has crashed.
+    """Return the line that a worker sends at an orderly end, because only a crash sends no line.
 
-    The exit code of the process is not proof, because the spider's code may exit with any code.
+    The process's exit code does not prove an orderly end: the spider's code may exit with any code.
     """
     return b'{"exit": %d}\n' % code
 
 
 def code_of(reason: FinishReason | None) -> int:
-    """Return the exit code of a worker that has ended in order."""
+    """Return the exit code of a worker that ended in an orderly way for *reason*."""
     return INTERRUPTED if reason is FinishReason.STOPPED_AT_ONCE else OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerState:
-    """Counters and condition of a worker; each state replaces the previous state."""
+    """The counters and the condition of a worker, which each message of the worker replaces."""
 
     counters: Counters = field(default_factory=Counters)
-    idle_reason: IdleReason | None = None  #: the reason why the crawl waits; None: it progresses
-    released: int = 0  #: tasks released at the end
-    finish_reason: FinishReason | None = None  #: None: the crawl has not ended
-    ending: EarlyEnd | None = None  #: the reason of an early end; None: there is none
+    idle_reason: IdleReason | None = None  #: why the crawl waits; None while it progresses
+    released: int = 0  #: number of tasks that the worker released at its end
+    finish_reason: FinishReason | None = None  #: None until the crawl's end
+    ending: EarlyEnd | None = None  #: why the crawl ended early; None if it did not
     measures: Measures | None = field(default=None, compare=False)  #: None: without metrics
 
     def line(self) -> bytes:
-        """Return the state as a line to send."""
+        """Return the state as a line of JSON to send."""
         return json.dumps(asdict(self), default=datetime.isoformat).encode() + b"\n"
 
     @classmethod
@@ -67,7 +67,7 @@ class WorkerState:
 
 
 class Lines(asyncio.Protocol):
-    """Passes received lines to *take*, without line ends; an incomplete line only at the end."""
+    """Passes each received line, without its line end, to *take*."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self.closed = asyncio.Event()
@@ -75,7 +75,7 @@ class Lines(asyncio.Protocol):
         self._remainder = b""
 
     def data_received(self, data: bytes) -> None:
-        """Pass on the complete lines."""
+        """Pass the complete lines in *data* to `take`."""
         *lines, self._remainder = (self._remainder + data).split(b"\n")
         if len(self._remainder) > _LONGEST_LINE:
             lines.append(self._remainder)
@@ -84,7 +84,7 @@ class Lines(asyncio.Protocol):
             self._take(line)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Pass on an incomplete line, and note the end."""
+        """Pass an incomplete last line to `take`, and set `closed`."""
         if self._remainder:
             self._take(self._remainder)
         self.closed.set()

@@ -54,10 +54,10 @@ _NO_WAIT = timedelta(0)
 _FIRST_WAIT = timedelta(seconds=1)
 _LONGEST_WAIT = timedelta(seconds=30)
 _MAX_CRASHES = 5
-#: Time beyond callback_timeout: a blocked worker first tries to end itself, with a stack dump.
+#: Time after `callback_timeout` in which a blocked worker can end itself with a stack dump.
 _EXTRA_SILENCE = timedelta(seconds=15)
-#: Seconds that an ending worker may be silent after the grace. A worker ends itself earlier, unless
-#: none of its threads runs.
+#: Seconds after the grace in which an ending worker must end itself, before the supervisor kills
+#: it.
 _END_SILENCE = 8.0
 
 
@@ -71,14 +71,14 @@ async def crawl(
     first: Process | None,
     afterwards: Callable[[Ledger], Awaitable[None]],
 ) -> int:
-    """Crawl *spider* by *processes* workers to its end and return the worst exit code.
+    """Crawl *spider* in worker processes until the crawl ends; return the worst exit code.
 
-    The *first* worker may be waiting already. The exit code also covers the report of all workers
-    together. Calls *afterwards* with the open ledger, unless the crawl was stopped at once or no
-    worker started it.
+    *first* is a worker that already waits for its arguments, or None. The exit code also depends on
+    the faults in the report of all workers together. Calls *afterwards* with the open ledger,
+    unless the crawl was stopped at once or no worker could start the crawl.
     """
     async with notifying(spider.name, settings) as notice:
-        # Open the ledger before the workers do: then an error of the ledger is reported only once.
+        # Open the ledger before the workers do, to report an error of the ledger only once.
         async with closing(open_ledger(ledger_url, spider.name, settings=settings)) as ledger:
             await warn_of(spider, ledger)
             supervisor = Supervisor(spider, ledger, settings, processes=processes, first=first)
@@ -103,12 +103,12 @@ async def crawl(
     return code
 
 
-#: Limits that the workers share, and the finish reason of a crawl that has reached the limit.
+#: The limits of all workers together, with the finish reason of a crawl that reached the limit.
 _SHARED_LIMITS = {"max_pages": FinishReason.MAX_PAGES, "max_items": FinishReason.MAX_ITEMS}
 
 
 def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
-    """Return each worker's share of the limits, at least 1; the shares add up to the limits."""
+    """Divide `max_pages` and `max_items` among the workers; each worker gets at least 1."""
     limits = {
         name: limit for name in _SHARED_LIMITS if (limit := getattr(settings, name)) is not None
     }
@@ -121,16 +121,16 @@ def shares(settings: Settings, processes: int) -> list[dict[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _End:
-    """End of a slot."""
+    """The result of a slot's workers."""
 
     code: int
-    finish_reason: FinishReason | None = None  #: None: its last worker failed
+    finish_reason: FinishReason | None = None  #: None if the slot's last worker crashed
 
 
 def wait_after(crashes: int) -> timedelta | None:
-    """Return how long a slot waits after *crashes* in a row; None: the slot stays empty.
+    """Return the wait after *crashes* of workers in a row, or None to start no new worker.
 
-    Progress of a worker resets the number, because its crash then has a different cause.
+    The number of crashes is reset if a worker progresses, because its crash then has a new cause.
     """
     if crashes >= _MAX_CRASHES:
         return None
@@ -138,7 +138,7 @@ def wait_after(crashes: int) -> timedelta | None:
 
 
 class Supervisor:
-    """The workers of one crawl, each in a slot; a crashed worker is replaced.
+    """Keeps the workers of a crawl running: replaces a crashed worker in its numbered slot.
 
     `run` may be called once. `stop`, `stop_now` and `kill` may be called from
     signal handlers of the loop, at any time.
@@ -153,7 +153,7 @@ class Supervisor:
         processes: int,
         first: Process | None = None,
     ) -> None:
-        """Use *ledger*, which the caller closes, and any waiting *first* process."""
+        """*first* is a process that already waits for its arguments; the caller closes *ledger*."""
         self.spider = spider
         self.ledger = ledger
         self.settings = settings
@@ -166,19 +166,19 @@ class Supervisor:
         self._order: FinishReason | None = None
         timeout = settings.callback_timeout
         self._max_silence = (timeout + min(_EXTRA_SILENCE, 2 * timeout)).total_seconds()  #: 0: any
-        self._killable_from = math.inf  #: monotonic time from which a silent worker may be ended
+        self._killable_from = math.inf  #: monotonic time, when silent workers may be killed
         self._stopping = asyncio.Event()
         self._started_at = ledger.now()
         self._retry = LedgerRetry(settings.ledger_give_up)
         self._start_seconds = time.monotonic()
 
     def stop(self) -> None:
-        """Let each worker stop gracefully; start no further workers."""
+        """Tell each worker to stop gracefully, and start no new workers."""
         self._retry.shorten(self.settings.grace)
         self._send_order(FinishReason.STOPPED)
 
     def stop_now(self) -> None:
-        """Let each worker release all tasks at once."""
+        """Tell each worker to release all tasks and end at once."""
         self._retry.shorten(_NO_WAIT)
         self._send_order(FinishReason.STOPPED_AT_ONCE)
 
@@ -188,18 +188,18 @@ class Supervisor:
             worker.terminate(signal.SIGKILL)
 
     def signal_groups(self, signal_number: signal.Signals) -> None:
-        """Send a signal to each worker and its child processes."""
+        """Send a signal to each worker process and its child processes."""
         for worker in self._running:
             worker.signal_group(signal_number)
 
     @property
     def stats(self) -> Counters:
-        """Counters of all workers, including ended workers."""
+        """The sum of the counters of all workers, including ended workers."""
         return sum((worker.state.counters for worker in self._workers), Counters())
 
     @property
     def idle_reason(self) -> IdleReason | None:
-        """The reason why no worker progresses; None: at least one worker progresses."""
+        """Why no worker progresses, or None if at least one worker progresses."""
         states = [worker.state for worker in self._running]
         return merged(state.idle_reason for state in states if state.finish_reason is None)
 
@@ -218,7 +218,7 @@ class Supervisor:
         )
 
     async def run(self) -> int:
-        """Keep the workers going until the crawl has ended; return the worst exit code."""
+        """Keep the workers running until the crawl has ended; return the worst exit code."""
         async with background_tasks(self._terminate_silent_workers()), asyncio.TaskGroup() as group:
             slots = [
                 group.create_task(self._keep_filled(number, share))
@@ -230,14 +230,14 @@ class Supervisor:
     async def report(self) -> Report | None:
         """Return the report of all workers together; None if no worker has counted anything.
 
-        The result is also None if workers gave up the ledger and it is still unavailable. Raises
-        `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
+        Also returns None if the workers gave up the ledger and the ledger is still unavailable.
+        Raises `LedgerUnavailableError` if the ledger became unavailable after the workers' end.
         """
         if all(worker.state == WorkerState() for worker in self._workers):
             return None
         given_up = UNAVAILABLE in (end.code for end in self._ends)
         if given_up:
-            # A worker has already waited for the ledger, and has logged the outage.
+            # Do not wait for the ledger, because a worker has waited and has logged the outage.
             self._retry.shorten(_NO_WAIT)
         try:
             queries = retrying(self.ledger, self._retry).queries
@@ -263,16 +263,16 @@ class Supervisor:
         )
 
     def finish_reason(self, *, is_empty: bool) -> FinishReason:
-        """Return the finish reason of all workers; *is_empty* says that there are no more tasks."""
+        """Return the finish reason of the crawl; *is_empty* says that no tasks are left."""
         return merged_reason((end.finish_reason for end in self._ends), is_empty=is_empty)
 
     def _follow_early_end(self, state: WorkerState) -> None:
-        """Stop all workers if the spider's code has ended the crawl in a worker."""
+        """Stop all workers if one worker reports that the spider's code has ended the crawl."""
         if state.ending is not None and self._order is None:
             self.stop()
 
     async def _terminate_silent_workers(self) -> None:
-        """Kill workers that are silent for too long: their event loops are blocked."""
+        """Kill workers that send no state for too long, because their event loops are blocked."""
         while True:
             await asyncio.sleep(POLL_EVERY)
             for worker in list(self._running):
@@ -281,11 +281,11 @@ class Supervisor:
     def _terminate_if_silent(self, worker: WorkerProcess, silence: float) -> None:
         max_silence = self._max_silence
         if worker.state.finish_reason is not None:
-            # A worker that has finished sends no more states.
+            # A worker whose crawl has finished sends no more states.
             max_silence = self.settings.grace.total_seconds() + _END_SILENCE
         is_killable = (overdue := time.monotonic() - self._killable_from) >= 0
         if not worker.has_reported:
-            # Loading a spider may take long, but not after a stop.
+            # A worker that still loads its spider is not killed, unless the crawl was stopped.
             silence, max_silence = overdue, 0.0
         if (max_silence and silence >= max_silence) or (is_killable and silence >= _END_SILENCE):
             logger.error(
@@ -311,19 +311,19 @@ class Supervisor:
         return _NO_WAIT if is_immediate else self.settings.grace
 
     async def _keep_filled(self, number: int, share: dict[str, int]) -> _End:
-        """Keep a worker in slot *number* until a worker ends in order, or too many have crashed."""
+        """Replace crashed workers in slot *number* until one ends in order, or too many crashed."""
         crashes = 0
         while not self._stopping.is_set():
             worker = WorkerProcess(number, on_state=self._follow_early_end)
             code = await self._run_one(worker, number, share)
             if (end_code := worker.end_code()) is not None:
                 return _End(code=end_code, finish_reason=worker.state.finish_reason)
-            # An order that comes after this line is not the cause of the worker's end.
+            # Read the flag now, because a later order to stop is not the cause of the worker's end.
             was_stopping = self._stopping.is_set()
             was_quarantined = await self._release_dead_workers()
             was_stopping = await self._check_stop_request() or was_stopping
-            # A signal ends a blocked worker; this process or the worker itself sends it. At a
-            # shutdown of the machine each process gets a signal, which kills a starting worker.
+            # A signal from this process or from the worker itself ends a blocked worker. A signal
+            # at a shutdown of the machine kills a starting worker.
             by_signal = worker.was_terminated or code in (INTERRUPTED, -signal.SIGTERM)
             was_started = worker in self._workers
             if self._stopping.is_set() and (by_signal or not was_started):
@@ -375,7 +375,7 @@ class Supervisor:
             )
             return INTERNAL
         logger.log(
-            # Users need no process id if there is only one worker.
+            # A user needs no process id if there is only one worker.
             logging.INFO if len(self._shares) > 1 else logging.DEBUG,
             "worker %d is process %d",
             number,
@@ -393,10 +393,10 @@ class Supervisor:
             worker.close()
 
     async def _release_dead_workers(self) -> bool:
-        """Release the tasks of dead workers, without waiting until their leases expire.
+        """Release the tasks of dead workers at once, without waiting until the leases expire.
 
-        Return whether a dead worker worked on a single quarantined page. Then the crash counts
-        against that page, and several crashes give it up.
+        Return whether a dead worker had only a quarantined page, against which the crash counts.
+        Several crashes give up the page.
         """
         was_quarantined = False
         try:
@@ -411,9 +411,9 @@ class Supervisor:
         return was_quarantined
 
     async def _check_stop_request(self) -> bool:
-        """Stop if a user has run `crawlcw stop`; return whether this is so.
+        """Stop all workers if a user has run `crawlcw stop`; return whether a user has.
 
-        The crashed worker may not have read the order.
+        The supervisor reads the user's order because the crashed worker may not have read it.
         """
         try:
             control = Control.of(await self.ledger.notes.control())
@@ -430,12 +430,12 @@ class Supervisor:
         return was_stopped
 
     def _ordered_end(self) -> _End:
-        """Return the end of a slot that has no worker when the crawl stops."""
+        """Return the result of a slot that has no worker when the crawl stops."""
         return _End(code=code_of(self._order), finish_reason=self._order)
 
 
 def has_progressed(state: WorkerState) -> bool:
-    """Return whether a worker has progressed: its successor then starts from a new state."""
+    """Return whether a worker has finished a page or ignored one that crashes workers."""
     counters = state.counters
     return counters.pages > 0 or counters.failures.get(Reason.CRASHED_WORKER, 0) > 0
 

@@ -1,4 +1,4 @@
-"""Crawl as a worker process: without output, controlled by its supervisor."""
+"""Crawl as a worker process, which a supervisor controls and which shows no progress."""
 
 import asyncio
 import ctypes
@@ -30,32 +30,32 @@ from crawlcw.model.counters import FinishReason, Report
 from crawlcw.telemetry.meter import Meter
 
 _STATE_EVERY = 0.5
-#: Seconds between states until the first page: the state shows whether a crash came without
-#: progress.
+#: Seconds between states until the first page, because the last state before a crash must show
+#: whether the worker had progressed.
 _FIRST_STATE_WITHIN = 0.05
-#: Grace after the supervisor's end, if the worker has not opened its crawl.
+#: Grace after the supervisor's end, if the worker has not yet opened the crawl.
 _BEGINS_WITHIN = timedelta(seconds=10)
-#: The option of prctl(2) for the signal that a process gets when its parent dies.
+#: The option of prctl(2) that sets the signal for the death of the parent process.
 _PR_SET_PDEATHSIG = 1
 
 
 def prepare() -> None:
-    """Make this process a worker, before any code of the spider runs in it."""
+    """Prepare this process as a worker, before any code of the spider runs."""
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
     if sys.platform == "linux":
-        # A worker stopped by Ctrl-Z would stay stopped for ever after its parent was killed.
+        # Let a worker that Ctrl-Z has stopped continue when its parent is killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 class Supervision:
     """The supervisor at the other end of a worker's channel.
 
-    A thread reads its orders and notices its end, because code of the spider may block the event
-    loop. Both set the deadline of this process.
+    A thread reads orders and notices the supervisor's end, because the spider's code may block the
+    event loop. Orders and the supervisor's end set the deadline of this process.
     """
 
     def __init__(self, channel: int) -> None:
-        """Read the orders that come on *channel*, from now until this process ends."""
+        """Read orders from the socket *channel*, from now until this process ends."""
         self._channel = socket.socket(fileno=channel)
         self._unsent = b""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -65,14 +65,14 @@ class Supervision:
         threading.Thread(target=self._read, name="supervisor", daemon=True).start()
 
     def control(self, crawl: signals.Stoppable, *, grace: timedelta) -> None:
-        """Let orders, also orders that have already come, end *crawl* in the running loop."""
+        """Let orders, even orders that were received before, end *crawl* in the running loop."""
         self._grace = grace
         self._crawl, self._loop = crawl, asyncio.get_running_loop()
         for order in list(self._orders):
             self._obey(order)
 
     def send_exit_code(self, command: Callable[[], int]) -> int:
-        """Run *command*, and send the exit code of an orderly end.
+        """Run *command*, and send its exit code if it ends in order.
 
         `INTERNAL` is not sent: an internal error counts as a crash.
         """
@@ -82,14 +82,14 @@ class Supervision:
         return code
 
     def send(self, line: bytes) -> None:
-        """Complete any unfinished line, then send a line; wait until the supervisor reads it."""
-        # If the supervisor has ended, this process will end as well.
+        """Send an unfinished line, then *line*, and wait until the supervisor reads it."""
+        # Ignore the error if the supervisor has ended, because this process will end as well.
         with suppress(OSError):
             self._channel.sendall(self._unsent + line)
             self._unsent = b""
 
     def offer(self, line: bytes) -> None:
-        """Send a line, unless the supervisor has not read the previous lines."""
+        """Send *line*, or drop it if the supervisor has not read the previous lines."""
         with suppress(OSError):
             self._unsent = self._unsent or line
             sent = self._channel.send(self._unsent, socket.MSG_DONTWAIT)
@@ -112,7 +112,7 @@ class Supervision:
             deadline.hurry()
         self._orders.append(order)
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended, and the process will end too
+            with suppress(RuntimeError):  # the loop and soon the process have ended
                 self._loop.call_soon_threadsafe(self._obey, order)
 
     def _obey(self, order: FinishReason) -> None:
@@ -125,7 +125,7 @@ class Supervision:
 
 
 def _discard_output() -> None:
-    # The pipes have no reader now, and processes that a callback started must not fail on them.
+    # Replace the pipes without reader, so that processes that a callback has started do not fail.
     null_descriptor = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null_descriptor, 1)
     os.dup2(null_descriptor, 2)
@@ -133,19 +133,19 @@ def _discard_output() -> None:
 
 
 class _Pipe(io.FileIO):
-    """A pipe to the supervisor; writing to a killed supervisor is not an error."""
+    """A pipe to the supervisor that ignores the error if the supervisor was killed."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except BrokenPipeError:
-            # A print in a callback must not fail a page before this process has noticed the
+            # A `print` in a callback must not fail its page before this process notices the
             # supervisor's end.
             return len(data)
 
 
 def _lines_to(descriptor: int) -> io.TextIOWrapper:
-    # The supervisor passes on whole lines of UTF-8.
+    # Write whole lines of UTF-8, because the supervisor prints only whole lines.
     return io.TextIOWrapper(
         io.BufferedWriter(_Pipe(descriptor, "wb", closefd=False)),
         encoding="utf-8",
@@ -165,8 +165,8 @@ async def crawl(
 ) -> int:
     """Crawl *spider* under its supervisor; return the exit code.
 
-    *started_at* is the start of the crawl by the ledger's clock. If *measured*, its states include
-    measures.
+    *started_at* is the start of the crawl by the ledger's clock. If *measured*, the worker's states
+    include measures.
     """
     meter = Meter() if measured else None
     async with open_crawl(
@@ -188,7 +188,7 @@ async def crawl(
         deadline.finish = lambda: supervision.send_exit_code(partial(anyio.run, abandon))
         current_crawl.on_end(deadline.allow)
         supervision.control(current_crawl, grace=settings.grace)
-        # Other programs send signals too: a shutdown of the machine sends a signal to each process.
+        # Handle signals too, because a shutdown of the machine sends a signal to each process.
         with signals.stopping(current_crawl, grace=settings.grace, blockable=current_crawl):
             async with background_tasks(_send_states(current_crawl, supervision)):
                 report = await current_crawl.run()

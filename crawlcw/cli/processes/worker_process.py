@@ -20,37 +20,37 @@ from crawlcw.cli.starting import Process, start
 from crawlcw.model.clock import Silence
 from crawlcw.model.counters import FinishReason
 
-#: Seconds for the last lines of an ended process to arrive.
+#: Seconds to wait for the last lines of an ended process.
 _LAST_LINES = 2.0
 #: Seconds between two checks for silent workers.
 POLL_EVERY = 0.5
 
 
 class WorkerProcess:
-    """A worker: a process with the arguments of this process.
+    """A worker process, with the same arguments as the supervisor's process.
 
-    The terminal's signals do not reach it. It stops gracefully when this process ends for any
-    reason.
+    The terminal's signals do not reach a worker process. It stops gracefully when the supervisor
+    ends for any reason.
     """
 
     def __init__(
         self, number: int = 1, *, on_state: Callable[[WorkerState], None] = lambda _: None
     ) -> None:
-        """Run in slot *number*. Call *on_state* with each received state."""
+        """Run in slot *number*. Call *on_state* with each state that the worker sends."""
         self.number = number
         self.state = WorkerState()  #: the last received state
         self._on_state = on_state
-        self.exit_code: int | None = None  #: None: no orderly end yet
-        self.was_terminated = False  #: whether this process has sent it a signal to end
+        self.exit_code: int | None = None  #: None before an orderly end
+        self.was_terminated = False  #: whether this process has sent a signal to end the worker
         self._process: subprocess.Popen[bytes] | None = None
         self._states = Lines(self._receive)
-        # Look the stream up at each line, because a live display replaces both streams.
+        # Look up `sys.stdout` and `sys.stderr` at each line, because a live display replaces them.
         self._stdout = Lines(lambda line: _print(line, sys.stdout))
         self._stderr = Lines(lambda line: _print(line, sys.stderr))
         self._orders: socket.socket  #: set when the process starts
         self._connections: list[asyncio.BaseTransport | socket.socket] = []
         self._silence: Silence | None = None  #: None: no state yet
-        self._has_new_state = False  #: whether a state has arrived since the last check
+        self._has_new_state = False  #: whether the worker has sent a state since the last check
 
     @property
     def pid(self) -> int:
@@ -60,7 +60,7 @@ class WorkerProcess:
     async def start(
         self, *, share: Mapping[str, int], started_at: datetime, process: Process | None = None
     ) -> None:
-        """Start a process, or use the waiting *process*; *share* has its limits by setting.
+        """Start a worker process, or use the waiting *process*; *share* has its limits by setting.
 
         *started_at* is the supervisor's start by the ledger's clock.
 
@@ -68,7 +68,7 @@ class WorkerProcess:
         """
         process = process or start()
         self._process = process.popen
-        with suppress(OSError):  # it may have ended already
+        with suppress(OSError):  # the process may have ended already
             process.send_arguments(share, started_at=started_at)
         self._orders = process.channel.dup()
         self._orders.setblocking(False)
@@ -82,36 +82,36 @@ class WorkerProcess:
         self._connections.append(stderr)
 
     def send_order(self, order: FinishReason, *, grace: timedelta) -> None:
-        """Order the worker to end within *grace*, unless it has ended. Idempotent."""
-        # The process may have ended already, even before `start`. A transport that cannot write
-        # stops reading: the last lines, which say how the crawl has ended, would be lost.
+        """Order the worker to end within *grace*, unless the worker has ended. Idempotent."""
+        # The process may have ended already, even before `start`. Send the order by the socket,
+        # because an asyncio transport that cannot write also stops reading the last lines.
         with suppress(OSError):
             self._orders.send(b"%s %g\n" % (order.encode(), grace.total_seconds()))
 
     def terminate(self, signal_number: signal.Signals) -> None:
-        """Send a signal to end the worker, unless it has ended."""
+        """Send a signal to end the worker, unless the worker has ended."""
         self.was_terminated = True
         with suppress(ProcessLookupError):
             self._running_process.send_signal(signal_number)
 
     def signal_group(self, signal_number: signal.Signals) -> None:
-        """Send a signal to the worker and the processes of its group, unless it has ended."""
-        # No other group gets the id until the process is reaped.
+        """Send a signal to the worker and its child processes, unless the worker has ended."""
+        # The system gives the id to no other group until this process has waited for the worker.
         if self._running_process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal_number)
 
     async def wait(self) -> int:
-        """Wait for the process's end; return its exit code, or a signal's negative number."""
+        """Wait for the end of the process; return its exit code, or a signal's negative number."""
         code = await end_of(self._running_process)
-        # A child process of the spider may keep its ends of the pipes open for ever.
+        # Limit the wait, because a child process of the spider may keep the pipes open for ever.
         with anyio.move_on_after(_LAST_LINES):
             for lines in (self._states, self._stdout, self._stderr):
                 await lines.closed.wait()
         return code
 
     def close(self) -> None:
-        """Close the connection: a running worker then stops gracefully."""
+        """Close the connection, which lets a running worker stop gracefully."""
         for transport in self._connections:
             transport.close()
 
@@ -121,21 +121,21 @@ class WorkerProcess:
         return self._process
 
     def end_code(self) -> int | None:
-        """Return the exit code if the worker has ended in order; None: it has crashed."""
+        """Return the exit code if the worker ended in order, or None if the worker crashed."""
         reason = self.state.finish_reason
         if self.exit_code is None and self.was_terminated and reason is not None:
-            # After it sent its last state, only code of its spider that has not ended kept it
+            # The worker had finished the crawl, and only the spider's code kept the process
             # running.
             return code_of(reason)
         return self.exit_code
 
     @property
     def has_reported(self) -> bool:
-        """Whether a state has arrived."""
+        """Whether the worker has sent a state."""
         return self._silence is not None
 
     def silent(self) -> float:
-        """Return the seconds without a state; must be called every `POLL_EVERY`."""
+        """Return the seconds since the worker's last state; call it every `POLL_EVERY` seconds."""
         now, has_new_state = time.monotonic(), self._has_new_state
         if self._silence is None:
             self._silence = Silence(now=now, interval=POLL_EVERY) if has_new_state else None
@@ -144,7 +144,7 @@ class WorkerProcess:
         return self._silence.record(now, has_sign=has_new_state)
 
     def _receive(self, line: bytes) -> None:
-        # A killed worker may have sent half a state.
+        # Ignore half a state, which a killed worker may have sent.
         with suppress(ValueError):
             fields = json.loads(line)
             if "exit" in fields:
@@ -157,14 +157,14 @@ class WorkerProcess:
 
 async def end_of(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the end of *process*; return its exit code."""
-    # Wait in a thread, because the loop does not watch a process that is older than the loop.
+    # Wait in a thread, because the event loop does not watch processes that started before it.
     return await anyio.to_thread.run_sync(
         process.wait, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
     )
 
 
 def _print(line: bytes, stream: TextIO) -> None:
-    # A closed output must not end the crawl.
+    # Ignore an error of the output, because a closed output must not end the crawl.
     with suppress(OSError, ValueError):
         stream.write(line.decode(errors="backslashreplace") + "\n")
         stream.flush()

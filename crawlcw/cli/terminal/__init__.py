@@ -1,1 +1,1 @@
-"""The output on a terminal: the log, the progress, and tables."""
+"""Write the log, the progress and tables to a terminal."""

@@ -1,4 +1,4 @@
-"""Live display of a crawl's progress on a terminal."""
+"""Draw a crawl's progress on a terminal, and update it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def _draw(progress: Progress, display: Live) -> None:
 
 
 def frame(progress: Progress) -> Group:
-    """Return the content of the display."""
+    """Return the content of the progress display."""
     rate_text = Text(
         f"{progress.pages_per_minute:,.0f} pages/min  items {progress.crawl.stats.items:,}  "
         f"elapsed {format_duration(progress.elapsed)}  "
@@ -54,7 +54,7 @@ def frame(progress: Progress) -> Group:
         total=total,
         completed=progress.done_count,
         width=40,
-        # By default the bar of rich is red.
+        # Set the colour, because rich's progress bar is red by default.
         complete_style="green",
         finished_style="green",
     )

@@ -1,8 +1,8 @@
-"""Set up the log of the commands: each record is one line, whatever its content.
+"""Set up the log of the commands, in which each record is one line, whatever its content.
 
-Messages contain crawled text, so `printable` escapes every message: an escape sequence or a
-line feed in a URL neither rewrites the terminal nor forges a line. Passwords and keys in
-URLs are removed. Repeated records of crawlcw are counted, not shown.
+`printable` escapes every message, so that an escape sequence or a line feed in a crawled URL cannot
+rewrite the terminal or forge a line of the log. Passwords and keys are removed from URLs. Repeated
+log records of crawlcw are counted, not shown.
 """
 
 import io
@@ -31,20 +31,20 @@ LEVELS = ("debug", "info", "warning", "error")
 
 R = TypeVar("R")
 
-#: Limit of a whole message, whose parts have lower limits.
+#: Maximum length of a whole message, whose parts have lower limits.
 _LONGEST_MESSAGE = 1000
 _LONGEST_EXTRA = 2000
 _INDENT = "    "
-#: Limit of the text searched for passwords. Texts are cut to the lengths above only after the
-#: search, because a password may extend beyond a cut.
+#: Maximum length of text that is searched for passwords. Messages are cut only after the search,
+#: because a cut could hide the end of a password.
 _LONGEST_READ = 20_000
 _SHOWN_RECORDS = 5
 _COUNT_EVERY = 60.0
-#: Libraries that log each packet, the commands sent to a database included.
+#: Libraries whose debug records contain network packets, such as commands to a database.
 _TALKATIVE = ("aiohttp", "asyncio", "motor", "pymongo")
 #: Libraries that warn of each odd response, such as a bad cookie.
 _TALKATIVE_OF_PAGES = ("aiohttp.internal",)
-#: Rare events, which are always shown, never only counted.
+#: Rare events whose records are always written, never only counted.
 _ALWAYS_SHOWN = frozenset(
     {"progress", "worker_started", "worker_crashed", "worker_down", "callback_failed"}
 )
@@ -75,7 +75,7 @@ quiet_option = click.option(
 
 
 def log_option(command: Callable[..., R]) -> Callable[..., R]:
-    """Add `--log-level` to a command, and log at that level, by default only warnings."""
+    """Add the option `--log-level` to a command, which by default logs only warnings."""
 
     @level_option
     @wraps(command)
@@ -93,10 +93,10 @@ def set_up(
     file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Log to stderr, or to *file*, from *level* on; *log_format* is `text` or `json`.
+    """Log records of at least *level* to stderr or *file*; *log_format* is `text` or `json`.
 
-    Replaces an earlier set-up. Warns of unknown CRAWLCW_ variables in *environment*.
-    Raises `UsageError` if *file* cannot be written.
+    This function replaces an earlier set-up of the log. Warns of unknown CRAWLCW_ variables in
+    *environment*. Raises `UsageError` if *file* cannot be written.
     """
     stream = None if file is None else _appending(file)
     # An error of the log (disk full, pipe closed) must not end a crawl.
@@ -120,7 +120,7 @@ def set_up(
 
 
 def _appending(file: Path) -> TextIO:
-    # The file has no buffer: a line is one write, so the lines of several processes do not mix.
+    # Open the file without a buffer, so that each line is one write and processes do not mix lines.
     try:
         raw_file = file.open("ab", buffering=0)
     except OSError as error:
@@ -133,11 +133,11 @@ def _appending(file: Path) -> TextIO:
 class TextFormatter(logging.Formatter):
     """`2026-11-20T19:30:45Z INFO message`, and a traceback as an indented block of lines.
 
-    The block is indented, because an exception's text could imitate a record.
+    The traceback is indented, because an exception's text could imitate a log record.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text."""
+        """Return a log record as a line, and its traceback as a block of lines."""
         line = f"{_time(record, 'seconds')} {record.levelname} {_message(record)}"
         block = _traceback(self, record)
         return f"{line}\n{indent(block, _INDENT, lambda _: True)}" if block else line
@@ -146,11 +146,11 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, pid, message, and the record's extra fields.
 
-    Each record of crawlcw has an `event`, which is stable while messages may change.
+    Each log record of crawlcw has a field `event`, whose values do not change, unlike messages.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of ASCII."""
+        """Return a log record as a JSON object on one line of ASCII."""
         fields = {
             "time": _time(record, "milliseconds"),
             "level": record.levelname.lower(),
@@ -175,14 +175,14 @@ def _message(record: logging.LogRecord) -> str:
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if not record.exc_info or record.exc_info[0] is None:
-        # A callback's traceback is text already, because it may come from another process.
+        # A callback's traceback is a text, because another process may have sent it.
         text = getattr(record, "traceback", "")
         return printable_block(redacted(text)) if isinstance(text, str) else ""
     return printable_block(redacted(formatter.formatException(record.exc_info)))
 
 
 def _plain(value: object) -> Any:
-    """Return an extra field as a JSON value."""
+    """Return the value of a record's extra field as a value that JSON can represent."""
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, bytes):
@@ -195,11 +195,11 @@ def _plain(value: object) -> Any:
 
 
 class TerseHandler(logging.Handler):
-    """Writes to *stream*, or to the current `sys.stderr`, and counts repeated records.
+    """Writes log records to *stream*, or to the current `sys.stderr`, and counts repeated records.
 
-    In each minute the first few of equal records are shown, and then their number. Counts
-    only records of crawlcw, by event and reason; records of a spider and debug records are
-    always written.
+    In each minute the first five records with the same event and reason are written, then the
+    number of further records. Only records of crawlcw are counted; records of a spider and debug
+    records are always written.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class TerseHandler(logging.Handler):
         self._record_counts: Counter[tuple[str, str]] = Counter()  #: in this minute
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record, unless it is only counted."""
+        """Write the log record, unless the record is only counted."""
         now = self._clock()
         if now - self._minute_start >= _COUNT_EVERY:
             self._write_counts()
@@ -225,7 +225,7 @@ class TerseHandler(logging.Handler):
         self._write(record)
 
     def close(self) -> None:
-        """Write the remaining counts."""
+        """Write the numbers of records that were only counted."""
         self._write_counts()
         if self._stream is not None:
             self._stream.close()
@@ -256,6 +256,6 @@ def _counted(record: logging.LogRecord) -> bool:
 
 
 def _key(record: logging.LogRecord) -> tuple[str, str]:
-    # If there is no event, the message's template is the key.
+    # A record without an event is counted by the template of its message.
     event = getattr(record, "event", None) or record.msg
     return str(event), str(getattr(record, "reason", ""))

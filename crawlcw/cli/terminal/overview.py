@@ -1,6 +1,6 @@
-"""Show `stats --watch` as a live table, a line, or a JSON object.
+"""Make the live table, the line or the JSON object that `stats --watch` shows.
 
-Text from pages and servers is escaped by `printable`.
+`printable` escapes all text from pages and servers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,21 +20,21 @@ from crawlcw.model.counters import FinishReason
 from crawlcw.model.durations import format_duration, iso_time
 from crawlcw.model.sanitize import printable
 
-#: Number of lines outside of tables, and number of lines of a table besides its rows.
+#: Number of the display's lines outside of tables, and of a table's lines that are no rows.
 _FRAME, _TABLE = 8, 4
 _LONGEST_NAME = 50
 _DRAINED = "drained: nothing is left to do"
 _MAX_REASONS = 6
-#: Event loop lag in seconds that is shown in red.
+#: Seconds of lag of a worker's event loop from which the lag is shown in red.
 _LATE = 1.0
-#: Fields of a worker's state (`Vitals`) in its JSON object.
+#: Fields of a worker's `Vitals` that the JSON object shows.
 _VITALS = ("rate", "processing", "memory", "lag", "finished", "failed", "ignored", "items")
-#: Counts that are older than this are shown with their age.
+#: Age from which counts of tasks are shown with their age.
 _FRESH = timedelta(seconds=5)
 
 
 def display(state: CrawlState, *, height: int) -> RenderableType:
-    """Return the display for a terminal with *height* lines."""
+    """Return the live table of a crawl, for a terminal with *height* lines."""
     free_lines = max(height - _FRAME - 2 * _TABLE - min(len(state.reasons), _MAX_REASONS) - 2, 4)
     worker_rows = min(len(state.workers), max(free_lines // 2, free_lines - len(state.hosts)))
     parts: list[RenderableType] = [_title(state), _tasks(state)]
@@ -54,7 +54,7 @@ def display(state: CrawlState, *, height: int) -> RenderableType:
 
 
 def line(state: CrawlState) -> str:
-    """Return a summary in one line."""
+    """Return a crawl's state as a summary in one line."""
     counts = (f"{name} {number:,}" for name, number in state.counts.for_display().items())
     task_count = sum(
         worker.vitals.processing for worker in state.workers if worker.vitals is not None
@@ -74,7 +74,7 @@ def line(state: CrawlState) -> str:
 
 
 def fields(state: CrawlState) -> dict[str, Any]:
-    """Return all fields, for programs; times in UTC, durations in seconds."""
+    """Return the fields of a crawl's state for JSON, with times in UTC and durations in seconds."""
     return {
         state.kind.value: state.name,
         "time": iso_time(state.now),
@@ -140,7 +140,7 @@ def _tasks(state: CrawlState) -> Text:
 
 
 def counts_text(numbers: Mapping[str, int]) -> Text:
-    """Return the numbers of tasks by status in one line; a 0 has no colour."""
+    """Return the number of tasks of each status in one line; numbers except 0 are coloured."""
     text = Text()
     for name, number in numbers.items():
         colour = STATUS_COLOURS.get(name, "") if number else ""

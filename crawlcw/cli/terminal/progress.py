@@ -1,7 +1,7 @@
-"""Measure a crawl's progress, counts and rate, and make the tables at its end.
+"""Measure a crawl's counts and rate, and make the tables at the crawl's end.
 
-`live` draws them on a terminal; elsewhere they are a line in the log every ten seconds.
-Counting a large ledger takes time, so counts take at most a twentieth of the time.
+`live` draws counts and rate on a terminal; without a terminal they are logged every ten seconds.
+Counting the tasks of a large ledger takes long, so the process counts for at most 5 % of its time.
 """
 
 import asyncio
@@ -28,12 +28,11 @@ from crawlcw.model.task import Status
 logger = logging.getLogger(__name__)
 
 _LINE_EVERY = 10.0
-#: Pause until the next count, as a multiple of the last count's duration: counts take 5 % of the
-#: time.
+#: Pause until the next count of tasks, as a multiple of the duration of the last count.
 _COUNT_COST = 20
 _RATE_OVER = 60.0
 _TOP = 8
-#: Fields of a report for programs.
+#: Attributes of a `Report` that its JSON object contains.
 _FIELDS = (
     *("finish_reason", "detail", "elapsed", "pages", "items", "items_by_callback"),
     *("items_dropped", "unchanged", "released", "counts", "redirects", "given_up"),
@@ -44,7 +43,7 @@ _FIELDS = (
 
 
 class RunningCrawl(Protocol):
-    """A running crawl, in this process or in others."""
+    """A crawl that runs in this process or in worker processes."""
 
     @property
     def spider(self) -> Spider:
@@ -56,28 +55,28 @@ class RunningCrawl(Protocol):
 
     @property
     def stats(self) -> Counters:
-        """Counters of this crawl only; other crawls on the ledger do not count."""
+        """The counters of this crawl, which exclude other crawls on the same ledger."""
 
     @property
     def idle_reason(self) -> IdleReason | None:
-        """The reason why the crawl waits; None: it progresses."""
+        """Why the crawl waits, or None if the crawl progresses."""
 
 
 class Rate:
-    """Growth rate of a number over the last minute."""
+    """Measures how fast a number grew during the last minute."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, value: int, *, now: float) -> None:
-        """Note that the number is *value* at *now*, in seconds."""
+        """Note that the measured number is *value* at the time *now*, in seconds."""
         self._samples.append((now, value))
         while len(self._samples) > 2 and now - self._samples[0][0] > _RATE_OVER:
             self._samples.popleft()
 
     @property
     def per_minute(self) -> float:
-        """Growth a minute; 0 if unknown."""
+        """The growth of the number in a minute, or 0 if it is unknown."""
         if len(self._samples) < 2:
             return 0.0
         (start, first_value), (end, last_value) = self._samples[0], self._samples[-1]
@@ -85,7 +84,7 @@ class Rate:
 
 
 class Progress:
-    """Progress of a running crawl: the ledger's counts, and its own rate."""
+    """The progress of a running crawl: counts of the ledger's tasks, and the crawl's rate."""
 
     def __init__(self, crawl: RunningCrawl, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.crawl = crawl
@@ -98,13 +97,13 @@ class Progress:
         self._next_count = 0.0
 
     async def poll(self) -> None:
-        """Count again if enough time has passed since the last count, given its duration."""
+        """Count the ledger's tasks again, unless this would take more than 5 % of the time."""
         started_at = self._clock()
         if started_at >= self._next_count:
             try:
                 self.counts = await self.crawl.ledger.queries.counts()
             except LedgerError as error:
-                # The crawl itself logs the outage and waits; the last count stays.
+                # Keep the last counts; the crawl itself logs the outage of the ledger and waits.
                 logger.debug("no counts: %s", printable(error), extra={"event": "not_counted"})
             else:
                 self._done_rate.add(self.done_count, now=self._clock())
@@ -113,28 +112,28 @@ class Progress:
 
     @property
     def done_count(self) -> int:
-        """Tasks that are finished or ignored."""
+        """Number of tasks that are finished or ignored."""
         return self.counts[Status.FINISHED] + self.counts[Status.IGNORED]
 
     @property
     def elapsed(self) -> timedelta:
-        """Time since the start."""
+        """Time since the start of the crawl."""
         return timedelta(seconds=self._clock() - self._started_at)
 
     @property
     def pages_per_minute(self) -> float:
-        """Pages finished a minute."""
+        """Number of pages that this crawl finished in the last minute."""
         return self._page_rate.per_minute
 
     @property
     def eta(self) -> timedelta | None:
-        """Estimated time until all processes have finished the known tasks; None: unknown."""
+        """Estimated time until all processes have finished the known tasks, or None if unknown."""
         remaining = self.counts.total - self.done_count
         rate = self._done_rate.per_minute
         return timedelta(minutes=remaining / rate) if rate > 0 else None
 
     def line(self) -> str:
-        """Return a summary in one line."""
+        """Return the crawl's progress as a summary in one line."""
         parts = [f"{name} {number:,}" for name, number in self.counts.for_display().items()]
         parts += [f"{self.pages_per_minute:,.0f} pages/min", f"items {self.crawl.stats.items:,}"]
         line = ", ".join([*parts, f"eta {format_eta(self.eta)}"])
@@ -142,12 +141,12 @@ class Progress:
 
     @property
     def idle_reason(self) -> str:
-        """The reason why the crawl waits as a sentence; empty: it progresses."""
+        """A sentence that says why the crawl waits; empty if the crawl progresses."""
         idle_reason = self.crawl.idle_reason
         return "" if idle_reason is None else printable(idle_reason.sentence())
 
     def fields(self) -> dict[str, object]:
-        """Return the summary as fields, for programs."""
+        """Return the crawl's progress as fields for JSON."""
         return {
             **self.counts.by_name(),
             "redirects": self.counts.redirects,
@@ -208,7 +207,7 @@ def summary(report: Report) -> str:
 
 
 def summary_fields(report: Report) -> dict[str, object]:
-    """Return the report as fields, for programs."""
+    """Return the report of a crawl as fields for JSON."""
     fields: dict[str, object] = {"event": "report"}
     for name in _FIELDS:
         value = getattr(report, name)
@@ -227,7 +226,7 @@ def _counted(report: Report) -> dict[str, str]:
 
 
 def _named(report: Report) -> dict[str, str]:
-    """Return some of the hosts given up for a reason, and the number of further hosts."""
+    """Return the first given-up hosts with their reasons, and the number of further hosts."""
     hosts = list(report.hosts_given_up.items())
     rows = {printable(origin): printable(reason) for origin, reason in hosts[:_TOP]}
     if further_count := len(hosts) - len(rows) + report.more_hosts_given_up:
@@ -236,7 +235,7 @@ def _named(report: Report) -> dict[str, str]:
 
 
 def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
-    """Return the largest numbers as text, in the order given."""
+    """Return the first numbers as texts, and the sum of the other numbers."""
     entries = list(numbers.items())
     rows = {printable(name): f"{number:,}" for name, number in entries[:_TOP]}
     if remainder := entries[_TOP:]:
@@ -245,5 +244,5 @@ def _numbers(numbers: Mapping[str, int]) -> dict[str, str]:
 
 
 def format_eta(eta: timedelta | None) -> str:
-    """Return the estimated time as text; `-`: unknown."""
+    """Return the estimated remaining time as a text, or `-` if it is unknown."""
     return "-" if eta is None else format_duration(eta)

@@ -1,7 +1,7 @@
 """Make tables of names and numbers, with statuses in colour.
 
 `click.echo` removes the colours unless it writes to a terminal. This module does not use rich,
-which takes 20 ms to load and only draws the live displays.
+because rich takes 20 ms to load.
 """
 
 import shutil
@@ -16,7 +16,7 @@ import click
 from crawlcw.model.counters import Counters
 from crawlcw.model.durations import format_duration
 
-#: Colours of statuses, by their names in click and in rich.
+#: The colour of each status, with its name in click and in rich.
 STATUS_COLOURS = {
     "todo": "cyan",
     "processing": "yellow",
@@ -27,38 +27,38 @@ STATUS_COLOURS = {
 
 _MIN_NAME_WIDTH, _MIN_NUMBER_WIDTH = 32, 8
 _GAP = "   "
-_WIDE = ("W", "F")  #: two cells on a terminal, by Unicode's UAX 11
+_WIDE = ("W", "F")  #: Unicode's names (UAX 11) for characters two cells wide
 
 
 def two_columns(title: str, rows: Mapping[str, str]) -> str:
-    """Return a table under *title*, its values on the right."""
+    """Return a table with names on the left and values on the right, under *title*."""
     return _table([title, ""], rows.items(), min_widths=(_MIN_NAME_WIDTH, _MIN_NUMBER_WIDTH))
 
 
 def columns(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of a name and numbers."""
+    """Return a table whose rows have a name and numbers, under *headers*."""
     return _table(headers, rows, min_widths=[0] * len(headers))
 
 
 def stalls(counters: Counters) -> dict[str, str]:
-    """Return the row about stalls of the event loop; empty if it did not stall."""
+    """Return a row about stalls of the event loop, or no row if the loop did not stall."""
     longest = format_duration(timedelta(seconds=counters.longest_stall))
     text = f"{counters.stalls:,} times, {longest} at most"
     return {"event loop blocked": text} if counters.stalls else {}
 
 
 def coloured(text: str, status: str) -> str:
-    """Return *text* in the colour of *status*; unchanged if *status* is not a status."""
+    """Return *text* in the colour of *status*, or unchanged if *status* is not a status."""
     return click.style(text, fg=STATUS_COLOURS[status]) if status in STATUS_COLOURS else text
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that stdout writes to; None: it is not a terminal."""
+    """Return the width of stdout's terminal in columns, or None if stdout is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def wrapped(text: str, *, indent: int) -> str:
-    """Return *text* for a terminal: further lines have *indent* spaces; unchanged in a pipe."""
+    """Break *text* for a terminal into lines indented by *indent* spaces, except the first line."""
     width = terminal_width()
     if width is None:
         return text
@@ -67,12 +67,12 @@ def wrapped(text: str, *, indent: int) -> str:
 
 
 def padded(text: str, width: int) -> str:
-    """Return *text* with spaces behind it, up to *width* cells."""
+    """Return *text* with spaces at its end, up to *width* cells of a terminal."""
     return text + " " * (width - cells(text))
 
 
 def show(text: str, *, err: bool = False) -> None:
-    """Print a table; with an ASCII rule if the stream is not Unicode."""
+    """Print a table, with rules of ASCII characters if the stream cannot write Unicode."""
     stream = sys.stderr if err else sys.stdout
     takes_unicode = (stream.encoding or "").lower().startswith("utf")
     click.echo(text if takes_unicode else text.replace("─", "-"), err=err)
@@ -94,7 +94,7 @@ def _table(
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
     (name, *values), (name_width, *value_widths) = row, widths
     name_cell = padded(name, name_width)
-    if values != ["0"]:  # a red 0 would look like a failure
+    if values != ["0"]:  # without colour, because a red 0 looks like a failure
         name_cell = coloured(name_cell, name)
     padded_cells = [
         " " * (width - cells(value)) + value
