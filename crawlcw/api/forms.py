@@ -94,13 +94,13 @@ class Form:
         form's URL cannot be fetched, the crawl drops and counts the request. Raises `ValueError`
         for a form that sends files, and for a missing button.
         """
-        of_form = self.node.attributes
+        form_attributes = self.node.attributes
         controls = _controls_of(self.node)
         button = self._button(controls)
 
         def attribute_of(name: str) -> str:
             of_button = None if button is None else button.attributes.get(f"form{name}")
-            return of_button or of_form.get(name) or ""
+            return of_button or form_attributes.get(name) or ""
 
         method, enctype = attribute_of("method").lower(), attribute_of("enctype").lower()
         if method == "dialog" or (method == "post" and enctype in _UNSUPPORTED_ENCODINGS):
@@ -108,7 +108,7 @@ class Form:
                 "submit() cannot send a form with files, as plain text or in a dialog: write a "
                 "Request instead"
             )
-        labels = (of_form.get("accept-charset") or "").replace(",", " ").split()
+        labels = (form_attributes.get("accept-charset") or "").replace(",", " ").split()
         encoding = next(filter(None, map(charset.named, labels)), self.encoding)
         values = {**(fields or {}), **named}
         encoded = _encoded(
@@ -164,9 +164,9 @@ class _Control:
 
 def _controls_of(form: LexborNode) -> list[_Control]:
     """Return the controls of a form, in the order of the page."""
-    of_form, root, controls = form.attributes, form.parser.root, list[_Control]()
+    form_attributes, root, controls = form.attributes, form.parser.root, list[_Control]()
     assert root is not None, "it is the element above the form"
-    number, form_id = of_form.get(OWNER), of_form.get("id")
+    number, form_id = form_attributes.get(OWNER), form_attributes.get("id")
     # If several elements have the same id, `form` means the first.
     first_with_id = next((node for node in root.traverse() if node.id == form_id), None)
     is_named = bool(form_id) and first_with_id is not None and first_with_id.mem_id == form.mem_id

@@ -227,7 +227,7 @@ class _Reader:
         self._record: Record | None = None
         self._record_depth = 0
         self._prefix = ""  #: of the record's name
-        self._texts: list[str] | None = None  #: of the open field
+        self._field_texts: list[str] | None = None  #: of the open field
         self._bases: list[tuple[int, str]] = []  #: each base with the depth of its element
         self._declared = 0  #: attributes
         self._free_characters = 0  #: characters that the record may still add
@@ -295,37 +295,37 @@ class _Reader:
                 )
                 self._record_depth, self._prefix = self._depth, prefix
                 self._free_characters = _LONGEST_RECORD
-                self._texts = []
+                self._field_texts = []
         elif self._depth == self._record_depth + 1:
-            self._texts = None
+            self._field_texts = None
             self._free_characters -= sum(
                 len(text) for text in (tag, *attributes, *attributes.values())
             )
             if self._free_characters > 0 and len(self._record.fields) < _MAX_FIELDS:
                 field_name = name if prefix == self._prefix else tag
                 self._record.fields.append(Field(name=field_name, attributes=attributes))
-                self._texts = []
+                self._field_texts = []
 
     def _end(self, _tag: str) -> None:
         if self._record is not None:
             if self._depth == self._record_depth:
-                self._record.content = "".join(self._texts or ())
-                self._texts = None
+                self._record.content = "".join(self._field_texts or ())
+                self._field_texts = None
                 self._ended_records.append(self._record)
                 self._record = None
-            elif self._depth == self._record_depth + 1 and self._texts is not None:
-                self._record.fields[-1].text = "".join(self._texts)
-                self._texts = None
+            elif self._depth == self._record_depth + 1 and self._field_texts is not None:
+                self._record.fields[-1].text = "".join(self._field_texts)
+                self._field_texts = None
         if self._bases and self._bases[-1][0] == self._depth:
             self._bases.pop()
         self._depth -= 1
 
     def _text(self, text: str) -> None:
-        if self._texts is None:
+        if self._field_texts is None:
             return
         self._free_characters -= len(text)
         if self._free_characters >= 0:
-            self._texts.append(text)
+            self._field_texts.append(text)
         else:
             # Drop the whole text, because the first part of a URL would be a different URL.
-            self._texts = None
+            self._field_texts = None

@@ -140,9 +140,9 @@ class Deadline:
             extra={"event": "still_running", "number": len(locations)},
         )
         try:
-            code = self.finish()
+            exit_code = self.finish()
         except Exception as error:
-            code = INTERRUPTED
+            exit_code = INTERRUPTED
             logger.warning(
                 "could not release the leases, which will expire: %s",
                 error,
@@ -152,7 +152,7 @@ class Deadline:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
-        os._exit(code)
+        os._exit(exit_code)
 
 
 #: The deadline of this process.

@@ -103,9 +103,9 @@ class Causes:
             # End the check, which a probe of a silent host would prolong by its timeout.
             self._check.cancel()
 
-    def answered_well(self, name: str, url: str, *, latency: float, sent: datetime) -> None:
+    def answered_well(self, host_name: str, url: str, *, latency: float, sent: datetime) -> None:
         """Note a good response after *latency* seconds; it ends its host's series of failures."""
-        host, scheme = self.frontier.hosts.get(name), scheme_of(url)
+        host, scheme = self.frontier.hosts.get(host_name), scheme_of(url)
         if host is None:
             return
         host.slice_responses += 1
@@ -120,7 +120,7 @@ class Causes:
             # Save the host now, because the response ends a series of failures. Without such a
             # change the host is saved when it is released.
             self.frontier.pending.save(host)
-            self.stats.hosts_given_up.pop(f"{scheme}://{name}", None)
+            self.stats.hosts_given_up.pop(f"{scheme}://{host_name}", None)
         host.pace()
 
     def finished(self, task: Task, *, probe_page: str | None, size: int) -> None:
@@ -141,9 +141,9 @@ class Causes:
         if probe_page is not None:
             self._uplink.learned(task.host, probe_page)
 
-    def page_failed(self, name: str) -> None:
+    def page_failed(self, host_name: str) -> None:
         """Note a failure that the page itself caused, which says little about its host."""
-        if host := self.frontier.hosts.get(name):
+        if host := self.frontier.hosts.get(host_name):
             host.slice_responses += 1
             host.state.page_failed(self._policy)
             host.pace()
@@ -162,9 +162,9 @@ class Causes:
         self._throttled(task.id, task.host, task.url, error, sent=attempt.sent)
 
     def _throttled(
-        self, page: bytes, name: str, url: str, error: FetchError, *, sent: datetime
+        self, page: bytes, host_name: str, url: str, error: FetchError, *, sent: datetime
     ) -> None:
-        now, host = self._now(), self.frontier.hosts.get(name)
+        now, host = self._now(), self.frontier.hosts.get(host_name)
         if host is not None:
             origin = host.state.origins[scheme_of(url)]
             cause = origin.throttled(
@@ -188,18 +188,18 @@ class Causes:
                     host.rest(seconds=rest_s)
                 host.enter(Phase.OPENING)
                 raise _defer_behind_others(host, now + timedelta(seconds=rest_s))
-        self._log(name, error)
-        raise self.origin_failed(name, url, error, sent=sent, refused=page)
+        self._log(host_name, error)
+        raise self.origin_failed(host_name, url, error, sent=sent, refused=page)
 
-    def reported(self, name: str, fault: Fault) -> None:
+    def reported(self, host_name: str, fault: Fault) -> None:
         """Note a failure that another worker, which borrows slots of a host, has reported."""
         error = FetchError(Reason(fault.reason), status=fault.status, retry_after=fault.retry_after)
         # Ignore the deferral, because the borrower itself defers its page.
         with suppress(Defer):
             if fault.throttled is None:
-                self.origin_failed(name, fault.url, error, sent=fault.sent)
+                self.origin_failed(host_name, fault.url, error, sent=fault.sent)
             else:
-                self._throttled(fault.throttled, name, fault.url, error, sent=fault.sent)
+                self._throttled(fault.throttled, host_name, fault.url, error, sent=fault.sent)
 
     def banned(self, task: Task, proxy: Proxy | None) -> bool:
         """Note that the site banned a request of *task* through *proxy*; return whether it fails.
@@ -251,7 +251,7 @@ class Causes:
 
     async def unanswered(
         self,
-        name: str,
+        host_name: str,
         url: str,
         error: FetchError,
         *,
@@ -260,16 +260,24 @@ class Causes:
         page: bytes | None = None,
     ) -> Defer | None:
         """Note a failed request to an origin; return a deferral, or None if the page must fail."""
-        if await self.blames_uplink(name, url, error.underlying, started_at=started_at, page=page):
+        if await self.blames_uplink(
+            host_name, url, error.underlying, started_at=started_at, page=page
+        ):
             return deferral(Cause.UPLINK)
         if page is not None:
             return None
-        self._log(name, error)
-        in_haste = await self._nothing_else_waits(name, url, error)
-        return self.origin_failed(name, url, error, sent=sent, in_haste=in_haste)
+        self._log(host_name, error)
+        in_haste = await self._nothing_else_waits(host_name, url, error)
+        return self.origin_failed(host_name, url, error, sent=sent, in_haste=in_haste)
 
     async def blames_uplink(
-        self, name: str, url: str, reason: Reason, *, started_at: float, page: bytes | None = None
+        self,
+        host_name: str,
+        url: str,
+        reason: Reason,
+        *,
+        started_at: float,
+        page: bytes | None = None,
     ) -> bool:
         """Note a failed request to an origin; return whether our own uplink is the cause.
 
@@ -278,7 +286,9 @@ class Causes:
         """
         while True:
             now = self.frontier.clock()
-            cause = self._uplink.failed(name, reason, started_at=started_at, now=now, page=page)
+            cause = self._uplink.failed(
+                host_name, reason, started_at=started_at, now=now, page=page
+            )
             if cause is not None:
                 break
             self._check_wanted.set()
@@ -286,17 +296,17 @@ class Causes:
         if cause is not Cause.UPLINK:
             return False
         if reason in PAST_THE_NAME:
-            self.resolved(name, url)
+            self.resolved(host_name, url)
         return True
 
-    def resolved(self, name: str, url: str) -> None:
+    def resolved(self, host_name: str, url: str) -> None:
         """Note that DNS has resolved a host's name to an address."""
-        if host := self.frontier.hosts.get(name):
+        if host := self.frontier.hosts.get(host_name):
             host.state.origins[scheme_of(url)].resolved = True
 
-    async def _nothing_else_waits(self, name: str, url: str, error: FetchError) -> bool:
+    async def _nothing_else_waits(self, host_name: str, url: str, error: FetchError) -> bool:
         """Return whether the port is closed, and no origin of this crawl has ever answered."""
-        host = self.frontier.hosts.get(name)
+        host = self.frontier.hosts.get(host_name)
         if not error.port_closed or host is None or not self.frontier.is_seeded:
             return False
         if host.state.origins[scheme_of(url)].good_at is not None:
@@ -304,14 +314,14 @@ class Causes:
         leased_hosts, waiting_hosts = await self.ledger.hosts.busiest(limit=_FEW_HOSTS)
         others_by_name = {other.name: other for other in (*leased_hosts, *waiting_hosts)}
         others_by_name |= {other.name: other.state for other in self.frontier.hosts.values()}
-        others_by_name.pop(name, None)
+        others_by_name.pop(host_name, None)
         return len(others_by_name) < _FEW_HOSTS and all(
             other.is_silent for other in others_by_name.values()
         )
 
     def origin_failed(
         self,
-        name: str,
+        host_name: str,
         url: str,
         error: FetchError,
         *,
@@ -324,7 +334,7 @@ class Causes:
         *refused* is the id of the throttled page, or None. If *in_haste*, the host's rest is short.
         """
         reason, scheme = error.underlying, scheme_of(url)
-        host = self.frontier.hosts.get(name)
+        host = self.frontier.hosts.get(host_name)
         if host is not None and host.borrowed_loan is not None:
             return self._report_to_owner(host, url, error, sent=sent, refused=refused)
         self.stats.host_failures[reason] += 1
@@ -343,7 +353,7 @@ class Causes:
         self.frontier.pending.save(host)
         host.pace()
         if origin.given_up is not None and host.lease is not None:
-            self.stats.host_given_up(f"{scheme}://{name}", str(origin.given_up))
+            self.stats.host_given_up(f"{scheme}://{host_name}", str(origin.given_up))
             self._defer_origin(host, scheme, due=now)
             self.frontier.pending.ignore(host)
             return deferral(Cause.ORIGIN)
@@ -352,10 +362,10 @@ class Causes:
         if rests_until is not None and origin.given_up is None:
             # Take this origin's tasks from the queue, because the host's other origin continues.
             self._defer_origin(host, scheme, due=rests_until)
-            self.rests.note(f"{scheme}://{name}", rest_end=rests_until, cause=description)
+            self.rests.note(f"{scheme}://{host_name}", rest_end=rests_until, cause=description)
             return _defer_behind_others(host, rests_until)
         rests_until = rests_until or host.state.not_before or now
-        self.rests.note(name, rest_end=rests_until, cause=description)
+        self.rests.note(host_name, rest_end=rests_until, cause=description)
         rest_s = (rests_until - now).total_seconds()
         host.rest(seconds=rest_s)
         if host.lease is None or rest_s > CLAIM_AHEAD_S:
@@ -397,12 +407,12 @@ class Causes:
         )
         self.frontier.pending.release(deferred_lease(lease, due=due) for lease in leases)
 
-    def _log(self, name: str, error: FetchError) -> None:
+    def _log(self, host_name: str, error: FetchError) -> None:
         logger.info(
             "host %s failed: %s",
-            printable(name),
+            printable(host_name),
             printable(error),
-            extra={"event": "host_failed", "host": name, "reason": str(error.reason)},
+            extra={"event": "host_failed", "host": host_name, "reason": str(error.reason)},
         )
 
     # --- our own uplink
@@ -461,9 +471,9 @@ class Causes:
         async with anyio.create_task_group() as asking:
             self._check = asking.cancel_scope
 
-            async def ask(name: str, url: str) -> None:
+            async def ask(host_name: str, url: str) -> None:
                 # Note the probe, so that the host's next request keeps the delay after the probe.
-                self.frontier.note_request(name, sent_at=self.frontier.clock())
+                self.frontier.note_request(host_name, sent_at=self.frontier.clock())
                 try:
                     await self.request_probe(url)
                 except FetchError as error:
@@ -474,8 +484,8 @@ class Causes:
                     return
                 self.answered()
 
-            for number, (name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
-                asking.start_soon(ask, name, url)
+            for number, (host_name, url) in enumerate([*reversed(self._uplink.good_pages.items())]):
+                asking.start_soon(ask, host_name, url)
                 if number == 0:
                     # Wait for this request, which is enough if only some hosts are down.
                     await anyio.sleep(_FIRST_PROBE_S)

@@ -124,17 +124,17 @@ class TaskAdder:
             del tasks[task.id]
             self.stats.dropped.note("store-rejected", task.url)
             _warn(task, reason)
-        number = added.new
+        due_count = added.new
         if added.existing and (due := [task for task in tasks.values() if task.due is not None]):
             if self.max_depth is not None:
-                number += await self.ledger.tasks.admit_nearer(due)
-            changed = [task for task in due if isinstance(task, ChangedTask)]
-            if changed and (run_started_at := self.run_started_at) is not None:
+                due_count += await self.ledger.tasks.admit_nearer(due)
+            changed_tasks = [task for task in due if isinstance(task, ChangedTask)]
+            if changed_tasks and (run_started_at := self.run_started_at) is not None:
                 # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
                 # future that link to each other would never end.
-                changed = [task.capped_at(run_started_at) for task in changed]
-                number += await self.ledger.tasks.reopen_changed(changed)
-        return number
+                changed_tasks = [task.capped_at(run_started_at) for task in changed_tasks]
+                due_count += await self.ledger.tasks.reopen_changed(changed_tasks)
+        return due_count
 
 
 @dataclass(slots=True)

@@ -80,7 +80,7 @@ class Coordinator:
         self.host_leaser = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
         self.pool = Pool(settings.concurrency)
-        self._state = state
+        self._kept_state = state
         self._ledger = session.ledger
         self._task_leases = session.leases
         self._stats = session.stats
@@ -88,7 +88,7 @@ class Coordinator:
         self._settings = settings
         self._queues = frontier.queues
         self._opening = opening
-        self._changed = frontier.poll_wanted
+        self._poll_wanted = frontier.poll_wanted
         #: Leases that use a slot of their host, by the ids and fences of their tasks.
         self._slot_users: set[tuple[bytes, int]] = set()
         limits = [
@@ -119,7 +119,7 @@ class Coordinator:
     async def _fill_queue(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
             # Clear before the poll, so that a change during the poll ends the wait below at once.
-            self._changed.clear()
+            self._poll_wanted.clear()
             self.dispatch()
             if self._is_stopping:
                 return FinishReason.STOPPED
@@ -131,7 +131,7 @@ class Coordinator:
                 await self.release_undispatched()
                 await self.host_leaser.leave_all(background)
                 with anyio.move_on_after(_SHARED_IDLE_S):
-                    await self._changed.wait()
+                    await self._poll_wanted.wait()
                 continue
             if await self._poll(background):
                 return FinishReason.DRAINED
@@ -140,7 +140,7 @@ class Coordinator:
                 host_count * _PAUSE_PER_HOST_S if host_count >= _MANY_HOSTS else 0
             )
             with anyio.move_on_after(self._next_poll()):
-                await self._changed.wait()
+                await self._poll_wanted.wait()
             await anyio.sleep(max(0, rest_end - time.monotonic()))
 
     def note_seeded(self) -> None:
@@ -153,7 +153,7 @@ class Coordinator:
         self._idle_pause_s = _MIN_IDLE_S
         self._ledger_poll_at = 0.0
         self.host_leaser.wake()
-        self._changed.set()
+        self._poll_wanted.set()
 
     def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
         """Note written outcomes. *has_more* says that work remains; *retry_hosts* have retries."""
@@ -161,7 +161,7 @@ class Coordinator:
         if has_more or not self._task_leases:
             self.wake()
         elif self._limits:
-            self._changed.set()
+            self._poll_wanted.set()
 
     async def announce(self, tasks: Iterable[Task]) -> None:
         """Wake the hosts of tasks that are now in the ledger and may be due."""
@@ -184,7 +184,7 @@ class Coordinator:
     def stop(self) -> None:
         """Stop claiming and dispatching."""
         self._is_stopping = True
-        self._changed.set()
+        self._poll_wanted.set()
 
     def pause(self, paused_since: datetime | None) -> None:
         """Start no task until this method is called with None."""
@@ -219,7 +219,7 @@ class Coordinator:
             self._ledger_poll_at, self.frontier.low_hosts()[1]
         )
         if needs_tasks or now >= self._lease_poll_at:
-            self._changed.set()
+            self._poll_wanted.set()
 
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
         """Take back a task that was not tried: its host has failed or is not ours any more."""
@@ -227,7 +227,7 @@ class Coordinator:
             self.frontier.pending.release([lease])
         else:
             self._queue_or_release(lease)
-        self._changed.set()
+        self._poll_wanted.set()
 
     def _queue_or_release(self, lease: Lease) -> None:
         """Queue a task for its host's turn, or release it if its host may not be asked now."""
@@ -359,18 +359,22 @@ class Coordinator:
         now, free_capacity = time.monotonic(), self._free_capacity()
         share = free_capacity // len(low_hosts)
         hosts = heapq.nsmallest(_HOSTS_PER_QUERY, low_hosts, key=_feeding_order)
-        sizes = dict[str, int]()
+        batch_size_by_host = dict[str, int]()
         for host in hosts:
             # Clear the flag before the read: a task that is added from now on sets the flag again.
             host.poll(is_stale=False)
             # Ask for two turns of its allowed requests: other hosts need capacity as well.
             batches = 1 if host.queue.delay else 2 * host.queue.slots or _MIN_CLAIM
-            number = min(free_capacity, self._queues.free_capacity(host.name), max(share, batches))
+            task_count = min(
+                free_capacity, self._queues.free_capacity(host.name), max(share, batches)
+            )
             if host.quota is not None:
-                number = min(number, host.quota)
-            sizes[host.name] = number if host.borrowed_loan is None else 2 * number
-        tasks_by_host: dict[str, list[Task]] = {name: [] for name in sizes}
-        for task in await self._ledger.tasks.page_each(sizes):
+                task_count = min(task_count, host.quota)
+            batch_size_by_host[host.name] = (
+                task_count if host.borrowed_loan is None else 2 * task_count
+            )
+        tasks_by_host: dict[str, list[Task]] = {name: [] for name in batch_size_by_host}
+        for task in await self._ledger.tasks.page_each(batch_size_by_host):
             tasks_by_host[task.host].append(task)
         for host in hosts:
             if tasks := tasks_by_host[host.name]:
@@ -390,7 +394,9 @@ class Coordinator:
                 tasks_to_claim += chosen_tasks
                 if host.quota is not None:
                     host.quota = max(0, host.quota - len(chosen_tasks))
-            is_full = len(tasks_by_host[host.name]) == sizes[host.name]  # the ledger may have more
+            is_full = (
+                len(tasks_by_host[host.name]) == batch_size_by_host[host.name]
+            )  # the ledger may have more
             if is_full or len(chosen_tasks) < len(claimable_tasks):
                 host.poll()
         await self._claim(tasks_to_claim)
@@ -407,11 +413,13 @@ class Coordinator:
         # A task is listed again if our lease on it expired while this process stalled.
         tasks = [task for task in tasks if task.id not in self._task_leases]
         # Tasks of a resting origin are deferred after the claim.
-        ready = [] if host.is_open else [task for task in tasks if host.obstacle(task) is None]
-        if not ready:
+        ready_tasks = (
+            [] if host.is_open else [task for task in tasks if host.obstacle(task) is None]
+        )
+        if not ready_tasks:
             return tasks
         # Prefer a task whose origin does not fail.
-        opening_task = min(ready, key=lambda task: host.origin(task).failures > 0)
+        opening_task = min(ready_tasks, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, opening_task.url, background):
             return tasks
         return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
@@ -437,7 +445,7 @@ class Coordinator:
             )
             self._task_leases.add(claimed.leases)
             # Refresh after the claim: a page's state change was written before its links.
-            await self._state.refresh()
+            await self._kept_state.refresh()
             stats.claims += len(batch)
             stats.claims_missed += claimed.missed
             stats.given_up += claimed.abandoned
@@ -476,16 +484,16 @@ class Coordinator:
             if self._idle_pause_s < _SWEEP_AFTER_S or not lacks_hosts:
                 self._rest(min(self._idle_pause_s, _SHARED_IDLE_S))
                 return False
-        horizon = await self._ledger.queries.next_due(due_by=self._ledger.now())
-        if self._changed.is_set():
+        next_due = await self._ledger.queries.next_due(due_by=self._ledger.now())
+        if self._poll_wanted.is_set():
             return False  # work arrived while the query ran
         # A task has a due time until its outcome is committed, and its links are written before the
         # commit. So the ledger is drained if nothing in it has a due time.
-        if horizon is None and self.frontier.is_seeded and not has_work:
+        if next_due is None and self.frontier.is_seeded and not has_work:
             return True
         await self.internal_errors.end_if_only_these_remain()
-        now, idle_s, wakes_at = self._ledger.now(), self._idle_pause_s, horizon
-        others_work = horizon is not None and horizon <= now
+        now, idle_s, wakes_at = self._ledger.now(), self._idle_pause_s, next_due
+        others_work = next_due is not None and next_due <= now
         lacks_hosts = lacks_hosts and self.frontier.borrowed_host is None
         self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
         if idle_s >= _SWEEP_AFTER_S:
@@ -494,10 +502,10 @@ class Coordinator:
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
-            self._idle_reason = await self._waiting(horizon, wakes_at) if is_waiting else None
+            self._idle_reason = await self._waiting(next_due, wakes_at) if is_waiting else None
         if wakes_at is not None and wakes_at > now:
             idle_s = (wakes_at - now).total_seconds()
-        if horizon is not None and horizon <= now + self._settings.lease:
+        if next_due is not None and next_due <= now + self._settings.lease:
             # Another process may finish, or find more work, at any time.
             idle_s = min(idle_s, _SHARED_IDLE_S)
         # A wake-up during the query has shortened `self._idle_pause_s`.
@@ -510,10 +518,10 @@ class Coordinator:
         self.host_leaser.next_lease_at = self._ledger_poll_at
         self._idle_pause_s = min(self._idle_pause_s * 2, _MAX_IDLE_S)
 
-    async def _waiting(self, horizon: datetime | None, wakes_at: datetime | None) -> IdleReason:
+    async def _waiting(self, next_due: datetime | None, wakes_at: datetime | None) -> IdleReason:
         """Return the reason to wait, if this process has nothing to do until *wakes_at*."""
         now = self._ledger.now()
-        if horizon is None:
+        if next_due is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
         # Other workers have the due tasks if their leases end or are renewed by then.

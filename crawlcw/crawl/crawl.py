@@ -58,13 +58,13 @@ class Ending:
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
-        self._scope = anyio.CancelScope()
+        self._crawl_scope = anyio.CancelScope()
         #: The scope of the spider's `opened`, which may take long.
         self.opening = anyio.CancelScope()
-        self._closing = anyio.CancelScope()
+        self._closing_scope = anyio.CancelScope()
         #: The latest end of the spider's code, by the loop's clock.
         self._ends_at = math.inf
-        self.at_once = False
+        self.ends_at_once = False
         #: Why the crawl itself ends early; None if it does not.
         self.early_end: EarlyEnd | None = None
 
@@ -76,9 +76,9 @@ class Ending:
 
     def stop_now(self) -> None:
         """End without the grace."""
-        self.at_once = True
+        self.ends_at_once = True
         self._retry.shorten(LAST_WORDS)
-        for scope in (self._scope, self.opening, self._closing):
+        for scope in (self._crawl_scope, self.opening, self._closing_scope):
             scope.cancel()
         self._begin()
 
@@ -96,7 +96,7 @@ class Ending:
 
     def _ends_within_grace(self) -> float:
         """Return when the spider's code must have ended."""
-        grace = timedelta(0) if self.at_once else self._grace
+        grace = timedelta(0) if self.ends_at_once else self._grace
         self._ends_at = min(self._ends_at, anyio.current_time() + grace.total_seconds())
         self.on_end(grace)
         return self._ends_at
@@ -107,14 +107,14 @@ class Ending:
 
     def why(self, reason: FinishReason) -> EarlyEnd:
         """Return why the crawl has ended: an early end, or else the coordinator's *reason*."""
-        if self.at_once:
+        if self.ends_at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early_end or EarlyEnd(reason=reason, detail="")
 
     def grace_scope(self) -> anyio.CancelScope:
         """Return the scope of the wait for pages in progress; the grace counts from the stop."""
-        self._scope.deadline = self._ends_within_grace()
-        return self._scope
+        self._crawl_scope.deadline = self._ends_within_grace()
+        return self._crawl_scope
 
     @contextmanager
     def limit_closed(self) -> Iterator[None]:
@@ -124,10 +124,10 @@ class Ending:
         """
         earliest_end = anyio.current_time() + LAST_WORDS.total_seconds()
         ends_at = max(self._ends_within_grace(), earliest_end)
-        self._closing = anyio.CancelScope(deadline=ends_at)
-        with self._closing:
+        self._closing_scope = anyio.CancelScope(deadline=ends_at)
+        with self._closing_scope:
             yield
-        if self._closing.cancelled_caught:
+        if self._closing_scope.cancelled_caught:
             logger.warning(
                 "cancelled closed(), because it did not end within the grace period (%s)",
                 format_duration(self._grace),
@@ -227,7 +227,7 @@ class Crawl:
 
         *at_once* says that the order was to end at once; a blocked loop has not seen that order.
         """
-        self._ending.at_once |= at_once
+        self._ending.ends_at_once |= at_once
         self._released += await self._session.abandon(ledger)
         return self._report(await ledger.queries.counts(), await ledger.queries.reasons())
 

@@ -177,12 +177,12 @@ def _names_state(kind: type[Spider]) -> bool:
     process.
     """
     classes = kind.__mro__[: kind.__mro__.index(Spider)]
-    codes = [
+    code_objects = [
         getattr(member, "__code__", None) for base in classes for member in vars(base).values()
     ]
-    for code in codes:
+    for code in code_objects:
         if isinstance(code, CodeType):
             if "state" in code.co_names:
                 return True
-            codes += code.co_consts
+            code_objects += code.co_consts
     return False

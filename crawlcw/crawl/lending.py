@@ -38,7 +38,7 @@ _LOAN_LENGTH = timedelta(seconds=9)
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
 #: Seconds between two heartbeats of a borrower. A borrower counts as gone after this number of
 #: missed heartbeats.
-_BEAT, _MISSED_BEATS = 1.0, 3
+_HEARTBEAT_S, _MISSED_BEATS = 1.0, 3
 #: A host with only this number of tasks is not lent, because its owner finishes them sooner.
 _MIN_TASKS = 8
 #: Seconds without a task after which a loan is returned.
@@ -68,7 +68,7 @@ class Lending:
         self._causes = causes
         self._robots = robots
         self._has_free_fetchers = has_free_fetchers
-        self._numbers = count(1)
+        self._loan_numbers = count(1)
         #: The last report on each loan that is lent.
         self._applied_reports: dict[str, LoanReport] = {}
         self._sent_report = LoanReport("")  #: our own report, as last written
@@ -108,12 +108,14 @@ class Lending:
         """Measure whether the event loop is overloaded."""
         stats = self._session.stats
         now = (self._clock(), stats.loop_lag.seconds, time.thread_time(), stats.pages)
-        seconds, lag, computed, pages = (
+        seconds, lag, cpu_seconds, pages = (
             new - old for new, old in zip(now, self._last_sample, strict=True)
         )
         if seconds >= _PAUSE:
             # The lag is measured ten times a second.
-            self._is_overloaded = lag >= 10 * _LATE_S * seconds or computed >= _BUSY_SHARE * seconds
+            self._is_overloaded = (
+                lag >= 10 * _LATE_S * seconds or cpu_seconds >= _BUSY_SHARE * seconds
+            )
             self._pages_per_second = pages / seconds
             self._last_sample = now
 
@@ -141,11 +143,11 @@ class Lending:
         return [host for host in hosts if self._may_lend_more(host)]
 
     def _may_lend_more(self, host: FrontierHost) -> bool:
-        allowed = host.queue.slots
+        allowed_slots = host.queue.slots
         # Each process has a slot for a host without a limit.
-        gains = not allowed or self._is_overloaded or not self._has_free_fetchers()
-        has_slots = not allowed or (allowed > 1 and host.state.finished >= FIRST_PAGES)
-        has_tasks = self._session.leases.count_by_host[host.name] > min(allowed, _MIN_TASKS)
+        gains = not allowed_slots or self._is_overloaded or not self._has_free_fetchers()
+        has_slots = not allowed_slots or (allowed_slots > 1 and host.state.finished >= FIRST_PAGES)
+        has_tasks = self._session.leases.count_by_host[host.name] > min(allowed_slots, _MIN_TASKS)
         return gains and has_slots and has_tasks and self._frontier.may_lend(host)
 
     async def _lend(self, hosts: list[FrontierHost]) -> None:
@@ -165,7 +167,7 @@ class Lending:
         if report is not None and report.loan != loan.id:
             report = None
         if report is not None:
-            self._apply(host, report)
+            self._apply_report(host, report)
         if (report is not None and report.returned) or loan.expires <= now:
             del host.loans[name]
             self._applied_reports.pop(loan.id, None)
@@ -181,7 +183,7 @@ class Lending:
             del host.loans[name]
             host.pace()
             return
-        is_alive = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _BEAT)
+        is_alive = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_S)
         expires = loan.expires
         # A loan without a report is unused: its worker may have seen the end first, or have a host.
         if report is not None and is_alive and expires - now < _LOAN_LENGTH * 2 / 3:
@@ -203,7 +205,7 @@ class Lending:
         remaining -= timedelta(microseconds=remaining.microseconds % 1000)
         return self._now() + min(_LOAN_LENGTH, remaining)
 
-    def _apply(self, host: FrontierHost, report: LoanReport) -> None:
+    def _apply_report(self, host: FrontierHost, report: LoanReport) -> None:
         """Apply the news of a report."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
@@ -238,9 +240,11 @@ class Lending:
             if not self._may_lend_more(host):
                 return
             slots = 0
-            if allowed := host.queue.slots:
-                slots = min(allowed - 1, max(1, (allowed + host.lent_slots) // len(workers)))
-            number = next(self._numbers)
+            if allowed_slots := host.queue.slots:
+                slots = min(
+                    allowed_slots - 1, max(1, (allowed_slots + host.lent_slots) // len(workers))
+                )
+            number = next(self._loan_numbers)
             loan = Loan(
                 f"{self._session.worker}:{number}",
                 host=host.name,
@@ -318,7 +322,7 @@ class Lending:
             faults=tuple(host.faults),
         )
         now, current = self._clock(), replace(report, finished=self._sent_report.finished)
-        if current == self._sent_report and now - self._report_sent_at < _BEAT:
+        if current == self._sent_report and now - self._report_sent_at < _HEARTBEAT_S:
             return
         if report.returned:
             frontier.return_loan(host)

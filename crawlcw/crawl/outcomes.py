@@ -138,7 +138,7 @@ class Outcomes:
         if task.visit is not None and self.revisits.is_same(task.visit, response):
             return await self.unchanged(attempt, response)
         # Store the page before the callback, because the callback may fail.
-        stored = await self.keep(attempt) if attempt.exchanges else None
+        stored_page = await self.keep(attempt) if attempt.exchanges else None
         instruments = self.instruments
         with NO_STEP if instruments is None else instruments.parse(lease, callback) as step:
             produced = await self.runner.run(callback, response, task=task)
@@ -150,7 +150,7 @@ class Outcomes:
             self.errors.raised(callback, produced, url=task.url)
             error = FetchError(produced.reason, produced.message)
             error.response = response
-            return await self.failed(attempt, error, replace(produced, stored=stored))
+            return await self.failed(attempt, error, replace(produced, stored=stored_page))
         self.errors.good.add(callback)
         if produced.stop is not None:
             self.end(FinishReason.STOPPED_BY_SPIDER, produced.stop)
@@ -162,7 +162,7 @@ class Outcomes:
             visit=visit,
             revisit=revisit,
             kept_versions=self.settings.keep_versions,
-            stored=stored,
+            stored=stored_page,
         )
         return Done(settlements=(self.settled(lease, outcome),), produced=produced)
 
@@ -412,11 +412,13 @@ def _digest(response: Response) -> str | None:
 
 def info_of(response: Response) -> ResponseInfo:
     """Return the recorded part of a response."""
-    kind, etag, modified = map(response.headers.get, ("content-type", "etag", "last-modified"))
+    content_type, etag, modified = map(
+        response.headers.get, ("content-type", "etag", "last-modified")
+    )
     return ResponseInfo(
         status=response.status,
         final_url=response.url,
-        content_type=kind and printable(kind),
+        content_type=content_type and printable(content_type),
         bytes=response.size,
         elapsed=round(response.elapsed.total_seconds(), 4),
         etag=etag and printable(etag),
@@ -495,9 +497,9 @@ class CallbackErrors:
         error_text = self.log_error(method, failed, url=url)
         self._pages[method] += 1
         if self._is_broken(method):
-            number = self._pages[method]
+            failed_pages = self._pages[method]
             message = (
-                f"a callback is broken: {method} raised on each of its first {number} pages, "
+                f"a callback is broken: {method} raised on each of its first {failed_pages} pages, "
                 f"most recently {error_text}"
             )
             self._end(FinishReason.CALLBACK_BROKEN, printable(message))

@@ -45,8 +45,8 @@ def _parser(kind: str) -> Callable[[bytes], object]:
     return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 
-def main(kind: str, room: int, seconds: float) -> None:
-    """Parse the page with a parser, within *room* bytes and *seconds* of CPU."""
+def main(kind: str, memory_limit: int, seconds: float) -> None:
+    """Parse the page with a parser, within *memory_limit* bytes and *seconds* of CPU."""
     # A process that a page kills must leave no core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
@@ -57,15 +57,15 @@ def main(kind: str, room: int, seconds: float) -> None:
     used_bytes, (_, hard_limit) = _addresses(), resource.getrlimit(resource.RLIMIT_AS)
     if used_bytes:
         limit = (
-            used_bytes + room
+            used_bytes + memory_limit
             if hard_limit == resource.RLIM_INFINITY
-            else min(used_bytes + room, hard_limit)
+            else min(used_bytes + memory_limit, hard_limit)
         )
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         tree = parse(body)
-        size = _addresses() - used_bytes if used_bytes else room
+        size = _addresses() - used_bytes if used_bytes else memory_limit
         del tree  # keep it until the size is known
     except Exception:  # the memory is used up, because the parser accepts any bytes
         os._exit(TOO_LARGE)  # `sys.exit` needs memory as well

@@ -116,15 +116,15 @@ class Parsing:
         expected = min(_PARSER + int(_GROWTH_FACTOR * tree_size), max_room)
         rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
-            for room in rooms:
+            for memory_limit in rooms:
                 # If the tree needs more memory, release this memory first, because other pages may
                 # also wait for more.
-                share = await self.memory.take(room + copies_size)
+                share = await self.memory.take(memory_limit + copies_size)
                 trees: Trees | None = None
                 try:
-                    trees = await self._parse(response, room, max_room=max_room)
+                    trees = await self._parse(response, memory_limit, max_room=max_room)
                 finally:
-                    share.shrink(0 if trees is None else room)
+                    share.shrink(0 if trees is None else memory_limit)
                 if trees is not None:
                     return share, trees
         raise ParseRefusedError(
@@ -132,35 +132,38 @@ class Parsing:
             "memory_budget for trees: increase memory_budget"
         )
 
-    async def _parse(self, response: Response, room: int, *, max_room: int) -> Trees | None:
-        """Return the trees of a response; None if they take more than *room*.
+    async def _parse(self, response: Response, memory_limit: int, *, max_room: int) -> Trees | None:
+        """Return the trees of a response; None if they take more than *memory_limit*.
 
-        If *room* is already *max_room*, the result lacks parsel's tree instead.
+        If *memory_limit* is already *max_room*, the result lacks parsel's tree instead.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
-        size = await self._measured(source, room=room, by="lexbor")
+        size = await self._measured(source, memory_limit=memory_limit, by="lexbor")
         if size is None:
             return None
-        run = partial(to_thread.run_sync, limiter=self._thread, abandon_on_cancel=True)
+        run_in_thread = partial(to_thread.run_sync, limiter=self._thread, abandon_on_cancel=True)
         trees = Trees()
         if self._uses_selectors:
             kind = response.selector_kind
             try:
                 markup.screen(source, kind)
                 parser_source = markup.readable_to_end(source, kind)
-                if await self._measured(parser_source, room=room - size, by=kind) is None:
-                    if room < max_room:
+                if (
+                    await self._measured(parser_source, memory_limit=memory_limit - size, by=kind)
+                    is None
+                ):
+                    if memory_limit < max_room:
                         return None
                     raise ParseRefusedError(_NO_ROOM)
                 make = partial(markup.selector, source, kind=kind, url=response.url)
-                trees = Trees(selector=await run(make))
+                trees = Trees(selector=await run_in_thread(make))
             except ParseRefusedError as refusal:
                 # Drop the traceback, because it would keep the response.
                 trees = Trees(selector_refusal=refusal.with_traceback(None))
-        return replace(trees, tree=await run(LexborHTMLParser, source))
+        return replace(trees, tree=await run_in_thread(LexborHTMLParser, source))
 
-    async def _measured(self, source: bytes, *, room: int, by: str) -> int | None:
-        """Return the bytes of a UTF-8 page's tree, made *by* a parser; None if over *room*.
+    async def _measured(self, source: bytes, *, memory_limit: int, by: str) -> int | None:
+        """Return the bytes of a UTF-8 page's tree, made *by* a parser; None if over *memory_limit*.
 
         Raises `ParseRefusedError` for a page that does not end or that two processes died of, and
         `OSError` if no process can be started.
@@ -169,7 +172,9 @@ class Parsing:
         for _ in range(_MAX_DEATHS):
             try:
                 with anyio.fail_after(_TIMEOUT_FACTOR * self._seconds):
-                    exit_code, output = await self._child(source, by, str(room), str(self._seconds))
+                    exit_code, output = await self._child(
+                        source, by, str(memory_limit), str(self._seconds)
+                    )
             except TimeoutError:
                 exit_code = -parser_child.TIME_IS_OVER
             if exit_code == 0:
@@ -183,10 +188,12 @@ class Parsing:
                 raise ParseRefusedError(message)
             logger.info(
                 "a process died while parsing a page: %s",
-                _how(exit_code),
+                _signal_text(exit_code),
                 extra={"event": "parser_died"},
             )
-        raise ParseRefusedError(f"{_MAX_DEATHS} processes died while parsing it: {_how(exit_code)}")
+        raise ParseRefusedError(
+            f"{_MAX_DEATHS} processes died while parsing it: {_signal_text(exit_code)}"
+        )
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
         """Run a process on a page; return its exit code, negative for a signal, and its output."""
@@ -213,5 +220,5 @@ class Parsing:
         return child.returncode, output
 
 
-def _how(code: int) -> str:
+def _signal_text(code: int) -> str:
     return f"signal {-code}, {signal.strsignal(-code)}"

@@ -138,8 +138,11 @@ class Robots:
 
     def crawl_delay(self, host: str) -> float:
         """Return the longest Crawl-delay of the known origins of a host, in seconds."""
-        plain, secure = self.known_rules(f"http://{host}"), self.known_rules(f"https://{host}")
-        return max((plain or ALLOW_ALL).crawl_delay, (secure or ALLOW_ALL).crawl_delay)
+        http_rules, https_rules = (
+            self.known_rules(f"http://{host}"),
+            self.known_rules(f"https://{host}"),
+        )
+        return max((http_rules or ALLOW_ALL).crawl_delay, (https_rules or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
         """Cancel look-ups in progress."""
@@ -234,8 +237,8 @@ def _without_others(text: str, *, agent: str) -> str:
     protego keeps a group's rules for each agent. So a file with 1,000 agents and 1,000 rules took
     50 s and 500 MiB.
     """
-    lines: list[str] = []
-    names: list[str] = []
+    rule_lines: list[str] = []
+    agent_lines: list[str] = []
     delay, is_named = "", False
     for line in text.splitlines():
         if match := _USER_AGENT.match(line):
@@ -245,22 +248,22 @@ def _without_others(text: str, *, agent: str) -> str:
             tokens = {product_token(name).rstrip("*").lower() for name in agents if name}
             group = agent if agent.lower() in tokens else "*" if "*" in agents else _NO_GROUP
             if not is_named:
-                names, delay, is_named = [], "", True
-            names.append(f"User-agent: {group}")
-            lines += [names[-1], delay]
+                agent_lines, delay, is_named = [], "", True
+            agent_lines.append(f"User-agent: {group}")
+            rule_lines += [agent_lines[-1], delay]
         elif _CRAWL_DELAY.match(line):
-            lines.append(line)
+            rule_lines.append(line)
             delay = line
         elif _RULE.match(line):
             if is_named and delay:
                 # For protego a delay ends the list of names, but by RFC 9309, section 2.2.4, only
                 # the first rule ends it. So repeat the names, which have the delay already.
-                lines += names
+                rule_lines += agent_lines
             is_named = False
-            lines += _spellings(line)
+            rule_lines += _spellings(line)
         elif _SITEMAP.match(line):
-            lines.append(line)
-    return "\n".join(lines)
+            rule_lines.append(line)
+    return "\n".join(rule_lines)
 
 
 def _with_slashes(text: str) -> str:

@@ -199,10 +199,10 @@ class Seeder:
 
     async def _read(self) -> AsyncIterator[Task]:
         # `api.spider.check` has found that this is an asynchronous generator.
-        start = cast("AsyncGenerator[object, None]", self.spider.start())
+        start_requests = cast("AsyncGenerator[object, None]", self.spider.start())
         with spider_code("start()", stop=self.stop):
-            async with aclosing(start):
-                async for request in start:
+            async with aclosing(start_requests):
+                async for request in start_requests:
                     if not isinstance(request, Request):
                         kind = "None" if request is None else f"a {type(request).__name__}"
                         raise SpiderError(
@@ -215,7 +215,7 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
-            self._has_ended = True  # not reached if `start` stops the crawl
+            self._has_ended = True  # not reached if `start_requests` stops the crawl
 
     def _task(self, request: Request) -> Task | None:
         self._request_count += 1
@@ -281,17 +281,20 @@ def fingerprint(spider: Spider) -> str | None:
     """
     kinds = type(spider).__mro__
     try:
-        parts = [_plain(arguments_of(spider))]
+        fingerprint_parts = [_plain(arguments_of(spider))]
         for kind in kinds[: kinds.index(Spider)]:
             module = sys.modules[kind.__module__]
-            parts += [kind.__qualname__, _plain(Path(str(module.__file__)).read_bytes())]
-            parts += [_named(vars(module)), _named(vars(kind))]
+            fingerprint_parts += [
+                kind.__qualname__,
+                _plain(Path(str(module.__file__)).read_bytes()),
+            ]
+            fingerprint_parts += [_named(vars(module)), _named(vars(kind))]
     except (TypeError, AttributeError, KeyError, OSError):
         return None
-    parts.append(_named(vars(spider)))
+    fingerprint_parts.append(_named(vars(spider)))
     # `start_urls` may be an iterable of another kind, such as the lines of a file.
-    parts.append(_named({"start_urls": list(spider.start_urls)}))
-    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+    fingerprint_parts.append(_named({"start_urls": list(spider.start_urls)}))
+    return blake2b(repr(fingerprint_parts).encode(), digest_size=16).hexdigest()
 
 
 def _plain(value: object) -> object:

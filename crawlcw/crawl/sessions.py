@@ -73,7 +73,7 @@ class _SessionEntry:
     proxy: Proxy | None = None  #: the proxy that `identity.proxy` names
     ready: bool = False  #: as far as this process knows
     not_before: datetime | None = None  #: when to poll it next
-    useful: int = 0  #: signs that the login is useful, not yet written
+    useful_count: int = 0  #: signs that the login is useful, not yet written
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
     read_at: float = 0.0  #: when other processes' changes were last read, monotonic
     used_at: float = 0.0  #: when it was last used for a page
@@ -84,7 +84,7 @@ class _SessionEntry:
     @property
     def has_news(self) -> bool:
         """Whether pages have changed anything that the ledger needs."""
-        return self.ready and (self.useful > 0 or bool(self.jar.changed))
+        return self.ready and (self.useful_count > 0 or bool(self.jar.changed))
 
 
 @dataclass
@@ -191,7 +191,7 @@ class Sessions:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
                 # The page showed a logged-out visitor before this login.
-                entry.useful += 1
+                entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
         """Note a response as to a logged-out visitor; return whether the page has failed by itself.
@@ -213,7 +213,9 @@ class Sessions:
                 await self._replace(entry, why)
                 return False
             useful = (
-                entry.useful + entry.identity.score + (len(entry.candidates) if by_callback else 0)
+                entry.useful_count
+                + entry.identity.score
+                + (len(entry.candidates) if by_callback else 0)
             )
             scored_identity = replace(entry.identity, score=useful)
             now, policy = self._ledger.now(), self.settings.login_policy
@@ -235,7 +237,7 @@ class Sessions:
             is_refused = await self._is_refused(probe_url, used_session)
             if is_refused is False:
                 return True
-            if entry.useful or entry.identity.score:
+            if entry.useful_count or entry.identity.score:
                 return False
         return await self._has_probe(entry, used_session, task)
 
@@ -249,7 +251,7 @@ class Sessions:
                 continue
             # The page is good after this login but not without a login, so it is a login probe.
             if is_refused or await self._is_refused(url, _LOGGED_OUT):
-                entry.useful += 1
+                entry.useful_count += 1
                 entry.identity = replace(entry.identity, login_probe=url)
                 return not is_refused
             # The page is good without a login, too, so it is no login probe.
@@ -377,7 +379,7 @@ class Sessions:
         if identity.fence != entry.identity.fence or not entry.ready:
             # Late responses to requests of an earlier login change the old jar.
             entry.jar = SiteCookies()
-            entry.useful = 0
+            entry.useful_count = 0
             entry.candidates.clear()
         entry.jar.restore(identity.cookies)
         entry.identity, entry.ready, entry.not_before = identity, True, None
@@ -418,11 +420,11 @@ class Sessions:
                 return
             changes = SessionChanges(
                 cookies=entry.jar.take_changes(),
-                score=entry.useful,
+                score=entry.useful_count,
                 login_probe=entry.identity.login_probe,
             )
             name, fence = entry.identity.name, entry.identity.fence
-            entry.useful = 0
+            entry.useful_count = 0
             if not await self._ledger.sessions.keep(name, fence, changes):
                 entry.ready = entry.ready and entry.identity.fence != fence
 

@@ -30,7 +30,7 @@ from crawlcw.model.sanitize import printable
 if TYPE_CHECKING:
     from crawlcw.ledger.notes import Notes
 
-_PORTS = frozenset({80, 443, *range(8000, 9000)})
+_ALLOWED_PORTS = frozenset({80, 443, *range(8000, 9000)})
 _WEB_PORTS = frozenset({80, 443})
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
@@ -38,12 +38,12 @@ _NAT64 = IPv6Network("64:ff9b::/96")
 _NAT64_LOCAL = IPv6Network("64:ff9b:1::/48")
 _IPV4_COMPATIBLE = IPv6Network("::/96")
 #: Networks that are special in IANA's registries, but global for some versions of `ipaddress`.
-_SPECIAL = [
+_SPECIAL_NETWORKS = [
     ipaddress.ip_network(network)
     for network in ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20")
 ]
 #: Addresses outside the link-local networks where cloud providers serve credentials to machines.
-_METADATA = [
+_METADATA_ADDRESSES = [
     ipaddress.ip_address(address)
     for address in ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")
 ]
@@ -156,7 +156,7 @@ class AddressGuard:
     ) -> None:
         self._trusted: dict[str, frozenset[int]] = {}
         self._start_names: dict[str, frozenset[int]] = {}
-        self._ports = _PORTS
+        self._ports = _ALLOWED_PORTS
         self._public_names = public_names
         #: Names that had a public address, including names that `start` may still yield.
         self._public: dict[str, None] = {}
@@ -165,7 +165,7 @@ class AddressGuard:
         if len(self._start_names) > MOST_START_NAMES:
             self._start_names.clear()
         for name in allow_private:
-            host, ports = _host_and_ports(name, usual=_PORTS)
+            host, ports = _host_and_ports(name, usual=_ALLOWED_PORTS)
             self._ports |= ports
             self._trusted[host] = self._trusted.get(host, frozenset()) | ports
 
@@ -292,7 +292,7 @@ def is_public(address: str) -> bool:
     if isinstance(ip, IPv6Address) and ip not in _GLOBAL_UNICAST:
         return False
     return ip is not None and not (
-        not ip.is_global or ip.is_multicast or any(ip in network for network in _SPECIAL)
+        not ip.is_global or ip.is_multicast or any(ip in network for network in _SPECIAL_NETWORKS)
     )
 
 
@@ -305,7 +305,7 @@ def _is_inside(host: str) -> bool:
 def _is_kept(address: str) -> bool:
     """Return whether even a trusted name must not lead to *address*."""
     ip = _parsed(address)
-    return ip is None or ip in _METADATA or ip.is_link_local or ip.is_unspecified
+    return ip is None or ip in _METADATA_ADDRESSES or ip.is_link_local or ip.is_unspecified
 
 
 def _parsed(address: str) -> IPv4Address | IPv6Address | None:
@@ -330,5 +330,5 @@ def _embedded(ip: IPv6Address) -> IPv4Address | None:
     if ip in _NAT64_LOCAL:
         # RFC 6052, section 2.2: behind a /48 prefix, byte 8 is in the middle of the IPv4 address.
         return IPv4Address(packed[6:8] + packed[9:11])
-    # All Teredo addresses (2001::/32) are refused, because this network is in `_SPECIAL`.
+    # All Teredo addresses (2001::/32) are refused, because this network is in `_SPECIAL_NETWORKS`.
     return None

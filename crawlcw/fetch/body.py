@@ -196,7 +196,7 @@ class _Stage:
             raise FetchError(Reason.CONTENT_ENCODING, f"no decoder is available for {name!r}")
         self._name = name
         self._new_engine, self._magic, self._peek_size = coding
-        self._room = room
+        self._max_bytes = room
         self._engine: _Engine | None = None
         self._head = b""  #: first bytes, too few to choose a decompressor
         self._streams = 0
@@ -204,8 +204,8 @@ class _Stage:
 
     def pieces(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded pieces of *data*; raises `_OverfedError` for too much data."""
-        self._room -= len(data)
-        if self._room < 0:
+        self._max_bytes -= len(data)
+        if self._max_bytes < 0:
             raise _OverfedError
         while data and not self._has_ended:
             engine = self._engine
@@ -281,8 +281,8 @@ def _through(stages: Sequence[_Stage], data: bytes) -> Iterator[bytes]:
 #: Number of first bytes of a body that are enough to see its type.
 LOOK = 512
 #: Media types that are read, although other types of the same family, such as images, are refused.
-_TEXT = ("image/svg+xml",)
-_REFUSED = (
+_READABLE_IMAGE_TYPES = ("image/svg+xml",)
+_REFUSED_TYPES = (
     *("audio/", "video/", "image/", "font/", "text/event-stream"),
     *("application/ogg", "application/font-", "application/vnd.ms-fontobject"),
     *("application/zip", "application/x-zip-compressed", "application/java-archive"),
@@ -331,7 +331,7 @@ def check_type(
     *accepted* are types that are never refused, such as `image/png`, `image/*`, `*/*`.
     *declared_type* is the type from the server, if the bytes show another type.
     """
-    if not kind.startswith(_REFUSED) or kind in _TEXT:
+    if not kind.startswith(_REFUSED_TYPES) or kind in _READABLE_IMAGE_TYPES:
         return
     family = kind.partition("/")[0]
     if any(accepted_type.lower() in (kind, f"{family}/*", "*/*") for accepted_type in accepted):

@@ -116,8 +116,9 @@ class Listener(ResponseHandler):
 
     # Slots make each access faster, because Python shares the dict keys only of few attributes.
     __slots__ = (
-        *("site", "released", "sent_at", "is_answered"),
-        *("message", "content", "_socket", "_wire", "_head", "_framing", "_among"),
+        *("site", "idle_since", "sent_at", "is_answered"),
+        *("message", "content", "_socket", "_received_bytes", "_incomplete_head"),
+        *("_framing", "_open_connections"),
     )
 
     message: RawResponseMessage  #: head of the response
@@ -125,17 +126,17 @@ class Listener(ResponseHandler):
     def __init__(self, loop: asyncio.AbstractEventLoop, *, among: set[ResponseHandler]) -> None:
         """*among* is the set of open connections, which a closed connection leaves."""
         super().__init__(loop)
-        self._among = among
+        self._open_connections = among
         self.site: Site | None = None  #: None until a proxy's tunnel is open
-        self.released = 0.0  #: when the connection became idle
+        self.idle_since = 0.0  #: when the connection became idle
         #: When the request was sent, by the monotonic clock, or a moment later.
         self.sent_at = 0.0
         self.is_answered = False  #: whether the head of the response has come
         self.content: StreamReader = EMPTY_PAYLOAD  #: body of the response
         self._socket: Any = None
-        self._wire = 0  #: bytes received since the request
+        self._received_bytes = 0  #: bytes received since the request
         #: Received bytes of an incomplete head; None if no head is expected.
-        self._head: bytes | None = None
+        self._incomplete_head: bytes | None = None
         #: Maximum bytes of the response that are not content, once it is complete.
         self._framing = 0
 
@@ -149,7 +150,7 @@ class Listener(ResponseHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Report an incomplete body if the server has reset the connection."""
-        self._among.discard(self)
+        self._open_connections.discard(self)
         if isinstance(exc, OSError) and self._payload is not None and not self._payload.is_eof():
             # aiohttp would treat the reset as the normal end of the body.
             self._payload.set_exception(
@@ -171,7 +172,7 @@ class Listener(ResponseHandler):
         The server may send nothing for *patience* seconds. If *is_head*, the response has no body.
         """
         self.is_answered = False
-        self._head, self._wire = b"", 0
+        self._incomplete_head, self._received_bytes = b"", 0
         self.set_response_params(skip_payload=is_head, read_timeout=patience, **_PARSING)
         if self.transport is None:
             raise ServerDisconnectedError
@@ -214,15 +215,15 @@ class Listener(ResponseHandler):
         if self.site is None or self._parser is None:
             super().data_received(data)  # bytes for a proxy's tunnel, or before `ask`
             return
-        self._wire += len(data)
-        begins = self._head is not None
+        self._received_bytes += len(data)
+        begins = self._incomplete_head is not None
         try:
-            if self._head is not None:
-                data = self._begin(self._head, data)
+            if self._incomplete_head is not None:
+                data = self._begin(self._incomplete_head, data)
             if self.is_answered and not self.content.is_eof():
                 self._parser.feed_data(data)
             is_over = self.is_answered and self.content.is_eof()
-            framing = self._wire - self.content.total_bytes
+            framing = self._received_bytes - self.content.total_bytes
             if framing > (self._framing if is_over else _MAX_FRAMING):
                 raise HttpProcessingError(message="the chunks have more framing than content")
         except HttpProcessingError as error:
@@ -232,7 +233,7 @@ class Listener(ResponseHandler):
             self._framing = framing
             self._drop_timeout()
             return
-        if begins and self.is_answered and self.released:
+        if begins and self.is_answered and self.idle_since:
             self._acknowledge()
         if not self._reading_paused:
             self._reschedule_timeout()
@@ -249,7 +250,7 @@ class Listener(ResponseHandler):
         if (
             self.site is not None
             and not is_goodbye
-            and (is_behind or (self.released and not self.is_answered))
+            and (is_behind or (self.idle_since and not self.is_answered))
         ):
             self.site.distrust()
         if not is_behind and self._payload is not None and not self._payload.is_eof():
@@ -271,16 +272,16 @@ class Listener(ResponseHandler):
             data = data[interim.end() :]
             head_end = _HEAD_END.search(data)
         if head_end is None:
-            self._head = data = data.lstrip(b"\r\n")
+            self._incomplete_head = data = data.lstrip(b"\r\n")
             if not b"HTTP/".startswith(data[:5]):
                 raise HttpProcessingError(message=f"the response is not HTTP: {data[:50]!r}")
             if len(data) > _MAX_HEAD:
                 raise LineTooLong(b"a head", _MAX_HEAD)
-            if self._wire - len(data) > _MAX_INTERIM:
+            if self._received_bytes - len(data) > _MAX_INTERIM:
                 raise HttpProcessingError(message="too many interim responses")
             return b""
         head, body = data[: head_end.end()], data[head_end.end() :]
-        self._head, self._framing = None, self._wire - len(body)
+        self._incomplete_head, self._framing = None, self._received_bytes - len(body)
         try:
             # The parser hides a header with a blank before its colon, even a Content-Length.
             if b" :" in head and _BLANK_IN_NAME.search(head) is not None:
@@ -365,7 +366,7 @@ class Connector(TCPConnector):
         while site.idle:
             connection = site.idle.pop(0)
             del self._idle[connection]
-            if now - connection.released > _KEEPALIVE or not connection.is_connected():
+            if now - connection.idle_since > _KEEPALIVE or not connection.is_connected():
                 connection.close()
             # Skip a connection with unread bytes, whose delivery will close the connection.
             elif not connection.has_unread():
@@ -385,7 +386,7 @@ class Connector(TCPConnector):
         if self.closed or not is_over or not site.is_kept or len(site.idle) >= self._idle_per_host:
             connection.close()
             return
-        connection.released = monotonic()
+        connection.idle_since = monotonic()
         site.idle.append(connection)
         self._idle[connection] = None
         if len(self._idle) > _IDLE_IN_TOTAL:
@@ -397,7 +398,7 @@ class Connector(TCPConnector):
         """Close idle connections used before *released_before*, but keep *max_kept* open."""
         while (
             len(self._idle) > max_kept
-            and (oldest := next(iter(self._idle))).released < released_before
+            and (oldest := next(iter(self._idle))).idle_since < released_before
         ):
             del self._idle[oldest]
             assert oldest.site is not None

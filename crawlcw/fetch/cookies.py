@@ -30,16 +30,16 @@ _MOST_CHARACTERS = 2 << 20
 #: Pattern for a value that needs no coding in a `Cookie` header.
 _IN_ONE_COOKIE = re.compile(r"[^\x00-\x1f\x7f;]*")
 #: A shorter difference in expiry is no change, because servers move the expiry at each request.
-_NEWS = timedelta(minutes=1)
+_MIN_EXPIRY_CHANGE = timedelta(minutes=1)
 
 #: Maximum bytes of a name and its value, and of each attribute (section 5.6).
 _MAX_COOKIE = 4096
 _MAX_ATTRIBUTE = 1024
-_LONGEST = timedelta(days=400)  # section 5.5
+_MAX_LIFETIME = timedelta(days=400)  # section 5.5
 _BLANK = " \t"
 #: A header with control characters, or with bytes that are not UTF-8, sets no cookie. Unlike
 #: browsers, a ledger cannot store such bytes.
-_REFUSED = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
+_REFUSED_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f\ud800-\udfff]")
 #: Pattern for a valid Max-Age (section 5.6.2), where a lone `-` is no number.
 _MAX_AGE = re.compile(r"-?[0-9]+")
 _DEFAULT_PORTS = frozenset({80, 443})
@@ -82,15 +82,15 @@ class SiteCookies:
     def take_changes(self) -> dict[str, Cookie | None]:
         """Return the cookies changed since the last call, with None for a deleted cookie."""
         changed, self.changed = self.changed, set()
-        return {key: self._cookies.get(key) for key in changed}
+        return {cookie_key: self._cookies.get(cookie_key) for cookie_key in changed}
 
     def restore(self, cookies: Mapping[str, Cookie]) -> None:
         """Replace the jar's cookies by *cookies*, except cookies that responses have changed."""
-        for key in self._cookies.keys() - cookies.keys() - self.changed:
-            self._drop(key)
-        for key, cookie in cookies.items():
-            if key not in self.changed and self._cookies.get(key) != cookie:
-                self._keep(key, cookie)
+        for cookie_key in self._cookies.keys() - cookies.keys() - self.changed:
+            self._drop(cookie_key)
+        for cookie_key, cookie in cookies.items():
+            if cookie_key not in self.changed and self._cookies.get(cookie_key) != cookie:
+                self._keep(cookie_key, cookie)
 
     def add(self, name: str, value: str, *, url: yarl.URL) -> None:
         """Add a cookie for the host of *url*; raises `ValueError` for an invalid cookie."""
@@ -130,10 +130,10 @@ class SiteCookies:
         now, path, (host, port, is_safe) = datetime.now(UTC), url.raw_path, _origin(url)
         matches, domain = [], host
         while domain:
-            for key, rank in tuple(self._ranks.get((port, domain), {}).items()):
-                cookie = self._cookies[key]
+            for cookie_key, rank in tuple(self._ranks.get((port, domain), {}).items()):
+                cookie = self._cookies[cookie_key]
                 if cookie.expires is not None and cookie.expires <= now:
-                    self._drop(key)
+                    self._drop(cookie_key)
                 elif (
                     (domain == host or not cookie.host_only)
                     and (is_safe or not cookie.secure)
@@ -149,40 +149,40 @@ class SiteCookies:
 
     def _set(self, cookie: Cookie, *, now: datetime) -> None:
         """Keep, or delete, a cookie that a response or the spider has set."""
-        key = _digest(cookie)
-        old_cookie = self._cookies.get(key)
+        cookie_key = _digest(cookie)
+        old_cookie = self._cookies.get(cookie_key)
         if cookie.expires is not None and cookie.expires <= now:
             if old_cookie is not None:
-                self._forget(key)
+                self._forget(cookie_key)
             return
         if not _is_the_same(old_cookie, cookie):
-            self.changed.add(key)
-        self._keep(key, cookie)
+            self.changed.add(cookie_key)
+        self._keep(cookie_key, cookie)
         ranks_by_key = self._ranks[cookie.port, cookie.domain]
         while len(ranks_by_key) > _MOST_OF_A_DOMAIN:
             self._forget(next(iter(ranks_by_key)))
         while len(self._cookies) > MOST_COOKIES or self._size > _MOST_CHARACTERS:
             self._forget(next(iter(self._cookies)))
 
-    def _keep(self, key: str, cookie: Cookie) -> None:
-        rank = self._drop(key)
-        self._cookies[key] = cookie
+    def _keep(self, cookie_key: str, cookie: Cookie) -> None:
+        rank = self._drop(cookie_key)
+        self._cookies[cookie_key] = cookie
         ranks_by_key = self._ranks.setdefault((cookie.port, cookie.domain), {})
-        ranks_by_key[key] = next(self._next) if rank is None else rank
+        ranks_by_key[cookie_key] = next(self._next) if rank is None else rank
         self._size += _size(cookie)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, cookie_key: str) -> None:
         """Remove a cookie, and note the removal as a change."""
-        self._drop(key)
-        self.changed.add(key)
+        self._drop(cookie_key)
+        self.changed.add(cookie_key)
 
-    def _drop(self, key: str) -> int | None:
+    def _drop(self, cookie_key: str) -> int | None:
         """Remove a cookie, and return its rank, or None if there is no such cookie."""
-        cookie = self._cookies.pop(key, None)
+        cookie = self._cookies.pop(cookie_key, None)
         if cookie is None:
             return None
         site_key = cookie.port, cookie.domain
-        rank = self._ranks[site_key].pop(key)
+        rank = self._ranks[site_key].pop(cookie_key)
         if not self._ranks[site_key]:
             del self._ranks[site_key]
         self._size -= _size(cookie)
@@ -205,7 +205,7 @@ def _origin(url: yarl.URL) -> tuple[str, int, bool]:
 def _is_the_same(old_cookie: Cookie | None, cookie: Cookie) -> bool:
     if old_cookie is None or old_cookie.expires is None or cookie.expires is None:
         return old_cookie == cookie
-    is_near = abs(cookie.expires - old_cookie.expires) < _NEWS
+    is_near = abs(cookie.expires - old_cookie.expires) < _MIN_EXPIRY_CHANGE
     return is_near and replace(old_cookie, expires=cookie.expires) == cookie
 
 
@@ -229,7 +229,7 @@ def cookie_of(header: str, url: yarl.URL, *, now: datetime) -> Cookie | None:
     name, equals, value = (part.strip(_BLANK) for part in pair.partition("="))
     if not equals:
         name, value = "", name
-    if _REFUSED.search(header) or not 0 < len((name + value).encode()) <= _MAX_COOKIE:
+    if _REFUSED_CHARACTERS.search(header) or not 0 < len((name + value).encode()) <= _MAX_COOKIE:
         return None
     attributes = _attributes(attribute_text)
     host, port, is_safe = _origin(url)
@@ -293,10 +293,10 @@ def _end(attributes: dict[str, str], *, now: datetime) -> datetime | None:
     """Return when a cookie expires, in whole seconds; None if the cookie ends with its session."""
     now = now.replace(microsecond=0)
     if (age_text := attributes.get("max-age")) is not None:
-        seconds = min(int(age_text), int(_LONGEST.total_seconds()))
+        seconds = min(int(age_text), int(_MAX_LIFETIME.total_seconds()))
         return now + timedelta(seconds=max(seconds, 0))
     expires_at = cookie_date(attributes.get("expires", ""))
-    return None if expires_at is None else min(expires_at, now + _LONGEST)
+    return None if expires_at is None else min(expires_at, now + _MAX_LIFETIME)
 
 
 @lru_cache(maxsize=1 << 8)

@@ -65,14 +65,14 @@ class Chunks:
     Blanks and extensions after a chunk's size are ignored, and lines may end with a bare line feed.
     """
 
-    __slots__ = ("_has_bare_lf", "_is_last", "_missing", "_payload", "_rest", "_trailers")
+    __slots__ = ("_has_bare_lf", "_is_last", "_missing", "_payload", "_trailers", "_unparsed_bytes")
 
     def __init__(self, payload: StreamReader) -> None:
         """Feed the content of all chunks to *payload*."""
         self._payload = payload
         #: The bytes that are not parsed yet, such as half a size line. The first size line follows
         #: the end of the head, which looks like the end of a chunk.
-        self._rest = b"\r\n"
+        self._unparsed_bytes = b"\r\n"
         self._missing = 0  #: number of missing bytes of the current chunk
         self._has_bare_lf = False
         self._is_last = False  #: whether the last chunk has been parsed
@@ -80,8 +80,8 @@ class Chunks:
 
     def feed_data(self, data: bytes) -> tuple[tuple[()], bool, bytes]:
         """Decode *data*; raises `HttpProcessingError` for bad chunks or bytes after the body."""
-        if self._rest:
-            data = self._rest + data
+        if self._unparsed_bytes:
+            data = self._unparsed_bytes + data
         pieces: list[bytes] = []
         start, missing = 0, self._missing
         while not self._is_last:
@@ -106,22 +106,22 @@ class Chunks:
                 # Keep the last size line's line feed, where the body's end may begin.
                 start, self._is_last = start - 1, True
         self._payload.feed_data(b"".join(pieces))
-        self._missing, self._rest = missing, data[start:]
+        self._missing, self._unparsed_bytes = missing, data[start:]
         if self._is_last:
             self._end()
         return (), False, b""
 
     def _end(self) -> None:
         """Drop the trailers of the body, and end the body after the trailers."""
-        trailers_end = _TRAILERS_END.search(self._rest)
+        trailers_end = _TRAILERS_END.search(self._unparsed_bytes)
         if trailers_end is None:
-            self._trailers += len(self._rest) - 2
+            self._trailers += len(self._unparsed_bytes) - 2
             if self._trailers > _MAX_TRAILERS:
                 raise LineTooLong(b"trailers", _MAX_TRAILERS)
-            self._rest = self._rest[-2:]
+            self._unparsed_bytes = self._unparsed_bytes[-2:]
             return
         self._payload.feed_eof()
-        if trailers_end.end() < len(self._rest):
+        if trailers_end.end() < len(self._unparsed_bytes):
             raise HttpProcessingError(message="bytes after the last chunk")
         if self._has_bare_lf:  # a proxy may see another end of the body
             raise HttpProcessingError(message="bare line feeds between chunks")
@@ -134,6 +134,6 @@ class Chunks:
         if self._payload.is_eof():
             return
         # Some servers omit the line end after the last "0", or the final empty line.
-        if not self._is_last and (self._missing or not _LAST_BEGUN.fullmatch(self._rest)):
+        if not self._is_last and (self._missing or not _LAST_BEGUN.fullmatch(self._unparsed_bytes)):
             raise HttpProcessingError(message="the last chunk is missing")
         self._payload.feed_eof()

@@ -78,7 +78,7 @@ def layers(
     adds the session's headers, `Proxies` its proxy, and `Transport` its cookies.
     """
     chosen = [*spider.layers, *loaded_layers(settings.layers)]
-    users = [UserLayer(inner, watch, admission) for inner in chosen]
+    users = [UserLayer(layer, watch, admission) for layer in chosen]
     hooks = (after_response(spider), before_request(spider))
     wire = [layer for layer in users if layer.is_wire]
     lower_layers: list[Step | None] = [

@@ -67,7 +67,7 @@ class ProxyPool:
         self._policy = settings.host_policy
         self._clock = clock
         self._health: OrderedDict[Proxy, ProxyBreaker] = OrderedDict()
-        self._turn = random.randrange(len(self.proxies)) if self.proxies else 0
+        self._next_index = random.randrange(len(self.proxies)) if self.proxies else 0
         #: The end of the last ban and the number of bans, by proxy and host.
         self._bans: OrderedDict[tuple[Proxy, str], tuple[float, int]] = OrderedDict()
         #: The proxies that failed for a URL, and that are the cause if another proxy gets the page.
@@ -110,20 +110,20 @@ class ProxyPool:
         tried_proxies = self.tried(url)
         tried_proxy = None
         for step in range(len(candidates)):
-            index = (self._turn + step) % len(candidates)
+            index = (self._next_index + step) % len(candidates)
             proxy = candidates[index]
             if proxy in without or self.wait(proxy, host) > 0:
                 continue
             if proxy not in tried_proxies:
-                self._turn = index + 1
+                self._next_index = index + 1
                 return proxy
             tried_proxy = proxy
         if tried_proxy is not None:
             return tried_proxy
-        best = min(candidates, key=lambda candidate: self.wait(candidate, host))
-        is_banned = best not in without and self.wait(best) <= 0
-        detail = f"{host} has banned it" if is_banned else self.health(best).cause
-        wait_s = max(0.0, self.wait(best, host))
+        best_proxy = min(candidates, key=lambda candidate: self.wait(candidate, host))
+        is_banned = best_proxy not in without and self.wait(best_proxy) <= 0
+        detail = f"{host} has banned it" if is_banned else self.health(best_proxy).cause
+        wait_s = max(0.0, self.wait(best_proxy, host))
         raise ProxiesAwayError(f"no proxy is usable now: {detail}", wait=wait_s)
 
     def wait(self, proxy: Proxy, host: str = "") -> float:
@@ -149,8 +149,10 @@ class ProxyPool:
 
     def unban(self, host: str) -> None:
         """Undo the bans of a host that bans every proxy."""
-        for key in [key for key in self._bans if key[1] == host]:
-            del self._bans[key]
+        for proxy_and_host in [
+            proxy_and_host for proxy_and_host in self._bans if proxy_and_host[1] == host
+        ]:
+            del self._bans[proxy_and_host]
 
     def health(self, proxy: Proxy) -> ProxyBreaker:
         """Return the breaker of a proxy."""
@@ -280,8 +282,8 @@ class ProxyPool:
         bound_proxies = [proxy for proxy in self.proxies if proxy.key == key]
         if bound_proxies and not is_renewed and not self.health(bound_proxies[0]).is_dead:
             return bound_proxies[0]
-        start = self._turn if pool_index is None else pool_index % len(self.proxies)
-        self._turn = (self._turn + 1) % len(self.proxies)
+        start = self._next_index if pool_index is None else pool_index % len(self.proxies)
+        self._next_index = (self._next_index + 1) % len(self.proxies)
         order = self.proxies[start:] + self.proxies[:start]
         alive = [
             candidate

@@ -54,7 +54,7 @@ _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 _WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _USUALLY_WITH_BODY = frozenset({"PATCH", "POST", "PUT"})
 #: Headers that `_request` writes itself: Host comes first, and the user cannot set the other two.
-_OURS = frozenset({"host", "content-length", "transfer-encoding"})
+_FIXED_HEADERS = frozenset({"host", "content-length", "transfer-encoding"})
 #: RFC 9110, section 5.6.2.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _NO_HEADER = re.compile(r"[\r\n\0]")
@@ -106,12 +106,12 @@ class AiohttpDownloader:
         )
         self._connector: Connector | None = None
         #: Default headers; each is added to a request that has no header of the same name.
-        self._usual = (
+        self._default_headers = (
             ("User-Agent", settings.user_agent),
             ("Accept-Encoding", ACCEPTED),
             ("Accept", "*/*"),
         )
-        self._usual_head = _lines(self._usual)
+        self._usual_head = _lines(self._default_headers)
         #: Cookies of requests without a session.
         self._jar: Jar | None = None
 
@@ -229,7 +229,7 @@ class AiohttpDownloader:
                 hung_up = isinstance(error, aiohttp.ClientOSError | aiohttp.ServerDisconnectedError)
                 # Invalid HTTP on a reused connection may belong to the previous response.
                 if not may_repeat or not (
-                    hung_up or (isinstance(error, HttpProcessingError) and connection.released)
+                    hung_up or (isinstance(error, HttpProcessingError) and connection.idle_since)
                 ):
                     raise
                 may_repeat = False
@@ -245,14 +245,16 @@ class AiohttpDownloader:
         if _TOKEN.fullmatch(method) is None:
             raise ValueError(f"{method!r} is not an HTTP method")
         value_by_name = {name.lower(): value for name, value in headers}
-        pairs = [("Host", value_by_name.get("host", host))]
-        pairs += [pair for pair in self._usual if pair[0].lower() not in value_by_name]
-        pairs += [pair for pair in headers if pair[0].lower() not in _OURS]
+        header_pairs = [("Host", value_by_name.get("host", host))]
+        header_pairs += [
+            pair for pair in self._default_headers if pair[0].lower() not in value_by_name
+        ]
+        header_pairs += [pair for pair in headers if pair[0].lower() not in _FIXED_HEADERS]
         if (body or method in _USUALLY_WITH_BODY) and "content-type" not in value_by_name:
-            pairs.append(("Content-Type", "application/octet-stream"))
+            header_pairs.append(("Content-Type", "application/octet-stream"))
         if body or method not in _WITHOUT_BODY:
-            pairs.append(("Content-Length", str(len(body))))
-        return f"{method} {path} HTTP/1.1\r\n{_lines(pairs)}\r\n".encode() + body
+            header_pairs.append(("Content-Length", str(len(body))))
+        return f"{method} {path} HTTP/1.1\r\n{_lines(header_pairs)}\r\n".encode() + body
 
     async def _page(self, connection: Listener, hop: _Exchange) -> Response:
         """Return the response on *connection*, with its body in memory."""

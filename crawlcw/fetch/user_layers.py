@@ -111,10 +111,10 @@ def after_response(spider: Spider) -> Layer | None:
     @wraps(hook, assigned=(), updated=())
     async def after_response(attempt: Attempt, request: Request, call_next: Next) -> Response:
         response = await call_next(attempt, request)
-        result = hook(response)
-        if inspect.isawaitable(result):
-            result = await result
-        return response if result is None else result
+        hook_result = hook(response)
+        if inspect.isawaitable(hook_result):
+            hook_result = await hook_result
+        return response if hook_result is None else hook_result
 
     return after_response
 

@@ -14,7 +14,7 @@ from crawlcw.model.sanitize import printable
 from crawlcw.model.values import to_json
 from crawlcw.server.access import RefusedError
 from crawlcw.server.connections import CONNECTIONS, Handler
-from crawlcw.server.requests import TAGS
+from crawlcw.server.requests import UNION_TAGS
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,11 @@ async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
             source,
-            *(str(part) for n, part in enumerate(first_error["loc"]) if n or part not in TAGS),
+            *(
+                str(part)
+                for n, part in enumerate(first_error["loc"])
+                if n or part not in UNION_TAGS
+            ),
         ]
         raise RefusedError(422, f"{'.'.join(parts)}: {first_error['msg']}") from None
 

@@ -89,7 +89,7 @@ class NewTasks(RequestModel):
 
 
 #: The discriminators of bodies that have several shapes.
-TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
+UNION_TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
 def _tag_of(body: object) -> str:

@@ -185,10 +185,10 @@ class Worker:
             if not (is_low and free_capacity > 0):
                 await self._wake.wait()
             elif not await self._claim_due(free_capacity):
-                horizon = await self._horizon()
-                if horizon is None and not self._pool.dispatched and self._drain:
+                next_due = await self._next_due()
+                if next_due is None and not self._pool.dispatched and self._drain:
                     return FinishReason.DRAINED
-                await self._wait_for_due(horizon)
+                await self._wait_for_due(next_due)
         return FinishReason.STOPPED
 
     async def _claim_due(self, free_capacity: int) -> bool:
@@ -215,28 +215,28 @@ class Worker:
             await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
-    async def _horizon(self) -> datetime | None:
+    async def _next_due(self) -> datetime | None:
         return await self._ledger.queries.next_due(due_by=self._ledger.now())
 
-    async def _wait_for_due(self, horizon: datetime | None) -> None:
+    async def _wait_for_due(self, next_due: datetime | None) -> None:
         """Pause until more tasks may be due; this worker cannot claim the tasks that are due now.
 
         While no task is due, the worker only asks when the next task is due.
         """
-        if self._is_due(horizon):
+        if self._is_due(next_due):
             self._warn_of_stages()
         while True:
             pause = self._pause_s
-            if horizon is not None and not self._is_due(horizon):
-                pause = min(pause, (horizon - self._ledger.now()).total_seconds())
+            if next_due is not None and not self._is_due(next_due):
+                pause = min(pause, (next_due - self._ledger.now()).total_seconds())
             with anyio.move_on_after(pause):
                 await self._wake.wait()
                 return
             self._pause_s = min(3 * self._pause_s, _MAX_PAUSE_S)
-            if self._is_due(horizon):
+            if self._is_due(next_due):
                 return
-            horizon = await self._horizon()
-            if self._is_due(horizon) or (horizon is None and self._drain):
+            next_due = await self._next_due()
+            if self._is_due(next_due) or (next_due is None and self._drain):
                 return
 
     def _is_due(self, horizon: datetime | None) -> bool:

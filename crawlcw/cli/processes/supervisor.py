@@ -90,17 +90,17 @@ async def crawl(
                     exposing.exposed(spider.name, ledger, supervisor.measured, output.metrics),
                     show_progress(supervisor, output),
                 ):
-                    code = await supervisor.run()
+                    exit_code = await supervisor.run()
                     report = await supervisor.report()
             if report is not None and report.finish_reason != FinishReason.STOPPED_AT_ONCE:
                 await afterwards(ledger)
         if report is None:
             reason = supervisor.finish_reason(is_empty=False)
-            notice |= {"finish_reason": reason, "exit_code": code}
-            return code
-        code = worst((code, show_report(report, output, settings=settings)))
-        notice |= {**report_fields(report, settings), "exit_code": code}
-    return code
+            notice |= {"finish_reason": reason, "exit_code": exit_code}
+            return exit_code
+        exit_code = worst((exit_code, show_report(report, output, settings=settings)))
+        notice |= {**report_fields(report, settings), "exit_code": exit_code}
+    return exit_code
 
 
 #: The limits of all workers together, with the finish reason of a crawl that reached the limit.
