@@ -1,7 +1,7 @@
 """Pages of the manual: a tutorial, how-to pages, reference, explanation.
 
-A page begins with a heading and a summary of one line, which the list of pages shows.
-Links to other pages use file names.
+A page begins with a heading and a summary of one line, which the list of pages shows. A link to
+another page is the page's file name.
 """
 
 import difflib
@@ -90,9 +90,9 @@ class Page:
 
 
 def page(name: str) -> Page:
-    """Return the page of this name, in any case and with or without `.md`.
+    """Return the manual's page *name*, which may be in any case and may end with `.md`.
 
-    Raises `UsageError` if no page has this name; its message names the nearest one.
+    Raises `UsageError` if no page has this name; the message names the page with the nearest name.
     """
     key = name.lower().removesuffix(".md")
     if key not in NAMES:
@@ -104,5 +104,5 @@ def page(name: str) -> Page:
 
 
 def all_pages() -> list[Page]:
-    """Return every page, in order."""
+    """Return all pages of the manual, in the order of `NAMES`."""
     return [page(name) for name in NAMES]

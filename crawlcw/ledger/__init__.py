@@ -1,1 +1,1 @@
-"""The durable, shared list of tasks: the protocol, and its implementations on three databases."""
+"""The durable, shared list of tasks: its protocol, and implementations on three databases."""

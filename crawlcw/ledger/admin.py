@@ -1,8 +1,8 @@
-"""Bulk changes of tasks, by a caller that leases none of them.
+"""Change or delete many tasks at once, without a lease of the tasks.
 
-They run in batches, so that a million tasks neither block the ledger nor exceed its time limit.
-Each batch is read first, and its tasks change only if they still match. So tasks that other
-processes claim in between do not change.
+A bulk change runs in batches, so that a million tasks neither block the ledger nor exceed its time
+limit. The ledger reads a batch of tasks, and then changes each task only if it still matches. So a
+bulk change skips tasks that another process has claimed since the read.
 """
 
 import secrets
@@ -45,40 +45,40 @@ from crawlcw.model.transitions import (
     BulkChange,
 )
 
-#: Number of tasks in one command or transaction; other writers wait until it ends.
+#: Number of tasks in one command or transaction; other writers wait until the command ends.
 BATCH = 2_000
 _WAITING = Among([int(status) for status in WAITING])
 
 
 class Admin:
-    """Bulk changes of tasks, by a caller that leases none of them."""
+    """Changes or deletes many tasks at once, without a lease of the tasks."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Hosts of admitted tasks that may still need a wake-up.
+        #: Names of hosts that `admit_to_depth` must still wake for their admitted tasks.
         self._admitted_hosts: set[str] = set()
-        #: Whether hosts of pages that became due may still need a wake-up.
+        #: Whether `revisit_due` must still wake the hosts of pages that became due.
         self._unwoken = False
 
     async def retry_failed(self, selection: TaskFilter) -> int:
         """Set failed tasks to `todo`, due now, as if never tried; return their number.
 
-        It changes the tasks in *selection* that failed or were ignored after a failure (not:
-        refused, out of scope). Leased tasks never change. The hosts are woken as by
-        `Hosts.wake_all`.
+        `retry_failed` changes the tasks in *selection* that failed or were ignored after a failure,
+        but not tasks that were ignored as refused or out of scope. Leased tasks never change.
+        `retry_failed` calls `Hosts.wake_all`.
         """
         return await self._change(RETRY, _failures(selection))
 
     async def count_failed(self, selection: TaskFilter) -> Count:
-        """Return how many tasks `retry_failed` would change, or at least how many."""
+        """Return the number of tasks that `retry_failed` would change, or a lower bound of it."""
         return await counted(self._store, _failures(selection))
 
     async def withdraw(self, selection: TaskFilter, *, reason: Reason) -> int:
         """Ignore tasks that are neither done nor leased; return their number.
 
-        A task whose lease has expired counts as not leased: its fence rises by one, so that a
-        late write of its holder is refused.
+        A task whose lease has expired counts as not leased. `withdraw` raises the task's fence by
+        one, so that the ledger refuses a late write of the last lease holder.
         """
         return await self._change(WITHDRAW, [selection], {"reason": str(reason)})
 
@@ -87,12 +87,12 @@ class Admin:
     ) -> int:
         """Set tasks without a lease to `todo`, due now, without attempts; return their number.
 
-        A task whose lease has expired counts as not leased, as for `withdraw`. *stage*, if given,
-        becomes the stage and host of tracked tasks. With *deletes_results* their results are
-        deleted. A spider's pages have no stage and no results: they keep their callbacks and hosts,
-        and `Hosts.wake_all` wakes the hosts. The fences rise by one, so that earlier reads and
-        claims no longer match. Tasks whose status changes at or after `selection.changed_before`,
-        or after now, do not change, so the call is idempotent.
+        A task whose lease has expired counts as not leased. *stage*, if given, becomes the stage
+        and host of tracked tasks. With *deletes_results* the results of tracked tasks are deleted.
+        A spider's pages keep their callbacks and hosts, and `Hosts.wake_all` wakes the hosts.
+        `reopen` raises each task's fence by one, so that earlier reads and claims no longer match.
+        `reopen` skips tasks whose status changed at or after `selection.changed_before`, or after
+        the call, so it may be repeated.
         """
         extra_fields: dict[str, Any] = {}
         if self._store.kind.tracked:
@@ -103,15 +103,15 @@ class Admin:
     async def revisit(self, selection: TaskFilter) -> int:
         """Set finished or ignored pages to `todo`, due now; return their number.
 
-        The record of their last visit stays. Their items stay until another visit has ended.
-        Fences, hosts and later changes are as for `reopen`.
+        A page keeps the record of its last visit. A page keeps its items until another visit has
+        ended. `revisit` treats fences, hosts and later changes of tasks as `reopen` does.
         """
         return await self._change(REVISIT, [selection])
 
     async def revisit_due(self) -> int:
         """Set the pages whose next visit is due to `todo`, as `revisit` does; return their number.
 
-        It takes one index seek if no page is due. It may be repeated after an error.
+        `revisit_due` takes one index seek if no page is due. A caller may repeat it after an error.
         """
         now = self._store.now()
         due_tests = {
@@ -119,10 +119,10 @@ class Admin:
             "revisit": AtMost(now),
         }
         changed_count = 0
-        # A changed page no longer matches.
+        # A page that the loop has changed no longer matches the test.
         while ids := await self._store.reading(_to_revisit, due_tests):
-            # Set the flag before the write, because after a lost reply the next call no longer
-            # finds the pages.
+            # Set the flag before the write, because the next call no longer finds these pages if
+            # the reply to the write is lost.
             self._unwoken = REVISIT.wakes_hosts
             changed_count += await self._store.writing(
                 _change_all, ids, due_tests, edit_of(REVISIT, now)
@@ -138,7 +138,7 @@ class Admin:
         choices: Iterable[TaskFilter],
         extra_fields: Mapping[str, Any] | None = None,
     ) -> int:
-        """Apply a bulk change to the chosen tasks, and set the *extra_fields*."""
+        """Apply a bulk change to the tasks of *choices*, and set *extra_fields* in these tasks."""
         now = self._store.now()
         total = 0
         for selection, part in product(choices, change.parts):
@@ -154,8 +154,8 @@ class Admin:
         return total
 
     async def prioritise(self, priorities: Mapping[bytes, int]) -> int:
-        """Set the priority of waiting tasks; return the number of changed ones."""
-        # A delayed write must not change tasks that were claimed meanwhile.
+        """Set the priority of waiting tasks; return the number of changed tasks."""
+        # A delayed write must not change tasks that a worker has claimed since.
         waiting_tests = {"status": _WAITING, "update_time": AtMost(self._store.now())}
         writes = (
             Write(
@@ -171,44 +171,45 @@ class Admin:
         return total
 
     async def purge(self, selection: TaskFilter) -> int:
-        """Delete tasks with their data; return their number.
+        """Delete tasks with their data; return the number of deleted tasks.
 
-        It also deletes leased tasks if *selection* names their status; with `selection.due_by`,
-        it deletes only tasks whose lease expired by this time.
+        `purge` also deletes leased tasks if *selection* names their status. With
+        `selection.due_by`, it deletes only leased tasks whose lease expired by that time.
         """
         # Forget the seeds first, because deleted seeds must not count as present after a crash.
         await Notes(self._store).set_state({"seeds": None})
-        # Delete the leftovers of an earlier call whose reply was lost.
+        # Delete leftovers of an earlier `purge` whose reply was lost.
         await self._store.writing(_delete, [], {})
         where = where_of(with_end(selection, self._store.now()), self._store.kind)
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH, ids=selection.ids):
             total += await self._store.writing(_delete, ids, where)
-        # Change this note last: until it changes, running crawls skip links to tasks that they have
-        # added.
+        # Change the note `fed` last: running crawls skip links to tasks that they have added until
+        # the note changes.
         await Notes(self._store).set_control({"fed": secrets.token_hex(8)})
         return total
 
     async def drop(self) -> None:
         """Delete everything of this name: tasks, items, hosts, workers and notes.
 
-        The caller must close the ledger afterwards. Workers on it lose their work. May be
-        repeated after an error.
+        The caller must close the ledger afterwards. Running workers of the ledger lose their work.
+        A caller may repeat `drop` after an error.
         """
         await self._store.drop()
 
     async def mend(self, document: Mapping[str, Any], change: Mapping[str, Any]) -> bool:
-        """Set fields of a task or host if it still equals *document*; return whether it did.
+        """Set fields of a task or host if it still equals *document*; return whether they were set.
 
         *change* has fields of `TASK_STATE` or `HOST_STATE`; None removes a field.
         """
         return await self._store.writing(_mend, document, change)
 
     async def admit_to_depth(self, max_depth: int | None) -> int:
-        """Set `refused-depth` tasks up to *max_depth* to `todo`, due now; None: of any depth.
+        """Set `refused-depth` tasks to `todo`, due now; return the number of these tasks.
 
-        Return their number. Their hosts are woken as by `Hosts.wake`. It runs in batches, and may
-        be repeated after an error.
+        Only tasks up to *max_depth* change; if it is None, tasks of any depth change. `Hosts.wake`
+        wakes the hosts of these tasks. The change runs in batches, and a caller may repeat it after
+        an error.
         """
         now = self._store.now()
         ignored = TaskFilter(statuses=ADMIT.from_statuses, reason=ADMIT.from_reason)
@@ -217,7 +218,8 @@ class Admin:
             where["depth"] = AtMost(max_depth)
         total = 0
         async for ids in walk(self._store.reading, where, batch_size=BATCH):
-            # Store the hosts before the write, so that the next call wakes them after a lost reply.
+            # Note the hosts before the write, so that the next call wakes the hosts if the reply is
+            # lost.
             self._admitted_hosts |= await self._store.reading(_hosts_of, ids, where)
             total += await self._store.writing(_change_all, ids, where, edit_of(ADMIT, now))
             await self._wake_admitted(now)
@@ -231,7 +233,7 @@ class Admin:
 
 
 class Reopening:
-    """The reopening operations of `protocol.Tasks`."""
+    """The operations of `protocol.Tasks` that reopen done tasks."""
 
     def __init__(self, store: Store) -> None:
         self._port = store
@@ -242,7 +244,7 @@ class Reopening:
         tests = {
             "status": Among([int(status) for status in ADMIT.from_statuses]),
             "reason": str(ADMIT.from_reason),
-            # A delayed write must not change tasks that were refused again meanwhile.
+            # A delayed write must not change tasks that a worker has refused again since.
             "update_time": AtMost(now),
         }
         writes = [
@@ -270,12 +272,12 @@ class Reopening:
 
 
 def _failures(selection: TaskFilter) -> Iterator[TaskFilter]:
-    """Yield the filter for each status that can be retried."""
+    """Yield a filter of failed tasks for each status that `RETRY` starts from."""
     for status in RETRY.from_statuses:
         failed = selection.with_statuses([status])
         retried = [reason for reason in Reason if transitions.retries(status, reason)]
-        # If all reasons are retried, do not filter by reason, so that tasks without a reason, or
-        # with a reason of a newer version, match too.
+        # Do not filter by reason if all reasons can be retried, so that tasks without a reason, or
+        # with a reason of a newer crawlcw, match too.
         if len(retried) < len(Reason):
             selected_reasons = Reason if failed.reasons is None else failed.reasons
             failed = replace(

@@ -1,6 +1,6 @@
-"""Filters and changes of tasks as tests and edits of the port, and walks through chosen tasks.
+"""Translate filters and changes of tasks to tests and edits of the port; iterate over tasks.
 
-Texts with the same beginning are one range, because every store orders texts by code points.
+A prefix becomes one range of texts, because every store orders texts by code points.
 """
 
 from collections.abc import (
@@ -40,20 +40,20 @@ from crawlcw.model import urls
 from crawlcw.model.task import WAITING
 from crawlcw.model.transitions import BulkChange
 
-#: Number of tasks that one read examines.
+#: Maximum number of tasks that one read examines in search of matches.
 SCAN_LIMIT = 50_000
 _MAX_RESUMES = 5
 _LAST_CODE_POINT = 0x10FFFF
 #: No text that is stored as UTF-8 contains a surrogate.
 _SURROGATES = range(0xD800, 0xE000)
-#: Beginning of `http://` and `https://`; tasks have no other scheme.
+#: The URL of every page begins with this text, because its scheme is `http` or `https`.
 _EVERY_SCHEME = "http"
-#: Times of a ledger are in milliseconds.
+#: The smallest difference of two times in a ledger.
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def where_of(selection: TaskFilter, kind: LedgerKind) -> dict[str, Any]:
-    """Return the tests of a filter, without its ids."""
+    """Return the tests of a task filter as the port takes them, except the test of its ids."""
     selection = simplified(selection, kind)
     is_bound = selection.changed_since is not None or selection.changed_before is not None
     tests = {
@@ -86,7 +86,7 @@ def _url_test(selection: TaskFilter) -> Any:
 def edit_of(
     change: BulkChange, now: datetime, extra_fields: Mapping[str, Any] | None = None
 ) -> Edit:
-    """Return the edit of a bulk change; it also sets the fields *extra_fields*."""
+    """Return the edit of a bulk change, which also sets *extra_fields*."""
     return Edit(
         set={
             "status": int(change.to_status),
@@ -98,13 +98,13 @@ def edit_of(
             **(extra_fields or {}),
         },
         inc={"fence": 1} if change.raises_fence else {},
-        # A quarantined task keeps its value.
+        # A quarantined task keeps its `quarantine_fence`, because it is above 0.
         raise_to={"quarantine_fence": 0} if change.ends_leases else {},
     )
 
 
 def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
-    """Return the filter; if it has no `changed_before`, restrict it to changes until *now*."""
+    """Return the filter with a `changed_before`, which is *now* if the filter has none."""
     return (
         replace(selection, changed_before=now + _MILLISECOND)
         if selection.changed_before is None
@@ -113,12 +113,12 @@ def with_end(selection: TaskFilter, now: datetime) -> TaskFilter:
 
 
 def after_key(key: str | None) -> Where:
-    """Return the test of the documents after a key; None: of all documents."""
+    """Return a test that documents after *key* pass; if *key* is None, all documents pass."""
     return {} if key is None else {"_id": After(key)}
 
 
 async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Read; if the ledger is unavailable, try again a few times, so that an iterator can go on."""
+    """Read; repeat a few times if the ledger is unavailable, so that a long iteration continues."""
     for _ in range(_MAX_RESUMES):
         with suppress(LedgerUnavailableError):
             return await store.reading(work, *args, **kwargs)
@@ -126,7 +126,7 @@ async def resumed(store: Store, work: Work[P, T], *args: P.args, **kwargs: P.kwa
 
 
 def batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the values in their order, *size* at a time."""
+    """Yield lists of at most *size* values, in the order of the values."""
     value_iterator = iter(values)
     while batch := [*islice(value_iterator, size)]:
         yield batch
@@ -141,8 +141,8 @@ async def walk(
 ) -> AsyncGenerator[list[bytes], None]:
     """Yield *ids*, or the ids of chosen tasks, *batch_size* at a time, last changed first.
 
-    *run_read* does a unit of work, see `port.Store.reading`. The tasks may have changed since they
-    were read, and *ids* are not read: a write must repeat the tests.
+    *run_read* does a unit of work, see `port.Store.reading`. A later write must repeat the tests,
+    because the tasks may have changed since the read, and *ids* are yielded without a read.
     """
     if ids is not None:
         for batch in batches(dict.fromkeys(ids), batch_size):
@@ -165,7 +165,7 @@ async def listed(
 
 
 def beginning_with(prefix: str) -> Within:
-    """Return the range of exactly the texts that begin with *prefix*."""
+    """Return the range that contains exactly the texts that begin with *prefix*."""
     stem = prefix.rstrip(chr(_LAST_CODE_POINT))
     if not stem:
         return Within(prefix, None)
@@ -177,10 +177,10 @@ def beginning_with(prefix: str) -> Within:
 
 
 def simplified(selection: TaskFilter, kind: LedgerKind) -> TaskFilter:
-    """Return the same filter with the host of its prefix, so that the host's index answers.
+    """Return the filter with the host of its URL prefix, so that a store uses the host's index.
 
-    The result has no prefix if every URL begins with the prefix. The filter is unchanged if the
-    prefix names no host: it ends within the host, or is a prefix of keys.
+    The returned filter has no prefix if every URL begins with the prefix. The filter does not
+    change if the prefix ends within the host's name, or if it is a prefix of keys.
     """
     if kind.tracked or not selection.url_prefix:
         return selection

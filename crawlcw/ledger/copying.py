@@ -18,7 +18,7 @@ from crawlcw.ledger.protocol import Ledger
 
 
 class Part(StrEnum):
-    """Parts of a ledger in the order of copying: hosts come after the tasks that they lead to."""
+    """Parts of a ledger in the order of copying: `copy` writes the tasks before the hosts."""
 
     BLOBS = "blobs"
     TASKS = "tasks"
@@ -31,10 +31,10 @@ class Part(StrEnum):
 #: Note in a ledger whose copy is not complete.
 UNFINISHED = "copying"
 HALF_COPIED = "The ledger has only a part of the copied tasks: run the same copy command again."
-#: Number of documents in one read: few, because a host has a robots.txt, and a session may have
-#: thousands of cookies.
+#: Number of documents in one read; the numbers are small, because a host has a robots.txt, and a
+#: session may have thousands of cookies.
 _BATCH_SIZE = {Part.HOSTS: 100, Part.WORKERS: 1_000, Part.SESSIONS: 10}
-#: Fields that are stored as null if they have no value; other fields are left out.
+#: Names of fields that a document has even if the value is null; other null fields are left out.
 _NULLABLE_FIELDS = {Part.HOSTS: {"owner"}, Part.WORKERS: {"left_at"}}
 _CONTENT_PARTS = (Part.TASKS, Part.BLOBS)
 #: Number of documents between two calls of `on_progress`.
@@ -44,28 +44,28 @@ _DIGEST_COUNT = 1 << (8 * _DIGEST_BYTES)
 
 
 class LedgerContents(Protocol):
-    """The tasks with their results, and the blobs, which each store keeps differently."""
+    """Reads and writes tasks and blobs, which each store keeps in its own form."""
 
     def read(self, part: Part) -> AsyncGenerator[Sequence[Document], None]:
-        """Yield all tasks or blobs, see `LedgerCopier.read`."""
+        """Yield all tasks, or all blobs, as `LedgerCopier.read` describes them."""
 
     async def write(self, part: Part, documents: Sequence[Document]) -> None:
         """Write documents that the store does not have yet, durably."""
 
 
 class LedgerCopier:
-    """All documents of a ledger, read and written unchanged."""
+    """Reads and writes the documents of a ledger for a copy, without a change."""
 
     def __init__(self, store: Store, contents: LedgerContents) -> None:
         self._store = store
         self._contents = contents
 
     async def read(self, part: Part) -> AsyncIterator[Sequence[Document]]:
-        """Yield all documents of a part, some at a time, in flat memory.
+        """Yield all documents of a part of the ledger in batches, in constant memory.
 
-        The documents are as `ledger.documents` describes them, the same on every store. A task
-        has all its `items` in order, `items_from` without its fence, and its `versions`, each
-        with its items. A blob is `{_id, task_id, value}`. Keys stay escaped.
+        The documents have the form that `ledger.documents` describes, on every store. A task's
+        document has all `items` of the task in order, `items_from` without a fence, and `versions`
+        with the items of each version. A blob is `{_id, task_id, value}`. Keys stay escaped.
         """
         if part in _CONTENT_PARTS:
             async with aclosing(self._contents.read(part)) as batches:
@@ -86,7 +86,7 @@ class LedgerCopier:
 
 
 async def _next(tables: LedgerTables, part: Part, last_id: str | None) -> Sequence[Document]:
-    """Return the next documents of a part after a key."""
+    """Return the next batch of documents of a part, after the id *last_id*."""
     if part is Part.STATE:
         return [*(await tables.state.read([STATE_ID])).values()] if last_id is None else []
     return await _table(tables, part).scan(after_key(last_id), limit=_BATCH_SIZE[part])
@@ -103,21 +103,21 @@ def _table(tables: LedgerTables, part: Part) -> Table:
 
 
 def _copied(part: Part, document: Document) -> Document:
-    """Return a document in the form that all stores have in common."""
+    """Return a document without fields that only one store, or only this ledger, needs."""
     nulls = _NULLABLE_FIELDS.get(part, ())
     copied_document = {
         name: value for name, value in document.items() if value is not None or name in nulls
     }
     if part is Part.WORKERS:
         copied_document["idle"] = bool(copied_document["idle"])
-        # These fields hold only now and only for this ledger.
+        # The state and loans of a running worker are not copied.
         for name in ("vitals", "loan", "report"):
             copied_document.pop(name, None)
     return copied_document
 
 
 class CopiedLedger(Ledger, Protocol):
-    """A ledger that can be copied."""
+    """A ledger with a copier, so that `copy` can copy it."""
 
     copier: LedgerCopier
 
@@ -145,7 +145,7 @@ class Digest:
 
 
 def _comparable(value: object) -> dict[str, str]:
-    # Compare times by their text, because each driver has other objects for time zones.
+    # Compare times by their text, because each driver uses different objects for time zones.
     text = value.isoformat() if isinstance(value, datetime) else repr(value)
     return {type(value).__name__: text}
 
@@ -155,10 +155,10 @@ async def copy(
 ) -> dict[Part, Digest]:
     """Copy all of *source* into *target*, which is empty; return the digests of its parts.
 
-    Both have the same name and kind, and no worker runs on them. It calls *on_progress* from time
-    to time, with the number of documents of a part that are written so far. A target that is only
-    partly filled has the note `UNFINISHED`. Raises `LedgerError` if the documents that are read
-    back differ from the written documents.
+    *source* and *target* have the same name and kind, and no worker runs on either ledger. `copy`
+    calls *on_progress* from time to time, with the number of documents of a part that are written
+    so far. The target has the note `UNFINISHED` until the copy is complete. Raises `LedgerError` if
+    the documents that are read back from the target differ from the written documents.
     """
     await target.notes.set_state({UNFINISHED: True})
     copied: dict[Part, Digest] = {}

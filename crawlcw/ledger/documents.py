@@ -1,58 +1,57 @@
 """Documents of tasks, hosts and workers: the field names, and the encoding of values.
 
-All ledgers use these names, so a task reads the same in mongosh and in sqlite3. A host is
+All ledgers use the same field names, so a task looks the same in mongosh and in sqlite3. A host is
 
-    _id          its name, the politeness key of its tasks
-    ready_at     when it may be leased; while it is leased, the lease's end; absent: no work
-    owner        the token of its lease, or null
-    epoch        the number of its leases
+    _id          name of the host, the politeness key of its tasks
+    ready_at     when it may be leased; of a leased host, the lease's end; absent: no work
+    owner        the token of the host's lease, or null
+    epoch        how often the host was leased
     released     the epoch of the last lease that its owner ended
-    not_before   no request starts earlier; absent: now
+    not_before   time before which no request starts; absent: now
     delay        the adaptive delay in seconds
-    failures     of the host, in a row
-    page_failures  of its pages, in a row
-    given_up     reason why all its tasks were ignored; absent: they were not
-    origins      {scheme: {failures, unresolved, failing_since, until, good_at, resolved,
+    failures     number of failures of the host in a row
+    page_failures  number of failures of its pages in a row
+    given_up     reason why all tasks of the host were ignored; absent: they were not
+    origins      {scheme: {failures, unresolved, failing_since, rest_end, good_at, resolved,
                  probes: [[URL, count]], given_up}}, as in `Origin`, without empty fields;
                  absent: none yet
     robots       {origin, body, sitemaps, expires}; absent: not fetched yet
-    finished     the number of its finished pages
+    finished     the number of finished pages of the host
 
-and a worker
+and a worker is
 
-    _id          its name
+    _id          name of the worker
     machine, host, pid, birth, started   as in `Worker`
-    heartbeat    time of its last heartbeat
+    heartbeat    time of the worker's last heartbeat
     left_at      time when it left the list of workers, null before
-    idle         whether it has no host to crawl, although there is work
+    idle         whether the worker has no host to crawl, although there is work
     counters     some of `Counters`, by name
     vitals       as in `Vitals`
     loan         as in `Loan`; absent: none yet
     report       as in `LoanReport`; absent: none yet
 
-A page that was finished once also has
+A page that was finished at least once also has
 
-    visit        {time, changed, interval, etag, last_modified, digest} of its last visit
-    revisit      time of its next visit; absent: never
-    stored       {file, offset, length} of the WARC record with its body; absent: none
-    items_from   {fence, time, url} of the visit with its items; on MongoDB only
-    versions     the same for each visit with kept items; on MongoDB only
+    visit        {time, changed, interval, etag, last_modified, digest} of the last visit
+    revisit      time of the next visit; absent: never
+    stored       {file, offset, length} of the WARC record with the body; absent: none
+    items_from   {fence, time, url} of the visit that found its items; on MongoDB only
+    versions     `items_from` of each visit whose items are kept; on MongoDB only
 
-    A tracked task also has
+A tracked task also has
 
-    data         its data, or a reference to it, see `blob`
-    results      {stage: result}, or references to them
+    data         the task's data, or a reference to a blob
+    results      {stage: result}, or {stage: reference to a blob}
     trace        the last claims: {fence, stage, worker, started_at, ended_at, event}
     woken        time when it was last made due other than by an outcome (on MongoDB, to
                  distinguish such a write from a renewal)
 
-    A value that is too large is stored outside of its task, and replaced by
-    `{%blob: id, size: n}`.
+A value that is too large is stored as a blob outside of its task's document, which has
+`{%blob: id, size: n}` instead. A time without a zone is stored as `{%naive: its text}`, because
+all dates of a store have a zone.
 
-A store's dates are instants. A time without a zone is stored as `{%naive: its text}`.
-
-Keys from a spider or a page are escaped (`$`, `.`, NUL and `%`
-as `%24`, ...), so they can neither become operators nor field paths.
+Keys from a spider or a page are escaped (`$`, `.`, NUL and `%` as `%24`, ...), so that a key can
+become neither an operator nor a field path of MongoDB.
 """
 
 import re
@@ -86,47 +85,48 @@ from crawlcw.model.task import (
 from crawlcw.model.transitions import Change, Settlement
 from crawlcw.model.visits import Visit
 
-#: Fields that `page` reads of a task: all except the fields that grow with its results.
+#: Names of the task fields that `page` reads, which are all except the fields that grow with the
+#: task's results.
 TASK_FIELDS = tuple(field.name for field in fields(Task) if field.name not in ("id", "carried"))
-#: Further fields that a claim of a tracked task reads.
+#: Names of further task fields that a claim of a tracked task reads.
 CARRIED_FIELDS = tuple(field.name for field in fields(Payload))
-#: Fields that every task's document has without conversion. Other fields are left out if they are
-#: None, because MongoDB would include null in the indexes of due tasks.
+#: Names of the fields that every task's document has, with the values of the task. Other fields are
+#: left out if they are None, because MongoDB would include null in the indexes of due tasks.
 _PLAIN_FIELDS = (
     *("url", "host", "callback", "depth", "priority", "update_time", "create_time", "lock"),
     *("lock_time", "fence", "settled", "retry", "lost"),
 )
 _plain_values, _stored_plain = attrgetter(*_PLAIN_FIELDS), itemgetter(*_PLAIN_FIELDS)
 _OPTIONAL_FIELDS = ("due", "body", "errback", "parent", "quarantine_fence", "revisit")
-#: Fields that each change of a task sets without conversion.
+#: Names of the fields that each change of a task sets, with the values of the change.
 _CHANGED_FIELDS = (
     *("due", "update_time", "lock", "lock_time", "fence", "settled", "retry", "lost"),
     "quarantine_fence",
 )
 _changed_values = attrgetter(*_CHANGED_FIELDS)
-#: Fields of a host, an origin, a worker, and of counters, that are stored without conversion.
+#: Names of the fields of a host, an origin, a worker and counters that are stored unchanged.
 _OF_HOST = ("delay", "failures", "page_failures", "finished")
 _OF_ORIGIN = ("failures", "unresolved", "failing_since", "rest_end", "good_at", "resolved")
 _OF_WORKER = ("machine", "pid", "birth", "started", "heartbeat", "idle")
 _NUMBER_FIELDS = ("pages", "items", "fetched", "bytes", "stalls", "longest_stall", "unchanged")
-#: Counters with a number for each name; a name may be any text.
+#: Names of the counters that have a number for each of several texts.
 _BY_NAME = ("links_dropped", "link_examples", "items_by_callback", "items_dropped")
 _STORED_CLASSES = (Visit, ResponseInfo, AttemptError)
 _FIELDS = {part: tuple(part_field.name for part_field in fields(part)) for part in _STORED_CLASSES}
-#: Keys that mark a special value: no escaped key begins with `%b` or `%n`.
+#: Keys that mark a special value; an escaped key never begins with `%b` or `%n`.
 _BLOB_KEY = "%blob"
-#: A time without a zone is stored under this key as ISO 8601 text, because a store's dates are
-#: instants.
+#: A time without a zone is stored under the key `%naive` as ISO 8601 text, because dates of a store
+#: have a time zone.
 _NAIVE_TIME_KEY = "%naive"
 _CHARACTER_CODE = re.compile("%([0-9A-F]{2})")
-#: Maximum number of workers that the ledger keeps after they have left: the last to leave.
+#: Maximum number of ended workers that the ledger keeps; it keeps the workers that ended last.
 KEPT_WORKERS = 1_000
 
 Document = dict[str, Any]
 
 
 def document(task: Task) -> Document:
-    """Return a new task as its document, without defaults and empty fields."""
+    """Return the document of a new task, without default values and empty fields."""
     task_fields: Document = dict(zip(_PLAIN_FIELDS, _plain_values(task), strict=True))
     task_fields["_id"] = task.id
     task_fields["status"] = int(task.status)
@@ -156,7 +156,7 @@ def document(task: Task) -> Document:
 
 
 def task(document: Mapping[str, Any]) -> Task:
-    """Return the task of a document."""
+    """Return the task that a document describes."""
     context = document.get("context")
     reason = document.get("reason")
     options = document.get("options")
@@ -181,7 +181,7 @@ def task(document: Mapping[str, Any]) -> Task:
 
 
 def carried(document: Mapping[str, Any]) -> Payload:
-    """Return the payload in the document of a tracked task."""
+    """Return the payload (data and results) in the document of a tracked task."""
     results = document.get("results") or {}
     return Payload(
         data=value(document.get("data") or {}),
@@ -190,14 +190,14 @@ def carried(document: Mapping[str, Any]) -> Payload:
 
 
 def value_document(value: Any) -> Any:
-    """Return a clean value, or a reference to one, in its stored form."""
+    """Return a clean value, or a reference to a blob, in the form in which stores keep it."""
     if isinstance(value, BlobRef):
         return {_BLOB_KEY: value.id, "size": value.size}
     return escaped(value)
 
 
 def value(stored: Any) -> Any:
-    """Return the value of a stored form, the inverse of `value_document`."""
+    """Return the value, or the blob's reference, from a form that `value_document` has returned."""
     if isinstance(stored, dict) and _BLOB_KEY in stored:
         return BlobRef(id=stored[_BLOB_KEY], size=stored["size"])
     return unescaped(stored)
@@ -212,12 +212,12 @@ def blobs(document: Mapping[str, Any]) -> list[str]:
 
 
 def results_document(results: Mapping[str, Any]) -> Document:
-    """Return the results of stages, whose names need no escaping."""
+    """Return the results of a task's stages, by stage; names of stages need no escaping."""
     return {stage: value_document(result) for stage, result in results.items()}
 
 
 def changed(change: Change) -> Document:
-    """Return the fields of a task that *change* sets, without appended or unchanged fields.
+    """Return the task fields that *change* sets, without fields that it only appends to.
 
     `due`, `quarantine_fence`, `reason` and `revisit` are None if they must be absent; for a tracked
     task see `progressed`.
@@ -237,7 +237,7 @@ def changed(change: Change) -> Document:
 
 
 def source_document(settlement: Settlement) -> Document:
-    """Return the stored form of the visit with the items of a settlement."""
+    """Return the `items_from` of a document: the visit whose items a settlement records."""
     task, change = settlement.lease.task, settlement.change
     visit_time = change.fetched or change.update_time
     source: Document = {"fence": change.fence, "time": visit_time}
@@ -247,7 +247,7 @@ def source_document(settlement: Settlement) -> Document:
 
 
 def progressed(change: Change) -> Document:
-    """Return the further fields that a change of a tracked task sets.
+    """Return the fields that a change sets only in a tracked task.
 
     `results` has only the added results.
     """
@@ -265,17 +265,17 @@ def progressed(change: Change) -> Document:
 
 
 def trace_document(trace: AttemptRecord) -> Document:
-    """Return an entry of a task's `trace`."""
+    """Return the document of one entry of a task's `trace`."""
     return asdict(trace)
 
 
 def error_document(error: AttemptError) -> Document:
-    """Return one entry of a task's `errors`."""
+    """Return the document of one entry of a task's `errors`."""
     return {**part_document(error), "kind": str(error.kind)}
 
 
 def part_document(part: Visit | ResponseInfo | AttemptError) -> Document:
-    """Return a task's `visit` or `response`, or one of its `errors`, without unknown fields."""
+    """Return the document of a task's visit, response or error, without fields that are None."""
     present_fields: Document = {}
     for name in _FIELDS[type(part)]:
         if (value := getattr(part, name)) is not None:
@@ -284,7 +284,7 @@ def part_document(part: Visit | ResponseInfo | AttemptError) -> Document:
 
 
 def record(document: Mapping[str, Any]) -> Record:
-    """Return the record of a complete document, with all its `items`."""
+    """Return the task's record from a complete document, with all `items` of the document."""
     response = document.get("response")
     return Record(
         task=task(document),
@@ -299,7 +299,7 @@ def record(document: Mapping[str, Any]) -> Record:
 
 
 def host_document(host: Host) -> Document:
-    """Return a host as its document, without fields that are None, except the owner."""
+    """Return the document of a host, without fields that are None, except `owner`."""
     present_fields = {
         name: value for name, value in owner_fields(host).items() if value is not None
     }
@@ -315,10 +315,10 @@ def host_document(host: Host) -> Document:
 
 
 def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
-    """Return the fields that an owner writes; None: the field becomes absent.
+    """Return the fields that a host's owner writes; a field with the value None is removed.
 
-    It leaves the robots record out if *since* has the same record: the record is by far the largest
-    part of a host, and changes once a day.
+    The result has no robots record if *previous* has the same record, because the record is by far
+    the largest part of a host and changes only once a day.
     """
     host_fields = _fields(host, (*_OF_HOST, "not_before"))
     host_fields["given_up"] = str(host.given_up) if host.given_up is not None else None
@@ -329,7 +329,8 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
         host_fields["robots"] = (
             None
             if record is None
-            # Clean the server's text, because one lone surrogate would fail the whole batch.
+            # Clean the text of robots.txt, because a lone surrogate in it would fail the whole
+            # batch.
             else {
                 "origin": record.origin,
                 "body": values.text(record.body),
@@ -341,7 +342,7 @@ def owner_fields(host: Host, *, previous: Host | None = None) -> Document:
 
 
 def host(document: Mapping[str, Any]) -> Host:
-    """Return the host of a document."""
+    """Return the host that a document describes."""
     robots = document.get("robots")
     given_up = document.get("given_up")
     return Host(
@@ -376,13 +377,13 @@ def _origin(origin_fields: Mapping[str, Any]) -> Origin:
 
 
 def urls_of(scheme: str | None) -> tuple[str, str]:
-    """Return the bounds of the URLs with a scheme, the second bound exclusive; None: any scheme."""
+    """Return the bounds of all URLs with *scheme*, or of all URLs; the upper bound is exclusive."""
     # '0' follows '/', and 'i' follows all texts that begin with 'http'.
     return ("http", "i") if scheme is None else (f"{scheme}://", f"{scheme}:/0")
 
 
 def host_lease(document: Mapping[str, Any]) -> HostLease:
-    """Return the lease of a leased host."""
+    """Return the lease in the document of a leased host."""
     leased_host = host(document)
     assert leased_host.owner is not None
     assert leased_host.ready_at is not None
@@ -396,11 +397,11 @@ def host_lease(document: Mapping[str, Any]) -> HostLease:
 
 
 def worker_document(worker: Worker) -> Document:
-    """Return a new worker as its document."""
+    """Return the document of a new worker."""
     return {
         **_fields(worker, _OF_WORKER),
         "_id": worker.name,
-        # A machine's name may have any bytes.
+        # Clean the machine's name, because it may contain any bytes.
         "host": values.text(worker.host),
         "left_at": None,
         "counters": counters_document(worker.counters),
@@ -408,7 +409,7 @@ def worker_document(worker: Worker) -> Document:
 
 
 def worker(document: Mapping[str, Any]) -> Worker:
-    """Return the worker of a document."""
+    """Return the worker that a document describes."""
     plain_fields = {name: document[name] for name in (*_OF_WORKER, "host")}
     return Worker(
         **{**plain_fields, "idle": bool(document["idle"])},
@@ -421,13 +422,13 @@ def worker(document: Mapping[str, Any]) -> Worker:
 
 
 def loan(document: Mapping[str, Any]) -> Loan | None:
-    """Return the loan of a worker's document."""
+    """Return the loan in the document of a worker, if the worker has one."""
     return Loan(**loan_fields) if (loan_fields := document.get("loan")) else None
 
 
 def report_document(report: LoanReport) -> Document:
-    """Return a borrower's report as it is stored."""
-    # Clean the URL, because it is crawled text.
+    """Return the document of a borrower's report of its loan."""
+    # Clean the URL of the report, because it is crawled text.
     faults = [{**asdict(fault), "url": values.text(fault.url)} for fault in report.faults]
     return {**asdict(report), "faults": faults}
 
@@ -439,7 +440,7 @@ def _report(report: Mapping[str, Any] | None) -> LoanReport | None:
 
 
 def counters_document(counters: Counters) -> Document:
-    """Return a worker's counters, with escaped names."""
+    """Return the document of a worker's counters, with escaped names."""
     counter_fields = _fields(counters, _NUMBER_FIELDS)
     for field in _BY_NAME:
         stored: dict[str, Any] = {}
@@ -450,7 +451,7 @@ def counters_document(counters: Counters) -> Document:
 
 
 def counters(stored: Mapping[str, Any]) -> Counters:
-    """Return the counters of a stored form, the inverse of `counters_document`."""
+    """Return the counters from a document that `counters_document` has returned."""
     return Counters(**{**stored, **{name: unescaped(stored[name]) for name in _BY_NAME}})
 
 
@@ -459,7 +460,7 @@ def _fields(instance: object, names: Iterable[str]) -> Document:
 
 
 def escaped(value: Any) -> Any:
-    """Return a clean value with special keys and naive times encoded for a store."""
+    """Encode the special keys and the naive times in a clean value for a store."""
     if isinstance(value, dict):
         escaped_fields: Document = {}
         for key, element in value.items():
@@ -475,7 +476,7 @@ def escaped(value: Any) -> Any:
 
 
 def unescaped(value: Any) -> Any:
-    """Return the original of an encoded value, the inverse of `escaped`."""
+    """Return the value that `escaped` has encoded."""
     if isinstance(value, dict):
         if _NAIVE_TIME_KEY in value:
             return datetime.fromisoformat(value[_NAIVE_TIME_KEY])

@@ -1,7 +1,7 @@
-"""Kinds of findings of `doctor`, and the raw documents that it reads.
+"""Read the raw documents of a ledger for `crawlcw doctor`, and name the kinds of violations.
 
-A crawl needs none of this. The documents are raw, because a document with wrong values cannot be
-read as a task or a host.
+A crawl does not use this module. `doctor` reads raw documents, because a document with wrong values
+cannot be read as a task or a host.
 """
 
 from abc import ABC, abstractmethod
@@ -16,22 +16,22 @@ from crawlcw.ledger.choosing import batches, resumed
 from crawlcw.ledger.documents import Document
 from crawlcw.ledger.port import LedgerTables, Part, Store
 
-#: Fields of a task that a mend may change. The mend writes nothing if one of these fields has
-#: changed meanwhile.
+#: Names of the task fields that a repair may change. The repair writes nothing if one of these
+#: fields has changed since the document was read.
 TASK_STATE = (
     *("status", "due", "lock", "lock_time", "fence", "settled", "quarantine_fence"),
     *("retry", "lost", "reason"),
 )
-#: Fields of a host that a mend may change.
+#: Names of the host fields that a repair may change.
 HOST_STATE = ("ready_at", "owner", "epoch", "released")
-#: Number of ids in one read.
+#: Number of document ids in one read.
 _BATCH_SIZE = 100
 
 
 class Kind(StrEnum):
-    """Kinds of findings. The values are part of the command's JSON."""
+    """Kinds of violations. The values are part of the JSON output of `crawlcw doctor`."""
 
-    # A task, a host or a worker.
+    # Kinds of violations of a task, a host or a worker.
     MALFORMED = "malformed"
     LEASE_INCOMPLETE = "lease-incomplete"
     FIELD_LEFT = "field-left"
@@ -55,26 +55,26 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A rule that a document, or the store, violates."""
+    """A violation of a rule by a document or by the store, with its repair."""
 
     kind: Kind
-    detail: str  #: may contain text of the ledger
+    detail: str  #: description of the violation; may contain text of the ledger
     mend: Mapping[str, Any] | None = None
-    """The fields whose values repair it; None means that the field is removed.
+    """Values of the fields that repair the document; a field with the value None is removed.
 
-    Empty if a different write repairs it; None if no write is safe.
+    `mend` is empty if a different write repairs the document, and None if no write is safe.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """State of the store, without its contents."""
+    """State of the store itself, not of its documents."""
 
-    recorded: bool  #: whether there are any tasks
+    recorded: bool  #: whether the ledger has any tasks
     facts: Mapping[str, str] = field(default_factory=dict)  #: for display
     violations: tuple[Violation, ...] = ()
     clock_offset: timedelta | None = None
-    """How far the store's clock is ahead of this machine's; None: the store uses this clock."""
+    """Time that the store's clock is ahead of this machine's; None if both use the same clock."""
 
 
 class Inspection(ABC):
@@ -91,22 +91,22 @@ class Inspection(ABC):
     async def write_refusal(self) -> str | None:
         """Try a write that changes nothing; return why the store refuses it, or None.
 
-        It reads no task, so its time does not depend on their number. Raises
+        `write_refusal` reads no task, so its time does not depend on the number of tasks. Raises
         `LedgerUnavailableError`.
         """
 
     @abstractmethod
     async def health(self) -> Health:
-        """Examine the store; writes nothing."""
+        """Examine the server, the tables and the indexes of the store, without a write."""
 
     async def examine(
         self, part: Part, *, wanted_ids: Collection[Any] | None = None
     ) -> AsyncIterator[Mapping[str, Any]]:
-        """Yield the documents of a part, all or with the ids in *wanted_ids*, in flat memory.
+        """Yield all documents of a part, or those with the ids in *wanted_ids*, in constant memory.
 
-        Each document is read at one moment, as `port.Raw.read` describes it; new documents may be
-        missing. A document that is not a task may have an `_id` of any type. A blob is yielded only
-        if its task does not refer to it.
+        Each document is read at one moment, as `port.Raw.read` describes. Documents that are added
+        during the call may be missing. A document that is not a task may have an `_id` of any type.
+        A blob is yielded only if its task does not refer to it.
         """
         for ids in [None] if wanted_ids is None else batches(wanted_ids, _BATCH_SIZE):
             cursor = None
@@ -121,7 +121,7 @@ class Inspection(ABC):
 async def _read(
     tables: LedgerTables, part: Part, cursor: Any, wanted_ids: Collection[Any] | None
 ) -> tuple[Sequence[Document], Any]:
-    """Return the next documents of a part, and the position of the last document."""
+    """Return the next batch of documents of a part, and the cursor after the batch."""
     batch, next_cursor = await tables.raw.read(part, cursor=cursor, wanted_ids=wanted_ids)
     if part is Part.TASKS:
         return await _with_lost_blobs(tables, batch), next_cursor
@@ -157,5 +157,5 @@ async def _documents_with_ids(
 
 
 def _blobs(task: Document) -> list[str]:
-    # A reference that is not a text was not written by a ledger.
+    # A ledger writes only texts as references to blobs, so ignore other values.
     return [blob for blob in documents.blobs(task) if isinstance(blob, str)]

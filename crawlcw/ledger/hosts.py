@@ -1,6 +1,7 @@
-"""Hosts: wake-ups, giving up, the states of all hosts, and the writes of their owners.
+"""Wake hosts, give hosts up, read the states of hosts, and write the states of leased hosts.
 
-Each store has subclasses, which lease ready hosts and find the first due tasks of hosts.
+Each store has subclasses of these classes, which lease ready hosts and find the first due tasks of
+hosts.
 """
 
 import asyncio
@@ -32,14 +33,14 @@ from crawlcw.model.hosts import FailureCalls, Host, HostLease
 from crawlcw.model.transitions import GIVE_UP_HOST
 
 #: Number of tasks to give up, or of hosts to wake or read, in one unit of work. Other callers wait
-#: until it ends.
+#: until the unit of work ends.
 BATCH = 5_000
-#: Number of whole hosts in one read of a walk: few, because each has a robots.txt of up to 512 KiB.
+#: Number of hosts in one read; the number is small, because a host has a robots.txt of up to 512
+#: KiB.
 _BATCH_SIZE = 100
-#: Number of tasks with a `due` in one search for their hosts; most hosts have only a few such
-#: tasks.
+#: Number of tasks with a `due` that one read examines for their hosts.
 _SCAN_LIMIT = 100
-#: Fields of a host except its robots.txt, which is by far the largest.
+#: Names of all fields of a host except its robots.txt, which is by far the largest.
 _FIELDS_WITHOUT_ROBOTS = (
     *("_id", "ready_at", "owner", "epoch", "not_before", "delay", "failures", "page_failures"),
     *("given_up", "finished", "origins"),
@@ -48,7 +49,7 @@ _NO_FAILURES = {"failures": 0, "page_failures": 0, "given_up": None, "origins": 
 
 
 class Hosts(ABC):
-    """Hosts without a lease, and the states of all hosts."""
+    """Wakes hosts without a lease, gives hosts up, and reads the states of all hosts."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -56,9 +57,9 @@ class Hosts(ABC):
     async def wake(self, dues: Mapping[str, datetime]) -> None:
         """Add unknown hosts, and make hosts without a lease ready at the given times or earlier.
 
-        A resting host becomes ready at its `not_before`, not earlier: links to a host in backoff
-        do not wake it. A worker that makes a task due calls this after the task is in the ledger.
-        It writes only changes.
+        A host that pauses after a failure becomes ready at its `not_before`, so new links to the
+        host do not end the pause. A worker that makes a task due calls `wake` after the task is in
+        the ledger. It writes only changes.
         """
         # All processes write hosts in the same order, so two processes that wake the same hosts
         # never deadlock.
@@ -67,9 +68,9 @@ class Hosts(ABC):
                 pass  # another process changed one of the hosts after the read
 
     async def wake_all(self) -> int:
-        """Make every host without a lease ready now, and reset its failures; return their number.
+        """Make all hosts without a lease ready now, and reset their failures; return the number.
 
-        It also ends a host's rest after a failure, but keeps the adaptive delay.
+        `wake_all` also ends the pause of a host after a failure, but keeps the adaptive delay.
         """
         now, total = self._store.now(), 0
         first_host: str | None = ""
@@ -88,11 +89,13 @@ class Hosts(ABC):
     ) -> int:
         """Ignore all waiting tasks of *host* for *reason*; return their number.
 
-        With *scheme* (`https`), it ignores only tasks whose URL has that scheme. Tasks that *calls*
-        includes become due now instead, because each of them is settled separately.
+        With *scheme* (for example `https`), only tasks whose URL has that scheme are ignored. Tasks
+        whose errback or `on_error` must be called, according to *calls*, become due now instead,
+        because a worker must settle each of these tasks.
 
-        It runs in batches, so that a million tasks neither block the ledger nor exceed its time
-        limit. Leased and finished tasks do not change. May be repeated after an error.
+        `give_up` runs in batches, so that a million tasks neither block the ledger nor exceed its
+        time limit. Leased and finished tasks do not change. A caller may repeat `give_up` after an
+        error.
         """
         now = self._store.now()
         waiting_tests: dict[str, Any] = {
@@ -111,7 +114,7 @@ class Hosts(ABC):
         return await self._change_waiting(host, waiting_tests, edit)
 
     async def _change_waiting(self, host: str, waiting: Where, edit: Edit) -> int:
-        """Change waiting tasks of a host, which removes them from their range of the index.
+        """Change waiting tasks of a host, which removes these tasks from the index range.
 
         Each batch begins where the last batch ended, so that leased tasks are not read again.
         """
@@ -133,22 +136,23 @@ class Hosts(ABC):
             last_name = batch[-1]["_id"]
 
     async def busiest(self, *, limit: int) -> tuple[list[Host], list[Host]]:
-        """Return up to *limit* leased hosts, and the up to *limit* other hosts that wait longest.
+        """Return up to *limit* leased hosts, and up to *limit* other hosts that wait longest.
 
-        The hosts are without their robots.txt. Each list takes one index seek.
+        The returned hosts have no robots.txt. Each of the two lists takes one index seek.
         """
         leased_hosts, waiting = await self._store.reading(_busiest, limit)
         return (
             [documents.host(host) for host in leased_hosts],
-            # Leased hosts are in this index too, but late, because their leases end soon.
+            # Leased hosts are in this index too, but not among the first, because a lease ends
+            # soon.
             [documents.host(host) for host in waiting if host["owner"] is None],
         )
 
     async def counts(self) -> dict[str, Counts]:
         """Return the number of tasks of each host and status.
 
-        Indexes count them, but MongoDB reads the leased tasks. MongoDB reads the counts in
-        sequence: they are wrong by at most the tasks that change meanwhile.
+        A store counts by its indexes alone, except that MongoDB reads the leased tasks. MongoDB
+        reads the counts one after the other, so they are wrong by the tasks that change meanwhile.
         """
         return await self._store.reading(lambda tables: tables.groups.of_hosts())
 
@@ -163,7 +167,7 @@ class Hosts(ABC):
         return hosts
 
     async def next_ready(self) -> datetime | None:
-        """Return the time when the next host is ready, live leases included; None: never."""
+        """Return the time when the next host is ready or its lease ends; None if none has work."""
         hosts = await self._store.reading(
             lambda tables: tables.hosts.scan({}, by=Path.READY, limit=1, fields=("ready_at",))
         )
@@ -172,25 +176,26 @@ class Hosts(ABC):
     async def due(self, *, last_host: str, limit: int) -> list[str]:
         """Return the next hosts after *last_host* that have tasks with a `due`.
 
-        It takes one index seek for a host with many such tasks, or for many hosts with few such
-        tasks. An idle process calls it to find lost wake-ups.
+        `due` takes one index seek for a host with many due tasks, or for many hosts with few due
+        tasks. An idle process calls `due` to find hosts whose wake-up was lost.
         """
         return await self._store.reading(_due, last_host, limit)
 
     async def earliest_due(self, host: str) -> datetime | None:
-        """Return the time of the next due task of *host*, live leases included; None: never."""
+        """Return when the next task of *host* is due or its lease ends; None if it has no task."""
         return (await self.earliest_dues([host])).get(host)
 
     @abstractmethod
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """Return what `earliest_due` returns for each host that has a task with a `due`."""
+        """Return the time of `earliest_due` for each host that has a task with a `due`."""
 
 
 async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
-    """Write hosts that are unknown or would be ready too late; return whether all were written.
+    """Write hosts that are unknown or would be ready too late; return whether all writes succeeded.
 
-    A host that is leased when it is read needs no write, even if its owner releases it right after:
-    the owner looks for tasks after the release, and the caller's task is already in the ledger.
+    A leased host needs no write, even if its owner releases the host right after the read, because
+    the owner searches the ledger for due tasks after the release, and the caller's task is already
+    in the ledger.
     """
     state_fields = ("owner", "ready_at", "not_before")
     hosts = await tables.hosts.read([*dues], state_fields)
@@ -209,14 +214,14 @@ async def _wake(tables: LedgerTables, dues: Mapping[str, datetime]) -> bool:
 
 
 async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[int, str | None]:
-    """Wake the next hosts; return their number, and the name of the host that follows them."""
+    """Wake a batch of hosts; return the number of woken hosts, and the name of the next host."""
     remaining_names = {"_id": Within(first, None)}
     hosts = await tables.hosts.scan(remaining_names, limit=BATCH + 1, fields=("_id",))
     next_name = hosts[BATCH]["_id"] if len(hosts) > BATCH else None
     where = {"_id": Within(first, next_name), "owner": None}
     fields = {"ready_at": now, **_NO_FAILURES}
-    # If the host has no failures, keep `not_before`: this time is only the gap after the last
-    # request.
+    # Keep the `not_before` of a host without failures, because it is only the delay after the
+    # host's last request.
     number = await tables.hosts.change_where({**where, "failures": AtMost(0)}, Edit(set=fields))
     edit = Edit(set={**fields, "not_before": None})
     return number + await tables.hosts.change_where(
@@ -227,7 +232,7 @@ async def _wake_next(tables: LedgerTables, first: str, now: datetime) -> tuple[i
 async def _change_next(
     tables: LedgerTables, index_range: Where, waiting: Where, edit: Edit
 ) -> tuple[int, Where | None]:
-    """Change the next tasks of an index range; return their number, and the host's next range."""
+    """Change a batch of tasks in an index range; return the number of tasks and the next range."""
     tasks = await tables.tasks.scan(
         {**waiting, **index_range},
         by=Path.HOST_DUE,
@@ -238,7 +243,8 @@ async def _change_next(
     number = await tables.tasks.change_all(ids, waiting, edit) if ids else 0
     if len(ids) == BATCH:
         last = tasks[-1]
-        # Start at the last task's time again, because tasks with equal times have no order.
+        # Start again at the `due` of the last task, because tasks with the same `due` have no
+        # order.
         return number, {"priority": last["priority"], "due": Within(last["due"], None)}
     if "due" in index_range:
         return number, {"priority": Within(None, index_range["priority"])}
@@ -267,28 +273,28 @@ async def _due(tables: LedgerTables, last_host: str, limit: int) -> list[str]:
         )
         if not tasks:
             break
-        # If a host has more tasks than one read returns, the next read skips the host's other
-        # tasks.
+        # The next read starts after the last host, so it skips further tasks of this host.
         last_host = tasks[-1]["host"]
         names |= dict.fromkeys(task["host"] for task in tasks)
     return [*names][:limit]
 
 
 class HostLeases(ABC):
-    """Leases of hosts, and the writes of their owners."""
+    """Leases hosts, and writes the states of leased hosts."""
 
     def __init__(self, store: Store, hosts: Hosts) -> None:
         self._store = store
         self._hosts = hosts
-        #: Numbers that distinguish the leases of a worker.
+        #: Counter whose numbers distinguish the tokens of a worker's leases.
         self._numbers = count(1)
-        #: Tokens of calls whose reply was lost: we do not know whether we lease their hosts.
+        #: Tokens of calls whose reply was lost, so that we do not know whether we have leased
+        #: hosts.
         self._unconfirmed: list[str] = []
 
     async def lease(self, *, worker: str, limit: int, lease: timedelta) -> list[HostLease]:
         """Lease up to *limit* ready hosts, the longest ready first.
 
-        A host is ready when its `ready_at` has come: it was woken, or its last owner's lease
+        A host is ready when its `ready_at` has come, because it was woken or its last lease
         expired. At any time at most one process holds the lease of a host. Each lease raises the
         host's epoch by one and sets its `ready_at` to the lease's end.
         """
@@ -304,8 +310,8 @@ class HostLeases(ABC):
         try:
             return await self._take(token, limit, now=now, end=now + lease)
         except (LedgerUnavailableError, asyncio.CancelledError):
-            # We may own hosts without knowing it. Without the token, these hosts would wait until
-            # their lease expires.
+            # The ledger may have leased hosts to us. Without the token, these hosts would wait
+            # until their lease expires.
             self._unconfirmed.append(token)
             raise
 
@@ -313,10 +319,10 @@ class HostLeases(ABC):
     async def _take(
         self, token: str, limit: int, *, now: datetime, end: datetime
     ) -> list[HostLease]:
-        """Lease ready hosts until *end* under a token."""
+        """Lease up to *limit* ready hosts until *end*, with *token* as the token of the leases."""
 
     async def renew(self, leases: Sequence[HostLease], *, lease: timedelta) -> set[str]:
-        """Extend the leases to *lease* from now; return the names of lost hosts."""
+        """Extend the leases to *lease* from now; return the names of hosts whose lease is lost."""
         # A delayed renewal must not shorten a lease that a later renewal has extended.
         edit = Edit(raise_to={"ready_at": self._store.now() + lease})
         return await self._store.writing(
@@ -324,12 +330,12 @@ class HostLeases(ABC):
         )
 
     async def save(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """Write the owners' states of their hosts; return the names of hosts whose lease is lost.
+        """Write the states of leased hosts; return the names of hosts whose lease is lost.
 
-        Writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
+        `save` writes `not_before`, `delay`, `failures`, `page_failures`, `given_up`, `origins` and
         `finished` of the state, and `robots` if it differs from the lease's host. No other process
-        writes these fields during the lease, so a repeated state counts once. The lease stays. A
-        host that another process has leased is not written.
+        writes these fields during the lease, so a caller may repeat `save`. The lease stays. `save`
+        does not write a host that another process has leased.
         """
         edits = [
             (lease, Edit(set=documents.owner_fields(state, previous=lease.host)))
@@ -338,12 +344,12 @@ class HostLeases(ABC):
         return await self._store.writing(_write_edits, edits)
 
     async def release(self, states: Sequence[tuple[HostLease, Host]]) -> set[str]:
-        """End leases, and write the states as `save` does; return the names of lost hosts.
+        """End leases, and write the states as `save` does; return the hosts whose lease is lost.
 
-        Each host is ready again at its state's `ready_at`; if `ready_at` is None, when it is woken.
-        A wake-up during the lease is not lost: after the release the ledger reads the host's
-        earliest due task, and wakes the host for it. It skips a host that is ready now, or will be
-        ready at its `not_before`.
+        A released host is ready at the `ready_at` of its state, or when it is woken if `ready_at`
+        is None. A wake-up during the lease is not lost, because `release` then reads the host's
+        earliest due task and wakes the host for this task. `release` does not wake a host that is
+        ready now, or that will be ready at its `not_before`.
         """
         edits = []
         for lease, state in states:
@@ -359,8 +365,8 @@ class HostLeases(ABC):
             and (state.ready_at is None or state.ready_at > max(now, state.not_before or now))
         ]
         # Wake the hosts after the release, because a process that adds a task to a leased host does
-        # not wake that host. If this process is killed in between, the next process that sweeps
-        # finds the task.
+        # not wake the host. If this process is killed before the wake-up, another process finds the
+        # task when it calls `due`.
         dues = await self._hosts.earliest_dues(sleeping_names)
         await self._hosts.wake({name: max(due, now) for name, due in dues.items()})
         return lost_names
@@ -369,9 +375,9 @@ class HostLeases(ABC):
 async def _adopt(
     tables: LedgerTables, tokens: Sequence[str], now: datetime, limit: int
 ) -> list[HostLease]:
-    """Return the leases of earlier calls that reached the ledger, although their reply was lost."""
-    # Write nothing to the hosts that were ready longest: the write waits for an earlier lease of
-    # these hosts that is still being committed.
+    """Return the leases that earlier calls got from the ledger although the reply was lost."""
+    # Send an empty write to the hosts that were ready longest, because this write waits until an
+    # earlier lease of these hosts is committed.
     where = {"ready_at": AtMost(now)}
     hosts = await tables.hosts.scan(where, by=Path.READY, limit=limit, fields=("_id",))
     names = sorted(host["_id"] for host in hosts)
@@ -381,12 +387,12 @@ async def _adopt(
         for token in tokens
         for host in await tables.hosts.scan({"owner": token}, by=Path.OWNER, limit=limit)
     ]
-    # A host whose lease has expired meanwhile is ready, and is leased like any other.
+    # Ignore an expired lease, because its host is ready and can be leased again.
     return [lease for lease in leases if lease.expires > now]
 
 
 async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Edit]]) -> set[str]:
-    """Change leased hosts; return the names of hosts whose lease is lost."""
+    """Change hosts under their leases; return the names of hosts whose lease is lost."""
     writes = [
         Write(lease.host.name, {"owner": lease.token, "epoch": lease.epoch}, edit)
         for lease, edit in edits
@@ -403,7 +409,7 @@ async def _write_edits(tables: LedgerTables, edits: Sequence[tuple[HostLease, Ed
 
 
 def _is_written(lease: HostLease, edit: Edit, document: Document) -> bool:
-    """Return whether the lease holds the host, or an earlier send of the release was applied."""
+    """Return whether the lease still holds the host, or an earlier release has ended the lease."""
     if "released" in edit.set:
         return document.get("released") == lease.epoch
     return (document.get("owner"), document.get("epoch")) == (lease.token, lease.epoch)

@@ -1,32 +1,32 @@
-"""Kind and format of a ledger: pages of a spider, or tracked tasks of a use case; no upgrades."""
+"""Kind of a ledger (a spider's pages or a use case's tracked tasks), and number of its format."""
 
 from enum import Enum
 from typing import Self
 
 from crawlcw.errors import LedgerFormatError, LedgerKindError
 
-#: Increases when the names or the meaning of stored fields change, in any store.
+#: Number of the format, which rises when the names or meaning of stored fields change in any store.
 FORMAT = 2
 
 
 class LedgerKind(Enum):
-    """Kind of a ledger's tasks; the value is the word of `--json` for the name's owner."""
+    """Kind of a ledger's tasks; `--json` prints the value to tell spiders from use cases."""
 
     SPIDER = "spider"
     USE_CASE = "use_case"
 
     @classmethod
     def of(cls, tracked: object) -> Self:
-        """Return the kind of a ledger; the store notes whether its tasks are *tracked*."""
+        """Return the kind of a ledger from the note of its store that its tasks are *tracked*."""
         return cls.USE_CASE if tracked else cls.SPIDER
 
     @property
     def tracked(self) -> bool:
-        """Whether the tasks are tracked tasks, not pages."""
+        """Whether the ledger's tasks are tracked tasks of a use case, not pages."""
         return self is LedgerKind.USE_CASE
 
     def __str__(self) -> str:
-        """Return the kind as messages call it."""
+        """Return the name of the kind for error messages."""
         return self.value.replace("_", " ")
 
 
@@ -40,7 +40,7 @@ def check_kind(
 ) -> None:
     """Raise `LedgerKindError` if the tasks of *name* are not of the kind *expected*.
 
-    *ledger* and *other* are for the message: the ledger, and a ledger in which the name is free.
+    The message names the ledger by *ledger*, and advises to use *other* as a ledger.
     """
     if recorded is not expected:
         raise LedgerKindError(
@@ -50,7 +50,7 @@ def check_kind(
 
 
 def check_format(recorded: object, name: str) -> None:
-    """Raise `LedgerFormatError` if the data of *name* has another or an unknown (None) format."""
+    """Raise `LedgerFormatError` if *recorded* is not the format that this version reads."""
     if recorded != FORMAT:
         raise LedgerFormatError(
             f"another version of crawlcw wrote the data of {name} (format {recorded or 'unknown'}, "

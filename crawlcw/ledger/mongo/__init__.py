@@ -2,11 +2,11 @@
 
 A spider has a collection of its name, and beside it `<spider>.hosts`, `<spider>.workers`,
 `<spider>.items` (items that do not fit into their task's document) and other collections, see
-`MongoStore.parts`. The code uses only features that Motor and PyMongo's own `AsyncMongoClient`
-share; no module outside of this package knows the drivers.
+`MongoStore.parts`. This package uses only features that Motor and PyMongo's own `AsyncMongoClient`
+share. No module outside of this package knows the drivers.
 
-It uses only classic update operators, because in an update *pipeline* the server would evaluate a
-crawled text that begins with `$`.
+All updates use classic update operators, because in an update *pipeline* the server would evaluate
+a crawled text that begins with `$`.
 """
 
 from crawlcw.ledger.mongo.inspection import OLDEST_SERVER

@@ -1,9 +1,9 @@
-"""Values outside their tasks' documents: large items, and blobs of tracked tasks.
+"""Store large items and blobs of tracked tasks outside of the documents of the tasks.
 
-A large item is written to `<spider>.items` under its task, fence and number. The task has null in
-its place, and `items_from` has the fence to read. If the items of earlier visits stay, all items
-of each visit are in that collection, and `versions` has their fences. A blob is a file of the
-bucket `<name>.blobs`.
+A large item is a document of `<spider>.items`, whose key is the task, the fence and the number of
+the item. The task's document has null instead of the item, and the item's fence in `items_from`. If
+the ledger keeps items of earlier visits, all items are in `<spider>.items`, and the task's
+`versions` has their fences. A blob is a file of the GridFS bucket `<name>.blobs`.
 """
 
 import uuid
@@ -25,13 +25,13 @@ from crawlcw.ledger.protocol import ItemRow
 from crawlcw.model.task import BlobRef
 from crawlcw.model.transitions import Settlement
 
-#: Bytes of an item, and of all items in a document, above which an item is stored outside.
+#: Maximum bytes of an item, and of all items, that are stored inside the task's document.
 _LARGE_ITEM_BYTES = 1 << 20
 _MAX_INSIDE_BYTES = 8 << 20
-#: Bytes and number of items that one command writes or reads, far below its time limit.
+#: Maximum bytes and number of items in one command, so that it ends far below its time limit.
 _BATCH_BYTES = 4 << 20
 _BATCH_ITEMS = 1_000
-#: Seconds that any value may take, and bytes for each further second.
+#: Seconds in which any value must be transferred, and bytes for each further second.
 _REPLY_WITHIN = 10.0
 _MIN_BYTES_PER_SECOND = 1 << 20
 _OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
@@ -48,17 +48,18 @@ class OutsideItem(NamedTuple):
 async def placed(
     task_id: bytes, fence: int, items: Iterable[Document], *, all_outside: bool = False
 ) -> tuple[list[Document | None], list[OutsideItem]]:
-    """Return a task's items with null in place of each large item, and the items to store outside.
+    """Return a task's items with null instead of large items, and the items to store outside.
 
-    With *all_outside* the small items are stored outside as well, so that they remain when the
-    task has other items. Raises one of `UNENCODABLE` for an item that the store cannot hold.
+    With *all_outside* the small items are stored outside of the task as well, so that they remain
+    when a later visit replaces the task's items. Raises one of `UNENCODABLE` for an item that the
+    store cannot hold.
     """
     inside_bytes = 0
     inside: list[Document | None] = []
     outside_items = []
     for number, item in enumerate(items):
         if number % _BATCH_ITEMS == _BATCH_ITEMS - 1:
-            await checkpoint()  # otherwise many items would block the event loop for seconds
+            await checkpoint()  # many items would block the event loop for seconds
         size = len(bson.encode(item))
         if size > LARGEST_ITEM:
             raise bson.errors.InvalidDocument(f"an item of {size} bytes, too large")
@@ -72,17 +73,17 @@ async def placed(
 
 
 class Items:
-    """Stores large items outside, and reads all of them."""
+    """Stores large items outside of the tasks' documents, and reads all items of a task."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
 
     async def rows(self, task: Mapping[str, Any]) -> list[ItemRow]:
-        """Return the items of a task's document."""
+        """Return all items of a task as rows for a reader."""
         return _rows(task, task.get("items_from") or {}, await self.stored_items(task))
 
     async def versions(self, task: Mapping[str, Any]) -> list[ItemRow]:
-        """Return the items of all kept visits of a task, the earliest visit first."""
+        """Return the items of all kept visits of a task as rows, the earliest visit first."""
         return [
             row
             for source in task["versions"]
@@ -90,13 +91,13 @@ class Items:
         ]
 
     async def of_version(self, task_id: bytes, fence: int) -> list[Document]:
-        """Return the kept items of one visit, as they are stored."""
+        """Return the kept items of the visit with *fence*, in their stored form."""
         query = _of_visits(task_id, fence, fence + 1)
         blobs = await self._store.items.find(query).hint("_id_").to_list(None)
         return [row["item"] for row in sorted(blobs, key=lambda row: row["_id"]["n"])]
 
     async def stored_items(self, task: Mapping[str, Any]) -> list[Document]:
-        """Return the items of a task's document, as they are stored."""
+        """Return all items of a task in their stored form."""
         items = list(task.get("items") or ())
         outside_numbers = [number for number, item in enumerate(items) if item is None]
         for start in range(0, len(outside_numbers), _BATCH_ITEMS):
@@ -109,9 +110,10 @@ class Items:
         return items
 
     async def write(self, outside_items: Sequence[OutsideItem]) -> dict[int, str]:
-        """Store items outside their tasks; return the indexes of refused items, and why.
+        """Store items outside of their tasks; return the error message for each refused index.
 
-        An item becomes visible when its task has the item's fence in `items_from` or `versions`.
+        A stored item becomes visible when its task has the item's fence in `items_from` or
+        `versions`.
         """
         refused: dict[int, str] = {}
         start = 0
@@ -130,9 +132,9 @@ class Items:
         return refused
 
     async def forget_replaced(self, settlements: Sequence[Settlement]) -> None:
-        """Delete the offloaded items of visits that the task no longer names.
+        """Delete items in `<spider>.items` of earlier visits that the task no longer names.
 
-        If the process dies before it deletes them, the page's next visit does.
+        If the process dies before the deletion, the next visit of the page deletes the items.
         """
         task_ids = [settlement.lease.task.id for settlement in settlements if _replaces(settlement)]
         if not task_ids:
@@ -144,14 +146,14 @@ class Items:
             sources = [*(task.get("versions") or ()), task.get("items_from") or {}]
             fences = [source["fence"] for source in sources if source]
             first_fence = min(fences, default=task["settled"])
-            # Items with later fences may belong to a worker that is about to record its outcome.
+            # Keep items with later fences, because a worker may be about to record their outcome.
             deletion_filters.append(_of_visits(task["_id"], 0, first_fence))
         if deletion_filters:
             await self._store.items.delete_many({"$or": deletion_filters}, hint="_id_")
 
 
 def _replaces(settlement: Settlement) -> bool:
-    # A reopened page has no visit, but may still have items.
+    # Test `settled`, because a reopened page has no visit but may still have items.
     return settlement.change.items is not None and settlement.lease.task.settled > 0
 
 
@@ -166,25 +168,25 @@ def _rows(
 
 
 def _of_visits(task_id: bytes, first: int, end: int) -> Document:
-    """Return the filter of a task's items of some visits, which is one range of the ids."""
-    # An id without a number comes before all ids with a number.
+    """Return a filter of a task's items by fence, which is one range of the ids."""
+    # An id without the number `n` sorts before all ids with a number.
     return {
         "_id": {"$gte": {"task": task_id, "fence": first}, "$lt": {"task": task_id, "fence": end}}
     }
 
 
 class Blobs:
-    """Stores, reads and drops large values."""
+    """Stores, reads and deletes blobs, the large values of tracked tasks."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
 
     async def put(self, task_id: bytes, value: Any) -> BlobRef:
-        """Upload the value as a file that names its task."""
+        """Upload *value* as a GridFS file whose metadata names the task."""
         return await self.upload(uuid.uuid4().hex, task_id, documents.escaped(value))
 
     async def upload(self, identity: str, task_id: bytes, escaped_value: Any) -> BlobRef:
-        """Store a value under a unique name; its keys are escaped."""
+        """Upload a value with escaped keys as the file *identity*."""
         try:
             content = bson.encode({"value": escaped_value})
         except UNENCODABLE as error:
@@ -197,18 +199,18 @@ class Blobs:
         return blob
 
     async def read(self, blob: BlobRef) -> Any:
-        """Download the file."""
+        """Download the value of a blob."""
         return documents.unescaped(await self.escaped(blob))
 
     async def escaped(self, blob: BlobRef) -> Any:
-        """Return a value in its stored form."""
+        """Download the value of a blob in its stored form."""
         with mapped(), pymongo.timeout(_REPLY_WITHIN + blob.size / _MIN_BYTES_PER_SECOND):
             stream = await self._store.bucket().open_download_stream(blob.id)
             content = await stream.read()
         return bson.decode(content, _OPTIONS)["value"]
 
     async def drop(self, blobs: Collection[BlobRef]) -> None:
-        """Delete the files, and then their chunks."""
+        """Delete the files of *blobs*, and then the chunks of these files."""
         with mapped():
             await self._drop([blob.id for blob in blobs])
 
@@ -223,7 +225,7 @@ class Blobs:
         for start in range(0, len(files), BATCH):
             id_test = {"$in": files[start : start + BATCH]}
             # Delete the files before their chunks, because a file without chunks would be broken.
-            # Delete the chunks even if the file is gone: the first call may have stopped in
-            # between.
+            # Delete the chunks even if the file is gone, because an earlier call may have deleted
+            # only the file.
             await self._store.blob_files.delete_many({"_id": id_test}, hint="_id_")
             await self._store.blob_chunks.delete_many({"files_id": id_test})

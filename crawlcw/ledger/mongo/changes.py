@@ -1,7 +1,7 @@
-"""Notifications of tasks that are added or made due, by a change stream of the server.
+"""Notify workers by a change stream of the server when a task is added or made due.
 
 Only a replica set has change streams, and only PyMongo's own client can be cancelled while it waits
-for an event. An event tells a consumer to poll again; it does not name the task.
+for an event. An event does not name a task; it only tells the consumer to poll again.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MAX_AWAIT = 5.0
 _REPLY_WITHIN = 10.0
 #: Seconds that a cancelled caller waits for a stream that is being opened.
 _OPEN_WITHIN = 1.0
-#: Error of a server that is not a member of a replica set.
+#: Error code of a server that is not a member of a replica set.
 _NO_STREAMS = 40573
 _CHANGED = "updateDescription.updatedFields"
 _PIPELINE: list[dict[str, Any]] = [
@@ -41,16 +41,16 @@ _PIPELINE: list[dict[str, Any]] = [
 
 
 class Changes:
-    """Watches the tasks' collection."""
+    """Watches the collection of the tasks for changes."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
 
     async def watch(self) -> AsyncGenerator[None, None]:
-        """Yield when the stream is open, and then after each event."""
+        """Yield once when the change stream is open, and once after each event."""
         database = self._store.database
         if not isinstance(database, Shielded):
-            # Motor waits in a thread, which ends only when the server replies.
+            # Do not watch by Motor, whose thread could not be cancelled before the server replies.
             yield
             return
         with mapped():
@@ -72,8 +72,9 @@ class Changes:
 
 
 async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Open the stream; a cancelled caller waits a moment until it is open, and closes it."""
-    # PyMongo loses the socket of a connection that is cancelled while it opens.
+    """Open the stream; a cancelled caller waits a moment for the open stream, to close it."""
+    # Shield the call, because PyMongo loses the socket if it is cancelled while it opens a
+    # connection.
     future = asyncio.ensure_future(coroutine)
     try:
         return await asyncio.shield(future)
@@ -91,12 +92,12 @@ async def _opened(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _has_change(stream: Any) -> bool:
-    """Wait some seconds for a change; return whether a change came."""
+    """Wait some seconds for a change of the tasks; return whether the server reported a change."""
     try:
         with pymongo.timeout(_MAX_AWAIT + _REPLY_WITHIN):
             change = await stream.try_next()
     except OperationFailure as error:
-        # The stream was open, so this is its end, not a wrong operation.
+        # The stream was open, so the error means that the stream has ended.
         raise LedgerUnavailableError(sentence(error)) from error
     if change is None and not stream.alive:
         raise LedgerUnavailableError("the change stream has ended")

@@ -1,4 +1,4 @@
-"""Connection to the servers, and translation of the driver's errors."""
+"""Connect to the MongoDB servers, and translate errors of the driver."""
 
 import re
 import warnings
@@ -29,20 +29,19 @@ from crawlcw.ledger.mongo.drivers import awaited, client_class
 CONNECT_TIMEOUT = 5.0
 _CLOSE_TIMEOUT = 1.0
 ACCESS_CODES = {13, 18, 8000}
-#: Names of options whose values are secrets, or contain secrets.
+#: Pattern of names of URL options whose values are or contain secrets.
 _HOLDS_SECRETS = re.compile("pass|properties", re.IGNORECASE)
 _QUOTED = re.compile(r"(['\"])(.+?)\1")
 
 
 def connected(url: str, driver: str) -> tuple[Any, Any]:
-    """Return a client, and the database that *url* names.
+    """Return a client of *driver*, and the database that *url* names.
 
-    Raises `LedgerConfigurationError`, without any part of the password, if *url* gives no
-    client.
+    Raises `LedgerConfigurationError` if *url* is invalid; the message has no part of the password.
     """
     try:
-        # The driver only warns about options that it does not know or understand, and continues
-        # without them, for example without TLS.
+        # Turn warnings into errors, because the driver only warns about a wrong option and connects
+        # without it, for example without TLS.
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
             client = _client(url, driver)
@@ -54,11 +53,12 @@ def connected(url: str, driver: str) -> tuple[Any, Any]:
             f"the ledger's URL is invalid: {_without_secrets(_with_option_name(error, url), url)}"
         )
     except OSError as error:
-        # These exceptions include errors of TLS: a file that is not a certificate, or not a key.
+        # Errors of TLS are `OSError`s too, for example a file that is not a certificate or not a
+        # key.
         message = f"a TLS file in the ledger's URL is not usable: {_reason(error)}"
     except Exception as error:
-        # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors have no other base
-        # class.
+        # PyMongo uses pyOpenSSL if it is installed, and pyOpenSSL's errors derive only from
+        # `Exception`.
         if type(error).__module__ != "OpenSSL.SSL":
             raise
         message = f"a TLS file in the ledger's URL is not usable: {error}"
@@ -91,11 +91,11 @@ def _reason(error: OSError) -> str:
 
 def _client(url: str, driver: str) -> Any:
     defaults: dict[str, Any] = {
-        # By default the driver waits for ever for a frozen server.
+        # Set a time limit, because the driver waits for ever for a frozen server by default.
         "timeoutMS": 10_000,
         "serverSelectionTimeoutMS": 5_000,
-        # The callers repeat a failed operation, because every operation may be sent twice. The
-        # driver's own retries would cost the server a second write for each claim.
+        # Turn off the driver's retries, which would cost the server a second write for each claim.
+        # The callers repeat a failed operation, because every operation may be sent twice.
         "retryWrites": False,
         "appname": "crawlcw",
     }
@@ -107,15 +107,15 @@ def _client(url: str, driver: str) -> Any:
 
 async def close_client(client: Any) -> None:
     """Close a client of either driver."""
-    # The driver ends its sessions at the server, and would wait for ever for a frozen server,
-    # because `timeoutMS` has no effect here.
+    # `close` ends the driver's sessions at the server. It would wait for ever for a frozen server,
+    # because `timeoutMS` does not apply to `close`.
     with pymongo.timeout(_CLOSE_TIMEOUT), suppress(TimeoutError):
         await awaited(client.close())
 
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Turn the drivers' errors into the ledger's; only this function maps them."""
+    """Turn errors of the driver into errors of the ledger; no other function does so."""
     try:
         yield
     except (
@@ -141,11 +141,11 @@ def mapped() -> Iterator[None]:
 
 
 def refusals(error: BulkWriteError) -> dict[int, str]:
-    """Return the writes of a bulk that the server refuses because of their contents, and why."""
+    """Return the message for each write of a bulk that the server refuses for its contents."""
     details = error.details or {}
     if details.get("writeConcernErrors"):
         raise LedgerUnavailableError(sentence(error)) from error
-    # A duplicate key comes from a race between two upserts: the other upsert added the document.
+    # A duplicate key is no refusal: two upserts raced, and the other one has added the document.
     return {
         e["index"]: str(e["errmsg"])[:500]
         for e in details.get("writeErrors", ())
@@ -154,7 +154,7 @@ def refusals(error: BulkWriteError) -> dict[int, str]:
 
 
 def sentence(error: Exception) -> str:
-    """Return the driver's message without its appendix."""
-    # The drivers append a dump of the topology or of the whole reply.
+    """Return the driver's error message without the dump at its end."""
+    # The drivers append a dump of the topology, or of the whole reply, to the message.
     text = str(error).partition(", full error:")[0].partition(", Timeout:")[0]
     return text.partition(" (configured timeouts:")[0][:300]

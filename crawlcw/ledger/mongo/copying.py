@@ -1,4 +1,4 @@
-"""Tasks with their results, and blobs, read and written unchanged for a copy."""
+"""Read and write tasks with their results, and blobs, unchanged for a copy of a ledger."""
 
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from crawlcw.ledger.mongo.store import MongoStore, read_batch
 from crawlcw.ledger.port import LedgerTables
 from crawlcw.model.task import BlobRef
 
-#: Bytes in one batch, offloaded items included.
+#: Maximum bytes in one batch, including the items outside of the tasks' documents.
 _BYTES = 8 << 20
-#: Fields that only this store has, for its own use.
+#: Names of task fields that only MongoDB has.
 _MONGO_ONLY_FIELDS = ("woken",)
 
 
 class LedgerContents:
-    """Reads whole collections, and fills empty collections."""
+    """Reads all tasks and blobs of a ledger, and writes them to an empty ledger."""
 
     def __init__(self, store: MongoStore, items: Items, blobs: Blobs) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class LedgerContents:
     async def _next(
         self, _tables: LedgerTables, part: Part, cursor: Any
     ) -> tuple[list[Document], Any]:
-        """Return the next documents, and the id of the last document; None: there are no more."""
+        """Return the next batch of documents, and the cursor after it or None at the end."""
         task_source, blob_source = (
             (self._store.durable, self._task),
             (self._store.blob_files, self._blob),
@@ -63,7 +63,7 @@ class LedgerContents:
         task = {name: value for name, value in document.items() if name not in _MONGO_ONLY_FIELDS}
         if "items" in task:
             task["items"] = await self._items.stored_items(document)
-            # Other stores do not need to know where large items are.
+            # Leave the fence out, because only MongoDB needs it to find large items.
             source = document["items_from"]
             task["items_from"] = {name: source[name] for name in source if name != "fence"}
         if "versions" in task:

@@ -1,7 +1,7 @@
-"""Diagnosis of a failed connection: mistakes in the URL, and missing privileges.
+"""Find out why a connection fails: a mistake in the URL, or a missing privilege.
 
-The driver only reports that no server answered in time. The user who started a crawl must know
-whether to wait, or to correct something.
+The driver only reports that no server answered in time, but the user must know whether to wait or
+to correct a mistake.
 """
 
 import asyncio
@@ -15,17 +15,16 @@ import anyio
 import pymongo
 from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError
 
-#: Seconds for one test of a server.
+#: Seconds for one test connection to a server.
 _PROBE_TIMEOUT = 2.0
-#: The group matches the reason of an error; an error of pyOpenSSL has no reason.
+#: The group matches the reason in a certificate error; pyOpenSSL gives no reason.
 _CERTIFICATE_ERROR = re.compile(r"certificate verify failed(?:: ([^()]+) \()?")
 _CONNECTION_FAILURE = re.compile(
     r"refused|Connect call failed|Name or service|timed out", re.IGNORECASE
 )
-#: Actions of commands that only read, on each collection of the ledger.
+#: Privileges that commands which only read need on each collection of the ledger.
 READING = frozenset({"find", "listIndexes"})
-#: Actions of all other commands. Workers on tracked tasks also use `changeStream`, which wakes
-#: them.
+#: Privileges that all other commands need. Workers on tracked tasks can also use `changeStream`.
 WRITING = READING | {
     *("insert", "update", "remove"),
     *("createCollection", "createIndex", "listCollections"),
@@ -34,7 +33,7 @@ _ROLES = "`crawlcw guide deploying` lists the roles"
 _NOT_AUTHORIZED = re.compile(
     r"not authorized on (\S+) to execute command \{ (\w+): (?:\"([^\"]*)\")?"
 )
-#: Privileges whose name differs from their command's.
+#: Privilege by the name of its command, if the two names differ.
 _OF_COMMANDS = {
     "aggregate": "find",
     "count": "find",
@@ -48,14 +47,14 @@ _OF_COMMANDS = {
 
 
 async def misconfiguration(client: Any, url: str) -> str | None:
-    """Return the mistake in *url* that keeps servers from answering *client*; None: unknown.
+    """Return the mistake in *url* that keeps servers from answering *client*, or None if unknown.
 
-    A server that is only unreachable is not a mistake.
+    The function also returns None if a server is only unreachable.
     """
     topology = client.topology_description
     servers = list(topology.server_descriptions().values())
     name = topology.replica_set_name
-    # The driver drops servers that are members of another replica set.
+    # The driver forgets a server that is a member of another replica set.
     if name and (not servers or any(isinstance(s.error, ConfigurationError) for s in servers)):
         return f"no server of the URL belongs to a replica set named {name!r} (replicaSet)"
     for server in servers:
@@ -93,7 +92,7 @@ def uses_tls(url: str) -> bool:
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
-    # The connection sends no data, so the certificate need not be trusted.
+    # Do not verify the certificate, because the test connection sends no data.
     unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unverified.check_hostname = False
     unverified.verify_mode = ssl.CERT_NONE
@@ -101,7 +100,8 @@ async def _speaks_tls(host: str, port: int) -> bool:
         _, writer = await asyncio.open_connection(host, port, ssl=unverified)
         writer.transport.abort()
         with suppress(OSError):
-            # If the loop closed first, the garbage collector would have to close the socket.
+            # Wait, because the garbage collector would have to close the socket if the event loop
+            # ended first.
             await writer.wait_closed()
         return True
     return False
@@ -112,7 +112,7 @@ async def _speaks_plainly(host: str, port: int) -> bool:
         "directConnection": True,
         "serverSelectionTimeoutMS": 1000 * _PROBE_TIMEOUT,
     }
-    # Connect without the user, because no secret must be sent without TLS.
+    # Connect without the user and password, because secrets must not be sent without TLS.
     client: Any = pymongo.AsyncMongoClient(host, port, **options)
     try:
         with pymongo.timeout(_PROBE_TIMEOUT):
@@ -128,9 +128,9 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 def lacking(
     status: Mapping[str, Any], *, database: str, collections: Iterable[str], actions: frozenset[str]
 ) -> list[str]:
-    """Return the *actions* that the user may not do on at least one of the collections.
+    """Return the *actions* that the MongoDB user may not do on at least one collection.
 
-    *status* is the reply to `connectionStatus`. If the reply names no user, the user lacks nothing.
+    *status* is the reply to `connectionStatus`. The result is empty if the reply names no user.
     """
     auth_info = status.get("authInfo", {})
     privileges = auth_info.get("authenticatedUserPrivileges")
@@ -165,7 +165,7 @@ def lacking_sentence(actions: Iterable[str], database: str) -> str:
 
 
 def refused_sentence(error: OperationFailure) -> str:
-    """Return the message for an operation that the server refused, without its contents."""
+    """Return the message for an operation that the server refused, without the operation's data."""
     message = str(error.details.get("errmsg", error) if error.details else error)
     if match := _NOT_AUTHORIZED.match(message):
         database, command, collection = match.groups()
@@ -174,7 +174,7 @@ def refused_sentence(error: OperationFailure) -> str:
         return f"the MongoDB user lacks the privilege {action} on {namespace} ({_ROLES})"
     if "requires authentication" in message:
         return "MongoDB needs a user: write mongodb://user:password@host/database"
-    # After the `{` comes the command, with the documents that it would have written.
+    # Cut the message at `{`, where the server appends the command and its documents.
     message = message.partition("{")[0].rstrip(" .:")[:200]
     return (
         f"MongoDB denies access: {message}: check the user, the password and authSource in the "

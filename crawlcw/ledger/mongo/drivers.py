@@ -1,7 +1,7 @@
 """The two drivers: PyMongo's asyncio client, shielded from cancelled callers, and Motor.
 
 MongoDB has deprecated Motor in favour of PyMongo's own client. No other module knows which of the
-two a ledger has.
+two drivers a ledger uses.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Any, Self
 import anyio
 from pymongo import WriteConcern
 
-#: Packages of PyMongo's asyncio classes, which are loaded only by code that uses them.
+#: Prefixes of the modules with PyMongo's asyncio classes.
 _ASYNCHRONOUS = ("pymongo.asynchronous.", "gridfs.asynchronous.")
 
 
 class Shielded:
-    """An object of PyMongo's client: it and the objects it returns shield their coroutines."""
+    """Wraps an object of PyMongo's client, and shields its coroutines from cancellation."""
 
     def __init__(self, driver_object: Any) -> None:
         self.driver_object = driver_object
@@ -34,14 +34,14 @@ class Shielded:
         return self
 
     async def __anext__(self) -> Any:
-        # Shield by a scope: a task for each document would cost more than the read. A cancelled
-        # caller waits for one reply at most.
+        # Shield by a scope, because an asyncio task for each document would cost more than the
+        # read. A cancelled caller waits for one reply at most.
         with anyio.CancelScope(shield=True):
             return await anext(self.driver_object)
 
 
 def shielded(driver_object: Any) -> Any:
-    """Return an object of PyMongo's client with shielded operations, anything else unchanged."""
+    """Wrap an object of PyMongo's client in `Shielded`; return any other object unchanged."""
     return (
         Shielded(driver_object)
         if type(driver_object).__module__.startswith(_ASYNCHRONOUS)
@@ -64,13 +64,13 @@ async def _to_its_end(operation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def read_error(future: "asyncio.Future[Any]") -> None:
-    """Read the error of a task that nothing awaits, because Python would log an unread error."""
+    """Read the error of an asyncio task that nothing awaits, or Python would log the error."""
     if not future.cancelled():
         future.exception()
 
 
 def client_class(driver: str) -> Any:
-    """Return the class of a driver's client; only the chosen driver is loaded."""
+    """Import the chosen driver, and return the class of its client."""
     if driver == "pymongo":
         from pymongo import AsyncMongoClient
 
@@ -86,7 +86,7 @@ async def awaited(returned: Any) -> Any:
 
 
 def bucket(database: Any, name: str, write_concern: WriteConcern) -> Any:
-    """Return a GridFS bucket, whose modules are loaded only for large values."""
+    """Return a GridFS bucket; import the modules of GridFS only here, for large values."""
     from gridfs.asynchronous import AsyncGridFSBucket
 
     if isinstance(database, Shielded):

@@ -1,7 +1,7 @@
-"""Counts of tasks by host, reason, callback, depth or status code, from indexes alone.
+"""Count tasks by host, reason, callback, depth or status code, from indexes alone.
 
-The server counts a range of an index four times as fast as it groups the range, so it groups only
-the first tasks of each value.
+To count an index range is four times as fast as to group it, so the server groups only the first
+tasks of each value, and counts the others.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _KEYS_PER_COMMAND = 10_000
 _EMPTY_GROUP = Group(value=None)
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 _IS_IGNORED = {"status": int(Status.IGNORED)}
-#: An open task has a `due`; with these bounds the index alone answers.
+#: Filter of open tasks, which have a `due`; with these bounds the server reads only the index.
 _IS_OPEN = {"priority": {"$lte": ANY_PRIORITY}, "due": {"$gt": LONG_AGO}}
 _NO_TESTS: Mapping[str, Any] = {}
 
 
 class Groups:
-    """Counts ranges of indexes."""
+    """Counts tasks by ranges of indexes."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
@@ -61,14 +61,14 @@ class Groups:
                 return await self._by_status_code()
 
     async def of_hosts(self) -> dict[str, Counts]:
-        """See `port.Groups.of_hosts`: open tasks that are neither leased nor failed are `todo`."""
+        """See `port.Groups.of_hosts`; open tasks that are neither leased nor failed are `todo`."""
         groups, failed_counts, leased_counts = await asyncio.gather(
             self._by_host(),
             self._count_by_value("host", HAS_FAILED, FAILED_BY_HOST),
             self._leased(),
         )
         group_by_host = {str(group.value): group for group in groups}
-        # A host that was added during the counts may be in only some of them.
+        # A host that is added between the counts is only in the later counts.
         names = group_by_host.keys() | failed_counts.keys() | leased_counts.keys()
         return {
             name: _counts(
@@ -80,7 +80,7 @@ class Groups:
         }
 
     async def _leased(self) -> Counter[str]:
-        """Return how many tasks of each host are leased; it reads the few leased tasks."""
+        """Return the number of leased tasks of each host; the server reads the leased tasks."""
         groups = await self._store.aggregate(
             [
                 {"$match": {"status": int(Status.PROCESSING)}},
@@ -91,20 +91,20 @@ class Groups:
         return Counter({group["_id"]: group["n"] for group in groups})
 
     async def _by_host(self) -> list[Group]:
-        # A task that ends between the two counts is in both, or in neither.
+        # A task that ends between the two counts is counted twice or not at all.
         open_counts, done_counts = await asyncio.gather(
             self._count_by_value("host", _IS_OPEN, BY_HOST), self._done_counts("host", DONE_BY_HOST)
         )
         return _groups(open_counts, *done_counts)
 
     async def _of_all(self, field: str, where: Mapping[str, Any] = _NO_TESTS) -> list[Group]:
-        """Return the groups of tasks with a callback; the tasks that are not done are open."""
+        """Return the groups by *field* from indexes of callbacks; tasks not done are open."""
         total_counts, done_counts = await asyncio.gather(
             self._count_by_value(field, where, BY_CALLBACK),
             self._done_counts(field, DONE_BY_CALLBACK, where),
         )
-        # Compute the open tasks as a difference, so that a task that ends between the counts is not
-        # counted twice.
+        # Compute the number of open tasks as a difference, so that no task is counted twice if it
+        # ends between the counts.
         return _groups(total_counts - done_counts[0] - done_counts[1], *done_counts)
 
     async def _by_depth(self) -> list[Group]:
@@ -127,7 +127,7 @@ class Groups:
     async def _done_counts(
         self, field: str, index: str, where: Mapping[str, Any] = _NO_TESTS
     ) -> tuple[Counter[Any], Counter[Any]]:
-        """Return how many tasks of each value are finished, and how many are ignored."""
+        """Return the number of finished tasks, and of ignored tasks, for each value of *field*."""
         return await asyncio.gather(
             self._count_by_value(field, {**where, **_IS_FINISHED}, index),
             self._count_by_value(field, {**where, **_IS_IGNORED}, index),
@@ -136,9 +136,9 @@ class Groups:
     async def _count_by_value(
         self, field: str, where: Mapping[str, Any], index: str
     ) -> Counter[Any]:
-        """Return how many tasks of an index have each value of a field, some keys at a time.
+        """Return the number of tasks in an index for each value of *field*, in batches of keys.
 
-        *where* has one value for each earlier field of the index, so the index is in the order of
+        *where* fixes all fields that precede *field* in the index, so the index is ordered by
         *field*.
         """
         numbers: Counter[Any] = Counter()
@@ -155,7 +155,8 @@ class Groups:
             numbers.update(counts)
             if sum(counts.values()) < _KEYS_PER_COMMAND:
                 return numbers
-            # The last value may have more tasks than were grouped.
+            # Count the last value again, because the server may have grouped only a part of its
+            # tasks.
             last_value = max(counts)
             numbers[last_value] = await self._store.count({**where, field: last_value}, hint=index)
 
@@ -169,7 +170,7 @@ def _groups(opened: Counter[Any], finished: Counter[Any], ignored: Counter[Any])
 
 def _counts(group: Group, *, failed: int, leased: int) -> Counts:
     numbers = {
-        # The counts are from different moments, so the difference could be negative.
+        # The difference could be negative, because the counts are from different moments.
         Status.TODO: max(group.open - failed - leased, 0),
         Status.FAILED: failed,
         Status.PROCESSING: leased,

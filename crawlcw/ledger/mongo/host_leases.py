@@ -8,12 +8,12 @@ from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, AtMost, Edit, Path
 from crawlcw.model.hosts import HostLease
 
-#: Maximum number of searches, if other processes lease the found hosts first.
+#: Maximum number of searches if other processes lease the hosts that a search has found.
 _ROUNDS = 3
 
 
 class MongoHostLeases(HostLeases):
-    """The leases of hosts in MongoDB."""
+    """Leases hosts that are stored in MongoDB."""
 
     _store: MongoStore
 
@@ -35,7 +35,7 @@ class MongoHostLeases(HostLeases):
             missing -= number
             if number == len(names):
                 break
-            # Another process has leased the missing hosts; more ready hosts may follow.
+            # Another process has leased the missing hosts, so search for more ready hosts.
         leased = await hosts.read(keys, where={"owner": token}) if missing < limit else {}
         return [
             documents.host_lease(leased[name]) for name in dict.fromkeys(keys) if name in leased

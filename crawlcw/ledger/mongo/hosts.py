@@ -1,4 +1,4 @@
-"""The first due tasks of many hosts in a few commands."""
+"""Find the first due tasks of many hosts in a few commands."""
 
 from bisect import bisect_right
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ from crawlcw.ledger.hosts import Hosts
 from crawlcw.ledger.mongo.store import MongoStore
 from crawlcw.ledger.port import Among, Path, Where, Within
 
-#: Number of hosts in one command: the server takes 4 us for the ids of each.
+#: Number of hosts in one command; the server takes 4 us for each host.
 _BATCH_SIZE = 500
 
 
@@ -19,10 +19,10 @@ class MongoHosts(Hosts):
     _store: MongoStore
 
     async def earliest_dues(self, hosts: Collection[str]) -> dict[str, datetime]:
-        """See `Hosts.earliest_dues`; hosts without a task cost nothing."""
+        """See `Hosts.earliest_dues`; a host without a task costs no command."""
         earliest: dict[str, datetime] = {}
-        # The search follows the index, so the first task found shows that the hosts before its host
-        # have no tasks.
+        # The search follows the index by host, so all hosts before the host of the first found task
+        # have no due tasks.
         rest = sorted(hosts)
         while rest:
             tasks = await self._first({"host": Among(rest[:_BATCH_SIZE])})

@@ -1,4 +1,4 @@
-"""Preconditions of a crawl: server version, collections and indexes; and reads of `doctor`."""
+"""Check the server's version, collections and indexes before a crawl and for `crawlcw doctor`."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -28,30 +28,30 @@ from crawlcw.ledger.mongo.diagnosis import WRITING, lacking, lacking_sentence, m
 from crawlcw.ledger.mongo.store import Index, Indexes, MongoStore
 from crawlcw.model.task import Status
 
-#: Maximum seconds to create an index: for many million tasks it takes longer than other commands
-#: may.
+#: Maximum seconds to create an index; an index of many million tasks takes longer than the time
+#: limit of other commands.
 _INDEXED_WITHIN = 3600.0
 OLDEST_SERVER = (5, 0)
-_UNDER_ANOTHER_NAME = 85  # IndexOptionsConflict
-#: The server itself refuses any other status.
+_UNDER_ANOTHER_NAME = 85  # error code IndexOptionsConflict
+#: Validator by which the server refuses a task with an unknown status.
 _VALIDATOR = {
     "$jsonSchema": {"properties": {"status": {"enum": [int(status) for status in Status]}}}
 }
 
 
 class Schema:
-    """Creates missing indexes and notes, and checks existing indexes and notes."""
+    """Creates the missing collections, indexes and notes of a ledger, and checks existing ones."""
 
     def __init__(self, store: MongoStore) -> None:
         self._store = store
-        #: Whether the kind of the ledger is not decided yet.
+        #: Whether neither the caller nor a note has set the kind of the ledger.
         self._is_undecided = False
 
     async def read_marker(self, kind: LedgerKind | None) -> Mapping[str, Any] | None:
         """Return the document that notes the kind of the collections, if it exists.
 
-        If *kind* is None, the ledger has the noted kind, or a spider's. Raises an error if the
-        collections have a different kind or format.
+        If *kind* is None, the store takes the kind in the note, or `SPIDER` without a note. Raises
+        an error if the collections have a different kind or format.
         """
         with mapped():
             marker: Mapping[str, Any] | None = await self._store.schema.find_one(
@@ -76,19 +76,20 @@ class Schema:
             await self._check_schema()
             try:
                 await self._store.database.create_collection(self._store.name, validator=_VALIDATOR)
-                # The tasks may have been dropped, so the notes about them are invalid.
+                # Delete notes about tasks, because the user may have dropped an earlier collection
+                # of tasks.
                 await self._store.schema.update_one(
                     {"_id": self._store.name}, {"$unset": {"state": "", "control": ""}}
                 )
             except CollectionInvalid:
                 pass  # the collection exists, which is the usual case
             except OperationFailure as error:
-                if error.code != 48:  # NamespaceExists: another process has created it
+                if error.code != 48:  # NamespaceExists: another process has created the collection
                     raise
             await self._prepare_indexes()
 
     async def lacking(self, actions: frozenset[str]) -> list[str]:
-        """Return which of the *actions* the user may not do to the ledger's collections."""
+        """Return the *actions* that the MongoDB user may not do on the ledger's collections."""
         try:
             with mapped():
                 status = await self._store.database.command(
@@ -97,7 +98,7 @@ class Schema:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # A server of another vendor may not report privileges.
+            # Ignore the error, because a server of another vendor may not report privileges.
             return []
         collections = [*(collection for collection, _ in self._store.parts()), self._store.schema]
         return lacking(
@@ -108,13 +109,13 @@ class Schema:
         )
 
     async def is_complete(self, marker: Mapping[str, Any] | None) -> bool:
-        """Return whether a reader, or a change of existing tasks, needs nothing to be created.
+        """Return whether the collections and indexes that a reader needs exist.
 
         Raises `UnknownNameError` for a name without a collection.
         """
         with mapped():
             if await self._store.tasks.find_one({}, {"_id": 1}) is None:
-                # An existing collection has an index of its ids, even if it is empty.
+                # Even an empty collection has an index of its ids, if the collection exists.
                 if not await self._store.tasks.index_information():
                     raise UnknownNameError(self._store.name)
                 return True
@@ -133,8 +134,8 @@ class Schema:
             if missing:
                 models = [_model(name, design) for name, design in missing.items()]
                 try:
-                    # One command, which reads the tasks once: the user may have dropped an index
-                    # of many million tasks.
+                    # Create all indexes by one command, which reads the tasks once, because the
+                    # user may have dropped indexes of many million tasks.
                     with pymongo.timeout(_INDEXED_WITHIN):
                         await collection.create_indexes(models)
                 except OperationFailure as error:
@@ -152,7 +153,7 @@ class Schema:
         return [(collection, indexes) for collection, indexes in self._store.parts() if indexes]
 
     async def _check_schema(self) -> None:
-        """Note the kind and the format, unless a note exists."""
+        """Note the kind and the format of the ledger if there is no note yet."""
         new: dict[str, Any] = {"version": FORMAT}
         if not self._is_undecided:
             new["tracked"] = self._store.kind.tracked
@@ -164,7 +165,7 @@ class Schema:
             and "tracked" not in marker
             and await self._store.tasks.find_one({}) is None
         ):
-            # A reader has only looked for a ledger of this name.
+            # A reader has created the note without a kind, so add the kind.
             query = {"_id": self._store.name, "tracked": {"$exists": False}}
             await self._store.schema.update_one(query, {"$set": {"tracked": True}})
             marker = await self._store.schema.find_one({"_id": self._store.name})
@@ -177,8 +178,9 @@ class Schema:
         check_kind(LedgerKind.of(marker.get("tracked")), self._store.kind, name)
 
     async def check_server(self) -> None:
-        """Ask the server for its version and its time; raise if the server is unsuitable."""
-        # A retry inside the driver would double the time until an absent server is reported.
+        """Read the server's version and time; raise an error if crawlcw cannot use the server."""
+        # Use no operation that the driver retries, because a retry would double the time until
+        # crawlcw reports an absent server.
         try:
             with mapped(), pymongo.timeout(CONNECT_TIMEOUT):
                 info = await self._store.client.server_info()
@@ -198,13 +200,13 @@ class Schema:
 
 
 def is_as_designed(index: Mapping[str, Any], design: Index) -> bool:
-    """Return whether an index equals the index that `prepare` creates."""
+    """Return whether an existing index equals the index that `prepare` creates."""
     keys = [(field, int(direction)) for field, direction in index.get("key", [])]
     return (keys, dict(index.get("partialFilterExpression", {}))) == design
 
 
 def _under_another_name(index_info: Mapping[str, Mapping[str, Any]], missing: Indexes) -> str:
-    """Return the name of an existing index that equals a missing index except for its name."""
+    """Return the name of an existing index that equals a missing index except for the name."""
     designs = missing.values()
     names = (n for n, info in index_info.items() if any(is_as_designed(info, d) for d in designs))
     return next(names, min(missing))
@@ -224,7 +226,7 @@ def _wrong_index(collection: str, name: str) -> LedgerConfigurationError:
 
 
 class Inspection(examination.Inspection):
-    """The reads of `doctor`, the server included."""
+    """Reads the ledger and the state of the server for `crawlcw doctor`."""
 
     _store: MongoStore
 
@@ -245,7 +247,7 @@ class Inspection(examination.Inspection):
         return None if refusal is None else f"a write was not confirmed: {refusal}"
 
     async def health(self) -> Health:
-        """Ask the server for its kind, and try a write that changes nothing."""
+        """Read the server's version and topology, and try a write that changes nothing."""
         violations: list[Violation] = []
         with mapped():
             info = await self._store.client.server_info()
@@ -263,7 +265,7 @@ class Inspection(examination.Inspection):
         topology, server_violations = topology_of(hello)
         confirmed = "confirmed"
         if actions := await self._schema.lacking(WRITING):
-            # Do not try a write, not even one that changes nothing.
+            # Do not try a write, because the user lacks a privilege.
             confirmed = "not asked"
             server_violations.append(Violation(kind=Kind.MAY_NOT_WRITE, detail=", ".join(actions)))
         elif (refusal := await self._durable_refusal()) is not None:
@@ -282,9 +284,9 @@ class Inspection(examination.Inspection):
         )
 
     async def _durable_refusal(self) -> str | None:
-        """Return why the server does not confirm a write as the ledger needs it; None: it does."""
+        """Return why the server does not confirm a durable write, or None if it does."""
         try:
-            # The write matches nothing, and the server confirms it after all earlier writes.
+            # The update matches no task, but the server confirms it only after all earlier writes.
             with pymongo.timeout(CONNECT_TIMEOUT):
                 await self._store.durable.update_one(
                     {"_id": None}, {"$set": {"fence": 0}}, hint="_id_"
@@ -311,7 +313,7 @@ def _index_violations(
 
 
 def topology_of(hello: Mapping[str, Any]) -> tuple[str, list[Violation]]:
-    """Return the topology that *hello* describes, and the violations that it causes."""
+    """Return the topology in the reply to `hello`, and the violations of the topology."""
     if hello.get("msg") == "isdbgrid":
         return "sharded cluster", []
     if "setName" not in hello:

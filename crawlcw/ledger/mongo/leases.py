@@ -1,7 +1,7 @@
-"""Claims of tasks and renewal of leases on MongoDB.
+"""Claim tasks, and renew their leases, on MongoDB.
 
-After a lost reply, or if the caller was cancelled, the worker may have the lease of a task
-without knowing it. Such claims are stored, and looked up when the call is repeated.
+If a reply is lost or the caller is cancelled, the worker may have the lease of a task without
+knowing it. The class notes such a claim in memory, and a repeated call looks it up in the ledger.
 """
 
 import asyncio
@@ -34,21 +34,22 @@ class Leases(LeasedTasks):
 
     def __init__(self, store: MongoStore) -> None:
         super().__init__(store)
-        #: Claims whose reply was lost, by id and token: we do not know whether they succeeded.
+        #: Tasks by id and token of claims whose reply was lost, so that we do not know their
+        #: result.
         self._unconfirmed: dict[bytes, dict[str, Task]] = {}
 
     @property
     def batch_size(self) -> int:
-        """See `protocol.Leases.batch_size`: a batch takes two commands, whatever its size."""
+        """See `protocol.Leases.batch_size`; a batch takes two commands, whatever its size."""
         return 200 if self._store.claims_in_batches else 32
 
     async def claim(
         self, tasks: Sequence[Task], *, worker: str, lease: timedelta, max_lost: int
     ) -> Claimed:
-        """Claim the tasks, one by one or in batches, by the option `claims`.
+        """Claim the tasks, one by one or in batches, as the option `claims` says.
 
-        Raises after a lost reply; the repeated call then also returns the leases of the first
-        call.
+        If a reply is lost, `claim` raises an error, and a repeated call returns the leases of both
+        calls.
         """
         adopted_claims = await self._resolve_unconfirmed(tasks, lease=lease)
         adopted_ids = {claim.task.id for claim in adopted_claims}
@@ -56,7 +57,8 @@ class Leases(LeasedTasks):
         batch_tasks = [
             t for t in tasks if self._store.claims_in_batches and t.status is not Status.PROCESSING
         ]
-        # Claim tasks with expired leases one by one, because each has its own count of losses.
+        # Claim tasks with expired leases one by one, because each task has its own count of lost
+        # workers.
         singles = [
             t for t in tasks if not self._store.claims_in_batches or t.status is Status.PROCESSING
         ]
@@ -68,7 +70,7 @@ class Leases(LeasedTasks):
             )
             results += await self._claim_together(batch_tasks, batch_token, lease)
         except asyncio.CancelledError:
-            # The server may have received the claims, but its replies are lost.
+            # The server may have applied the claims, but the cancelled caller has no reply.
             sent_claims = [*pairs, *((task, batch_token) for task in batch_tasks)]
             for task, token in [
                 *sent_claims,
@@ -92,23 +94,25 @@ class Leases(LeasedTasks):
     async def _claim_one(
         self, task: Task, token: str, lease: timedelta, max_lost: int
     ) -> Lease | Status | LedgerUnavailableError | None:
-        """Claim one task: return its lease, its new status if it is not leased, or None for a miss.
+        """Claim a task; return its lease, its new status if it was given up or deferred, or None.
 
-        It returns the error if the reply is lost, because other claims run at the same time.
+        The result is None if another worker was faster. If the reply is lost, the error is returned
+        instead of raised, because other claims run at the same time.
         """
         now = self._store.now()
         change = transitions.claim(task, token=token, now=now, lease=lease, max_lost=max_lost)
         if change is None:
             return None
-        # The fence makes the decision exact: no worker has claimed the task since it was read.
+        # The guard tests the fence, so the update fails if a worker has claimed the task since the
+        # read.
         guard = {
             "_id": task.id,
             "status": int(task.status),
             "fence": task.fence,
             "due": {"$lte": now},
         }
-        # Giving up or deferring a task is an outcome, so it is durable: the crawl may end after
-        # it, and then no worker would repeat a write that a failover undid.
+        # Giving up or deferring a task is an outcome and needs a durable write, because the crawl
+        # may end after this write, and no worker would repeat it if a failover undid it.
         collection = self._store.tasks if change.lock is not None else self._store.durable
         try:
             with mapped():
@@ -127,11 +131,11 @@ class Leases(LeasedTasks):
         return Lease(task=task, token=token, fence=change.fence, expires=change.due)
 
     def _read(self, fields: Mapping[str, int]) -> dict[str, int]:
-        """Return the fields that a claim reads, with the payload of a tracked task."""
+        """Return the fields that a claim reads; for a tracked task they include the payload."""
         return {**fields, **_CARRIED} if self._store.kind.tracked else dict(fields)
 
     def _loaded(self, task: Task, document: Mapping[str, Any]) -> Task:
-        """Return the task, with its payload if it is a tracked task."""
+        """Return the task; a tracked task also gets its payload from *document*."""
         return (
             replace(task, carried=documents.carried(document)) if self._store.kind.tracked else task
         )
@@ -149,8 +153,8 @@ class Leases(LeasedTasks):
         guard = {
             "_id": {"$in": [task.id for task in tasks]},
             "due": {"$lte": now},
-            # Each task must be unchanged since its read, because a delayed claim must not lease a
-            # task that another worker leased and released meanwhile.
+            # Each task must have the fence of its read, because a delayed claim must not lease a
+            # task that another worker has leased and released since.
             "$or": [
                 {"status": status, "fence": fence, "_id": {"$in": ids}}
                 for (status, fence), ids in ids_by_state.items()
@@ -177,14 +181,14 @@ class Leases(LeasedTasks):
         return [lease_by_id.get(task.id) for task in tasks]
 
     def _note_unconfirmed(self, task: Task, token: str) -> None:
-        # Two calls may claim a task at the same time, and either call may have leased it.
+        # Keep several tokens for a task, because two calls may claim it at the same time.
         self._unconfirmed.setdefault(task.id, {})[token] = task
 
     async def _resolve_unconfirmed(self, tasks: Sequence[Task], *, lease: timedelta) -> list[Lease]:
-        """Return the leases of earlier claims of *tasks* whose reply was lost.
+        """Return the leases from earlier claims of *tasks* whose reply was lost.
 
-        Of several callers only one gets each lease. The lease is extended: it may have expired
-        while the ledger was unavailable, which would cost the task a `lost`.
+        If several callers ask, only one gets a lease. Each lease is extended, because a lease that
+        expired while the ledger was unavailable would count as lost.
         """
         claims = {
             task.id: self._unconfirmed.pop(task.id)
@@ -202,14 +206,14 @@ class Leases(LeasedTasks):
                 )
                 return await self._leases_of(claims)
         except BaseException:
-            # The next caller must look these claims up again.
+            # Note the claims again, so that the next caller looks them up.
             for tokens in claims.values():
                 for token, task in tokens.items():
                     self._note_unconfirmed(task, token)
             raise
 
     async def _leases_of(self, claims: Mapping[bytes, Mapping[str, Task]]) -> list[Lease]:
-        """Return the leases that the ledger has for the claims (id -> token -> task before)."""
+        """Return the leases that the ledger has for *claims* (task id -> token -> task)."""
         query = {"_id": {"$in": list(claims)}, "status": int(Status.PROCESSING)}
         cursor = self._store.tasks.find(query, self._read(_LEASE_FIELDS)).hint("_id_")
         leases = []
@@ -228,7 +232,7 @@ class Leases(LeasedTasks):
         return leases
 
     async def renew(self, leases: Sequence[Lease], *, lease: timedelta) -> set[bytes]:
-        """Extend the leases by one update; read the tasks only if some leases did not match."""
+        """Extend the leases by one update; read the tasks only if some leases no longer match."""
         with mapped():
             await self._check_clock(lease)
             if not leases:
@@ -247,9 +251,9 @@ class Leases(LeasedTasks):
         return {claim.task.id for claim in leases if fences.get(claim.task.id) != claim.fence}
 
     async def _check_clock(self, lease: timedelta) -> None:
-        """Measure the server's time again if the last measurement is old."""
-        # The drift of a bad clock between two measurements must be small against a lease.
-        # Otherwise a short lease seems to expire while its holder renews it.
+        """Measure the offset of the server's clock again if the last measurement is old."""
+        # Between two measurements a clock must drift by much less than a lease, or a short lease
+        # seems to expire while its holder renews it.
         interval = min(_CLOCK_CHECK, lease.total_seconds() / 2)
         if (
             self._store.own_clock
@@ -259,9 +263,9 @@ class Leases(LeasedTasks):
 
 
 def _claim(change: Change) -> dict[str, Any]:
-    """Return the update of a claim: only changed fields, because claims are frequent."""
+    """Return the update of a claim with only the changed fields, because claims are frequent."""
     if change.lock is None:
-        return update_of(change)  # not claimed, but given up or deferred
+        return update_of(change)  # the task is given up or deferred instead of claimed
     fields = documents.changed(change)
     names = (
         _CLAIM_FIELDS if change.quarantine_fence is None else (*_CLAIM_FIELDS, "quarantine_fence")

@@ -1,4 +1,4 @@
-"""Composition of the ledger on MongoDB."""
+"""Assemble the ledger on MongoDB from its parts."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -38,15 +38,15 @@ _OF_WORKERS = {Path.LEFT: Index(BY_LEFT, [("left_at", 1), ("_id", 1)])}
 
 
 def ledger_tables_on(store: MongoStore, items: Items, blobs: Blobs) -> LedgerTables:
-    """Return the tables of one ledger."""
+    """Return the tables of a ledger as the unit of work that the port defines."""
     tasks = TaskTable(store, blobs)
     hosts = Table(store.hosts, nullable_fields=("owner",), indexes=_OF_HOSTS)
     return LedgerTables(
         marker=store.marker,
         state=store.state,
         hosts=hosts,
-        # These writes are durable as well, because a failover that undoes a lease would leave a
-        # host with two owners.
+        # Leases of hosts need durable writes too, because a failover that undoes a lease would
+        # leave a host with two owners.
         host_leases=hosts,
         workers=Table(store.workers, nullable_fields=("left_at",), indexes=_OF_WORKERS),
         sessions=store.sessions,
@@ -62,7 +62,7 @@ class MongoLedger:
     """The tasks of one spider or use case in a MongoDB database."""
 
     def __init__(self, store: MongoStore) -> None:
-        """Assemble the facets; call `inspection.prepare` before use."""
+        """Create the parts of the ledger; call `inspection.prepare` before their use."""
         self.store = store
         items, blobs, hosts = Items(store), Blobs(store), MongoHosts(store)
         store.ledger_tables = ledger_tables_on(store, items, blobs)
@@ -99,11 +99,12 @@ class MongoLedger:
     ) -> Self:
         """Connect to *url* and prepare the collections of a spider or a use case.
 
-        The database is the URL's path, by default `crawlcw`; *driver* is `pymongo` or `motor`,
-        *claims* as for `MongoStore`. *kind* is the kind of the tasks; None: as recorded, or a
-        spider's. Without *create* it raises `UnknownNameError` for a missing name, and does not
-        write to a complete ledger. Raises `LedgerUnavailableError` if no server answers within 5
-        s, and `LedgerConfigurationError` for an unsuitable server or missing privileges.
+        The database is the path of the URL, by default `crawlcw`. *driver* is `pymongo` or `motor`,
+        and `MongoStore` describes *claims*. *kind* is the kind of the tasks; if it is None, the
+        ledger has the recorded kind, or a spider's. Without *create*, `open` raises
+        `UnknownNameError` for a missing name, and writes nothing to a complete ledger. Raises
+        `LedgerUnavailableError` if no server answers within 5 s, and `LedgerConfigurationError` for
+        an unsuitable server or missing privileges.
         """
         ledger = cls(_connected(url, spider, driver=driver, claims=claims, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -115,7 +116,7 @@ class MongoLedger:
         return ledger
 
     async def reconnected(self) -> "MongoLedger":
-        """See `Ledger.reconnected`; a ledger made for a database object keeps that object."""
+        """See `Ledger.reconnected`; a ledger that was made with a database object keeps it."""
         store = self.store
         claims = "batch" if store.claims_in_batches else "each"
         options: dict[str, Any] = {"claims": claims, "clock": store.now, "kind": store.kind}
@@ -133,10 +134,10 @@ class MongoLedger:
         clock: Callable[[], datetime] | None = None,
         kind: LedgerKind | None = None,
     ) -> Self:
-        """Connect to *url* for inspection; nothing is created.
+        """Connect to *url* for inspection, without creating anything.
 
-        The arguments and errors are those of `open`, except that missing or wrong indexes are not
-        errors: `health` reports them.
+        The arguments and errors are those of `open`, except that `open_existing` accepts missing or
+        wrong indexes, which `health` reports.
         """
         ledger = cls(_connected(url, spider, driver=driver, clock=clock, kind=kind))
         async with ledger._closed_on_error():
@@ -145,7 +146,7 @@ class MongoLedger:
 
     @asynccontextmanager
     async def _closed_on_error(self) -> AsyncIterator[None]:
-        """Check the server, and close the ledger if it cannot be opened."""
+        """Check the server; close the ledger if the check or the block fails."""
         try:
             await self._schema.check_server()
             yield
@@ -156,7 +157,7 @@ class MongoLedger:
     @staticmethod
     async def discard(url: str, spider: str, *, driver: str = "pymongo") -> None:
         """Delete all data of a spider or a use case, whatever its format."""
-        # A use case also has all collections of a spider.
+        # Drop the collections of a use case, which include all collections of a spider.
         store = _connected(url, spider, driver=driver, clock=None, kind=LedgerKind.USE_CASE)
         try:
             await store.drop()
@@ -165,7 +166,7 @@ class MongoLedger:
 
     @staticmethod
     async def recorded_names(url: str, *, driver: str = "pymongo") -> list[str]:
-        """Return the names of the spiders and use cases with tasks, in order."""
+        """Return the sorted names of all spiders and use cases that have tasks."""
         client, database = connected(url, driver)
         try:
             with mapped():
@@ -184,11 +185,11 @@ class MongoLedger:
         return self.store.kind
 
     def now(self) -> datetime:
-        """Return the server's time by this process's last measurement."""
+        """Return the server's time, computed from the last measurement of its clock."""
         return self.store.now()
 
     async def close(self) -> None:
-        """Close the client, if this ledger opened it."""
+        """Close the client if this ledger has opened the client."""
         await self.store.close()
 
 

@@ -17,7 +17,7 @@ from crawlcw.model.transitions import Settlement
 
 
 class Outcomes:
-    """Writes the outcomes of leases, and releases leases without an outcome."""
+    """Writes the outcomes of leased tasks, and releases leased tasks without an outcome."""
 
     def __init__(self, store: MongoStore, items: Items) -> None:
         self._store = store
@@ -38,16 +38,16 @@ class Outcomes:
     async def _record(
         self, settlements: Sequence[Settlement], guard: Callable[[Lease], dict[str, Any]]
     ) -> tuple[int, dict[int, str]]:
-        """Return how many tasks pass the guard, and which outcomes cannot be stored.
+        """Write the outcomes; return the number of matched tasks, and the refusal by index.
 
-        First it writes the outcomes without large items, then the large items to their own
-        collection, and then the outcomes with large items. The fence makes these items visible
-        when the update is applied.
+        First the outcomes without large items are written, then the large items to their own
+        collection, and then the outcomes with large items. The update of a task's fence makes its
+        large items visible.
         """
         refusals: dict[int, str] = {}
         updates: dict[int, Update] = {}
         outside_items: list[OutsideItem] = []
-        owners: list[int] = []  #: for each item outside, the index of its outcome
+        owners: list[int] = []  #: index of the outcome of each item in `outside_items`
         for index, settlement in enumerate(settlements):
             try:
                 change, large = await _update(settlement)
@@ -57,7 +57,7 @@ class Outcomes:
                 updates[index] = Update(guard(settlement.lease), change)
                 outside_items += large
                 owners += [index] * len(large)
-        # A page with many items may take long: send the other outcomes first.
+        # Send the outcomes without large items first, because many large items may take long.
         last = set(owners)
         matched = await self._send(updates, updates.keys() - last, refusals)
         if outside_items:
@@ -70,7 +70,7 @@ class Outcomes:
     async def _send(
         self, updates: Mapping[int, Update], indexes: Collection[int], refusals: dict[int, str]
     ) -> int:
-        """Send some of the updates; return how many matched, and add to *refusals*."""
+        """Send the updates of *indexes*; return how many matched, and extend *refusals*."""
         order = sorted(indexes)
         send_result = await send(self._store.durable, [updates[index] for index in order])
         refusals |= {order[n]: why for n, why in send_result.refused.items()}
@@ -89,7 +89,7 @@ class Outcomes:
         return Committed(lost=tuple(lost), rejected=rejected)
 
     async def _not_settled(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases whose outcome is not the last recorded outcome of the task."""
+        """Return the leases whose outcome is not the last outcome that the task has recorded."""
         ids = [lease.task.id for lease in leases]
         cursor = self._store.tasks.find({"_id": {"$in": ids}}, {"settled": 1}).hint("_id_")
         settled_fences = {
@@ -110,13 +110,13 @@ class Outcomes:
 
 
 def _rejection(settlement: Settlement, message: str) -> Update:
-    """Return the write that gives a task up because its outcome cannot be stored."""
+    """Return the update that gives a task up because the store cannot hold its outcome."""
     rejection = transitions.rejected(settlement, reason=Reason.STORE_REJECTED, message=message)
     return Update(lease_guard(settlement.lease), update_of(rejection.change))
 
 
 async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideItem]]:
-    """Return the update that records an outcome, and the items to store outside of the document.
+    """Return the update that records an outcome, and the items to store outside of the task.
 
     Raises one of `UNENCODABLE` for an item that the store cannot hold.
     """
@@ -124,7 +124,7 @@ async def _update(settlement: Settlement) -> tuple[dict[str, Any], list[OutsideI
     items = settlement.change.items
     if not items:
         if items is not None and settlement.lease.task.settled:
-            # An earlier outcome may have left some items.
+            # Remove the items of an earlier outcome.
             update.setdefault("$unset", {}).update(items="", items_from="")
         return update, []
     lease, versions = settlement.lease, settlement.change.kept_versions

@@ -17,25 +17,25 @@ from crawlcw.ledger.port import MAX_LIMIT, RATE_KEY, LedgerTables, P, T, Work
 from crawlcw.model.clock import LedgerClock
 from crawlcw.model.task import Status
 
-#: Keys of an index, and the condition of a document in it.
+#: Keys of an index, and the condition that a document in the index fulfils.
 Index = tuple[list[tuple[str, int]], dict[str, Any]]
 Indexes = Mapping[str, Index]  #: by name
-#: An upper bound of priorities: without a bound on the index's first field, the server does not use
-#: the second field as a range, and also reads every deferred task.
+#: Upper bound of priorities. Without a bound on the first field of an index, the server does not
+#: use the second field as a range, and also reads every deferred task.
 ANY_PRIORITY = 1_000
-#: Earlier than any time in a ledger; as a bound it lets the server use an index alone.
+#: A time before any time in a ledger; as a lower bound it lets the server read only an index.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 HAS_DUE = {"due": {"$exists": True}}
 
 BY_HOST = "host_priority_due"
 BY_PRIORITY = "priority_due"
-#: Equal times are ordered by id, because `find` continues after a cursor.
+#: The index orders tasks with equal times by id, so that `find` can continue after a cursor.
 BY_STATUS = "status_update_time_id"
 BY_REVISIT = "revisit"
-#: Tasks that may be visited again: finished or ignored, but not tasks that are `todo` again.
+#: Filter of tasks that may be visited again, which are finished or ignored tasks.
 MAY_BE_REVISITED = {"status": {"$gte": int(Status.FINISHED)}}
-#: A claim changes none of the indexes below: they do not depend on a status, or have only tasks
-#: that are done, or that failed.
+#: A claim writes to none of the following indexes, because they do not depend on the status, or
+#: contain only tasks that are done or have failed.
 BY_HOST_NAME = "host"
 BY_CALLBACK = "callback_depth"
 DONE_BY_HOST = "done_host_status"
@@ -43,11 +43,11 @@ DONE_BY_CALLBACK = "done_callback_status_depth"
 BY_RESPONSE_STATUS = "done_response_status"
 BY_REASON = "reason_status"
 FAILED_BY_HOST = "failed_host_callback_status"
-#: Filter of failed tasks that wait; equal to the condition of their index.
+#: Filter of failed tasks, and condition of their index.
 HAS_FAILED = {"status": int(Status.FAILED)}
-#: Filter of done tasks; equal to the condition of their indexes.
+#: Filter of done tasks, and condition of their indexes.
 IS_DONE = MAY_BE_REVISITED
-#: Filter of finished tasks, and of the redirects among them.
+#: Filters of finished tasks, and of finished tasks that are redirects.
 _IS_FINISHED = {"status": int(Status.FINISHED)}
 IS_REDIRECT = {"reason": str(Reason.REDIRECT), **_IS_FINISHED}
 INDEXES: Indexes = {
@@ -61,7 +61,7 @@ INDEXES: Indexes = {
     DONE_BY_CALLBACK: ([("callback", 1), ("status", 1), ("depth", 1)], IS_DONE),
     BY_RESPONSE_STATUS: ([("response.status", 1), ("status", 1)], IS_DONE),
     BY_REASON: ([("reason", 1), ("status", 1)], {"reason": {"$exists": True}}),
-    # The last field is the status: otherwise the server would read the tasks to get their status.
+    # The status is the last field, so that the server need not read the tasks for their status.
     FAILED_BY_HOST: ([("host", 1), ("callback", 1), ("status", 1)], HAS_FAILED),
 }
 
@@ -69,7 +69,7 @@ BY_READY = "ready_at"
 BY_OWNER = "owner"
 HOST_INDEXES: Indexes = {
     BY_READY: ([("ready_at", 1)], {"ready_at": {"$exists": True}}),
-    # This index has only leased hosts, because `leave` must not read all free hosts.
+    # The index of owners has only leased hosts, so that `leave` does not read all free hosts.
     BY_OWNER: ([("owner", 1)], {"owner": {"$gt": ""}}),
 }
 
@@ -82,20 +82,20 @@ WORKER_INDEXES: Indexes = {
     BY_LEFT: ([("left_at", 1), ("_id", 1)], {}),
 }
 _DURABLE = WriteConcern(w="majority", j=True)
-#: Claims are not durable, because a claim that a failover undoes only repeats a fetch.
+#: Claims are not durable, because a page is only fetched twice if a failover undoes its claim.
 _QUICK = WriteConcern(w=1)
 #: The collection that notes the kind and the version of the other collections.
 SCHEMA = "crawlcw.schema"
-#: The server's BadValue, which nothing else in a search for a task can raise.
+#: The server's error code BadValue, which a count raises only if the index is missing.
 _NO_SUCH_INDEX = 2
-#: Number of documents in a reply of the server.
+#: Maximum number of documents in one reply of the server.
 _IN_REPLY = 2_000
-#: Number of tasks given up, hosts woken, or workers deleted by one command.
+#: Maximum number of documents that one command changes or deletes.
 BATCH = 5_000
 
 
 class MongoStore:
-    """The collections of one spider or use case in a MongoDB database."""
+    """Gives access to the collections of one spider or use case in a MongoDB database."""
 
     def __init__(
         self,
@@ -109,10 +109,10 @@ class MongoStore:
         driver: str = "pymongo",
         kind: LedgerKind | None = None,
     ) -> None:
-        """Use a database of either client; see `Schema.prepare`.
+        """Use a database object of either driver; call `Schema.prepare` before a crawl.
 
-        *claims* is `each` (a `find_one_and_update` for every task) or `batch`. *url* and *driver*
-        serve to open another connection. *kind* is the kind of the tasks; None: a spider's.
+        *claims* is `each` (a `find_one_and_update` for every task) or `batch`. A reconnect uses
+        *url* and *driver*. *kind* is the kind of the tasks, by default `SPIDER`.
         """
         self.kind = kind or LedgerKind.SPIDER
         self.database = database = shielded(database)
@@ -129,7 +129,8 @@ class MongoStore:
         # with two owners. One write covers many hosts.
         self.hosts = collection(".hosts")
         self.workers = collection(".workers")
-        # Points are not durable, because the next point replaces a point that a failover undoes.
+        # Points of the rates are not durable, because a point that a failover undoes is soon
+        # followed by the next.
         self.rates = Table(collection(".rates", _QUICK), key=RATE_KEY)
         self.items = collection(".items")
         self.sessions = Table(collection(".sessions"))
@@ -137,7 +138,7 @@ class MongoStore:
         self.blob_files, self.blob_chunks = collection(".blobs.files"), collection(".blobs.chunks")
         self.schema = database.get_collection(SCHEMA, write_concern=_DURABLE)
         self.marker = Table(self.schema)
-        self.ledger_tables: LedgerTables  #: set when the ledger is assembled
+        self.ledger_tables: LedgerTables  #: tables of the ledger, which `MongoLedger` sets
         self.clock = LedgerClock()
         self.now: Callable[[], datetime] = clock or self.clock.now
         self.own_clock = clock is None
@@ -149,7 +150,7 @@ class MongoStore:
         """See `port.Store.reading`."""
         return await work(self.ledger_tables, *args, **kwargs)
 
-    writing = reading  #: see `port.Store.writing`: MongoDB uses no transaction
+    writing = reading  #: MongoDB uses no transaction; see `port.Store.writing`
 
     async def set_clock(self) -> None:
         """Read the server's time."""
@@ -162,14 +163,14 @@ class MongoStore:
         self.clock_checked = answered_at
 
     def token(self, worker: str) -> str:
-        """Return a token that no other lease of the worker has."""
+        """Return a lease token that no other lease of the worker has."""
         self._tokens += 1
         return f"{worker}:{self._tokens}"
 
     def wake_field(self, now: datetime) -> documents.Document:
-        """Return the further fields of a write, other than an outcome, that makes tasks due."""
-        # These fields let `changes` distinguish such a write from a renewal. It watches only
-        # tracked tasks.
+        """Return fields to add to a write that makes tasks due and is not an outcome."""
+        # The field lets `changes`, which watches only tracked tasks, distinguish such a write from
+        # a renewal.
         return {"woken": now} if self.kind.tracked else {}
 
     async def aggregate(
@@ -179,14 +180,14 @@ class MongoStore:
         hint: str | Mapping[str, int] = BY_STATUS,
         limit: int = 1000,
     ) -> list[dict[str, Any]]:
-        """Return the results of a pipeline over the tasks, fewer than *limit*."""
+        """Return the results of an aggregation of the tasks; *limit* must exceed their number."""
         with mapped():
             cursor = await awaited(self.tasks.aggregate(pipeline, hint=hint, batchSize=limit))
             groups: list[dict[str, Any]] = await cursor.to_list(None)
         return groups
 
     async def count(self, where: dict[str, Any], *, hint: str, limit: int = MAX_LIMIT) -> int:
-        """Return how many tasks match; it counts at most *limit*."""
+        """Return the number of matching tasks, at most *limit*."""
         command = {"count": self.name, "query": where, "hint": hint, "limit": limit}
         with mapped():
             try:
@@ -194,8 +195,8 @@ class MongoStore:
             except OperationFailure as error:
                 if error.code != _NO_SUCH_INDEX or limit != 1:
                     raise
-                # Another process is creating the collection, and then its indexes. A ledger with
-                # tasks has its indexes when it is opened.
+                # Another process has created the collection but not its indexes yet, so the ledger
+                # has no tasks.
                 return 0
         number: int = reply["n"]
         return number
@@ -205,7 +206,7 @@ class MongoStore:
         return bucket(self.database, f"{self.name}.blobs", self.blob_files.write_concern)
 
     def parts(self) -> list[tuple[Any, Indexes]]:
-        """Return the collections, each with the indexes that it needs; the tasks come last."""
+        """Return all collections with the indexes that each needs; the tasks come last."""
         blob_collections: list[tuple[Any, Indexes]] = [
             (self.blob_chunks, {}),
             (self.blob_files, BLOB_INDEXES),
@@ -224,7 +225,7 @@ class MongoStore:
     async def drop(self) -> None:
         """See `port.Store.drop`.
 
-        It deletes the tasks last, so that no data remains without its task.
+        `drop` deletes the tasks last, so that no data remains without a task.
         """
         with mapped():
             for collection, _ in self.parts():
@@ -232,15 +233,15 @@ class MongoStore:
             await self.schema.delete_one({"_id": self.name})
 
     async def close(self) -> None:
-        """Close the client, if this ledger opened it."""
+        """Close the client if this store has opened the client."""
         if self.client is not None:
             await close_client(self.client)
 
 
 async def all_of(cursor: Any, limit: int) -> list[dict[str, Any]]:
-    """Return all documents of a cursor, at most *limit*, in one reply."""
-    # Set the reply's size: by default the server's first reply has only 101 documents, and a reply
-    # that is exactly full does not say whether more follow.
+    """Return all documents of a cursor, at most *limit*, in one reply of the server."""
+    # Set the size of the reply, because by default the server's first reply has only 101 documents,
+    # and a reply that is exactly full does not say whether more documents follow.
     reply: list[dict[str, Any]] = await cursor.batch_size(limit + 1).to_list(None)
     return reply
 
@@ -252,10 +253,11 @@ async def read_batch(
     last_id: Any = None,
     wanted_ids: Collection[Any] | None = None,
 ) -> tuple[list[dict[str, Any]], Any]:
-    """Return the documents of one server reply (at most 16 MiB), and the last document's id.
+    """Return the documents of one server reply (at most 16 MiB), and the id of the last document.
 
-    They are the first documents after an id of any type. The returned id is None if there are no
-    more. With *wanted_ids*, it returns all documents of these ids.
+    The documents are the first ones after *last_id*, which may have any type. The returned id is
+    None if no documents follow. With *wanted_ids*, the function returns all documents with these
+    ids.
     """
     chosen: dict[str, Any] = {} if wanted_ids is None else {"_id": {"$in": list(wanted_ids)}}
     if last_id is not None:
@@ -265,7 +267,7 @@ async def read_batch(
         # With a negative limit the server closes the cursor after its first reply.
         cursor = cursor.limit(-_IN_REPLY)
     if last_id is not None:
-        # Unlike `$gt`, it continues with ids of other types.
+        # Use `min`, because `$gt` would skip ids of other types than the last id.
         cursor = cursor.min([("_id", last_id)])
     with mapped():
         batch = await all_of(cursor, _IN_REPLY)
