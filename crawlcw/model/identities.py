@@ -1,9 +1,9 @@
-"""The identity for requests of pages: a session, and its states.
+"""Define crawl sessions: a session has the cookies, headers and proxy for some requests.
 
-A session is durable and shared by all processes. It is fresh until a login makes it ready,
-and retired after it was logged out or banned. The ledger writes a decision only if the session
-still has the fence on which the decision was based; each write of a decision raises the fence.
-Nothing in this module does I/O, and no `repr` shows a secret.
+The ledger stores the sessions, and all processes of a crawl share them. A session is fresh until a
+login makes it ready. A session is retired after the site has logged it out or banned it. Each
+change raises the session's fence. The ledger writes a change only if the session still has the
+fence from which the change was computed. No `repr` shows a secret. No I/O.
 """
 
 import re
@@ -15,72 +15,72 @@ from typing import Any
 
 from crawlcw.model.retry import backoff
 
-#: The session of requests that do not name one.
+#: The session for requests that name no session.
 DEFAULT_SESSION = "default"
-#: The beginning of the names of a pool's sessions; a number follows, from 1.
+#: The prefix of the names of pooled sessions, such as `pool-1`.
 POOLED = "pool-"
-#: Logs show names, so they must not contain characters that need escaping.
+#: Logs show session names, so a name must not contain characters that need escaping.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@+-]{0,99}\Z")
 SESSION_NAMES = "write letters, digits and any of _ . @ + -, 100 at most"
 
 
 class IdentityState(StrEnum):
-    """The state of a session."""
+    """Whether requests may use a session, or the session must log in first."""
 
-    FRESH = "fresh"  #: it was never logged in
+    FRESH = "fresh"  #: the session was never logged in
     READY = "ready"  #: requests may use it
-    RETIRED = "retired"  #: logged out, banned, or its login failed: it must log in again
+    RETIRED = "retired"  #: logged out, banned, or the login failed, so a new login is needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """A cookie as the ledger stores it."""
+    """A cookie of a crawl session, as the ledger stores it."""
 
     name: str
-    value: str = field(repr=False)  #: exactly as in the header
-    domain: str  #: the host that set it, or the domain that it is for
+    value: str = field(repr=False)  #: the text exactly as in the cookie header
+    domain: str  #: the host that set the cookie, or the cookie's Domain attribute
     host_only: bool
     path: str
-    port: int  #: 0 for the default ports of HTTP and HTTPS; other ports have separate cookies
+    port: int  #: each port has separate cookies; 0: the default ports of HTTP and HTTPS
     secure: bool
-    expires: datetime | None = None  #: None: at the end of the session
+    expires: datetime | None = None  #: None: the cookie ends with its session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A session in the ledger."""
+    """A crawl session, as the ledger stores it."""
 
     name: str
     state: IdentityState = IdentityState.FRESH
-    fence: int = 0  #: raised by every change, except changes by pages
+    fence: int = 0  #: counter of the session's changes, without changes by pages
     cookies: Mapping[str, Cookie] = field(default_factory=dict, repr=False)
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    origins: tuple[str, ...] = ()  #: the origins that the login used, which get the headers
+    origins: tuple[str, ...] = ()  #: the origins used by the login; only these receive `headers`
     proxy: str | None = None  #: `Proxy.key` of the proxy for its requests
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)  #: values of the spider
-    score: int = 0  #: the number of signs that this login works, see `sessions`
-    login_probe: str | None = None  #: a page that only a logged-in session gets
-    owner: str | None = None  #: the worker that logs it in
-    expires: datetime | None = None  #: when that worker counts as dead
-    failures: int = 0  #: logins in a row that failed or did not help
-    not_before: datetime | None = None  #: when the next login may begin
-    given_up: datetime | None = None  #: when the last allowed login failed
-    reason: str = ""  #: why it is retired, cleaned
+    score: int = 0  #: number of responses that showed that the login works
+    login_probe: str | None = None  #: URL of a page that only a logged-in session receives
+    owner: str | None = None  #: the worker that is logging the session in
+    expires: datetime | None = None  #: time at which `owner` counts as dead
+    failures: int = 0  #: number of logins in a row that failed or had no effect
+    not_before: datetime | None = None  #: earliest time of the next login
+    given_up: datetime | None = None  #: time of the failed login after which no login is allowed
+    reason: str = ""  #: why the session is retired
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it belongs to a pool, so another session may request the same page."""
+        """Whether the session is in a pool, whose sessions may all request the same pages."""
         return self.name.startswith(POOLED)
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests may use it."""
+        """Whether requests may use the session."""
         return self.state is IdentityState.READY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginPolicy:
-    """How often a login may fail in a row, and the waits between the attempts."""
+    """The limit of failed logins in a row, and the waits between two logins of a session."""
 
     max_failures: int = 5
     base: timedelta = timedelta(seconds=5)
@@ -95,9 +95,9 @@ def is_session_name(name: object) -> bool:
 def earliest_login(
     identity: Identity, *, now: datetime, process_start: datetime
 ) -> datetime | None:
-    """Return when a login may begin, *now* or later; None if this run gave the session up.
+    """Return the earliest time for a login of a session; None if this run gave the session up.
 
-    If an earlier run gave it up, before *since*, the start of this process, it may log in again.
+    A session that was given up before *process_start*, by an earlier run, may log in again.
     """
     if is_given_up(identity, process_start=process_start):
         return None
@@ -108,16 +108,16 @@ def earliest_login(
 
 
 def is_given_up(identity: Identity, *, process_start: datetime) -> bool:
-    """Return whether this run has given up a session, see `earliest_login`."""
+    """Return whether a session was given up after *process_start*, so it logs in no more."""
     return identity.given_up is not None and identity.given_up >= process_start
 
 
 def login_begun(
     identity: Identity, *, owner: str, now: datetime, lease: timedelta, proxy: str | None = None
 ) -> Identity:
-    """Return a session that *owner* begins to log in, possibly in place of a dead worker.
+    """Return the session when the worker *owner* begins to log it in.
 
-    *proxy* is the key of its proxy from now on.
+    *proxy* is the key of the proxy that the session uses from now on.
     """
     return replace(
         identity,
@@ -139,7 +139,7 @@ def logged_in(
     origins: tuple[str, ...] = (),
     data: Mapping[str, Any] | None = None,
 ) -> Identity:
-    """Return a session that is ready, with the results of its login."""
+    """Return the session after a successful login, with the login's cookies and headers."""
     return replace(
         _released(identity),
         state=IdentityState.READY,
@@ -153,19 +153,19 @@ def logged_in(
 
 
 def login_failed(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session whose login has failed: it logs in again later, or never again."""
+    """Return the session after a failed login: the session logs in again later, or never."""
     return _resting(identity, cause, failures=identity.failures + 1, now=now, policy=policy)
 
 
 def login_deferred(identity: Identity, *, not_before: datetime) -> Identity:
-    """Return a session whose login failed because of our uplink or a proxy."""
+    """Return the session after a login that failed because of our network or a proxy."""
     return replace(_released(identity), not_before=not_before)
 
 
 def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolicy) -> Identity:
-    """Return a session that was logged out or banned, without its useless cookies.
+    """Return the session after a logout or a ban by the site, without its useless cookies.
 
-    If there was no sign that its login worked, this counts as a failed login.
+    A logout counts as a failed login if no response has shown that the login worked.
     """
     failures = 0 if identity.score else identity.failures + 1
     logged_out = replace(identity, cookies={}, headers=())
@@ -173,14 +173,14 @@ def retired(identity: Identity, cause: str, *, now: datetime, policy: LoginPolic
 
 
 def moved(identity: Identity, *, proxy: str | None) -> Identity:
-    """Return a session that continues with another proxy."""
+    """Return the session with *proxy* in place of its former proxy."""
     return replace(identity, fence=identity.fence + 1, proxy=proxy)
 
 
 def replaced(identity: Identity, cause: str, *, proxy: str | None, logs_in: bool) -> Identity:
-    """Return a new session in place of one that was banned, or retired without a login.
+    """Return a new session that replaces a banned or retired session of the same name.
 
-    It keeps only the name of the old session. Its count of failed logins is 0.
+    The new session has none of the old cookies, headers and data, and no failed logins.
     """
     return Identity(
         name=identity.name,
@@ -198,7 +198,7 @@ def _released(identity: Identity) -> Identity:
 def _resting(
     identity: Identity, cause: str, *, failures: int, now: datetime, policy: LoginPolicy
 ) -> Identity:
-    # There is no wait after the first failure, because it may be chance.
+    # The first failed login may be chance, so the session may log in again immediately.
     retry_delay = backoff(failures - 1, base=policy.base, ceiling=policy.ceiling)
     return replace(
         _released(identity),

@@ -1,7 +1,7 @@
-"""The reason why the crawl waits, for the progress line. In memory, no I/O.
+"""Find the reason why a crawl waits, and show the reason in the progress line. No I/O.
 
-A healthy crawl may wait for minutes: its hosts rest, the network is down, or other workers have
-the due tasks. The user sees the reason.
+A healthy crawl may wait for minutes, because its hosts rest after failures, the network is down, or
+other workers have the due tasks.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,26 +11,26 @@ from typing import Any
 
 from crawlcw.model.durations import iso_time
 
-#: The limit of remembered resting hosts; over it, the half whose rests end last remains.
+#: The limit of remembered resting hosts; beyond the limit, `Rests` forgets half of the hosts.
 MAX_RESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleReason:
-    """The reason why the crawl waits without any running request. Times are the ledger's."""
+    """The reason why the crawl waits without any running request, with times of the ledger."""
 
-    paused_since: datetime | None = None  #: when the user paused it
+    paused_since: datetime | None = None  #: when the user paused the crawl
     down_since: datetime | None = None  #: since when this machine's network is down
-    hosts: int = 0  #: the number of resting hosts
-    ends_at: datetime | None = None  #: when the first of them ends its rest, or a task is due
-    cause: str = ""  #: why that host rests, such as `429, Retry-After`
-    proxies: str = ""  #: the failure of the proxies, if all of them rest, until `ends_at`
-    others_have_tasks: bool = False  #: other workers have the due tasks
-    start: bool = False  #: the spider's `start` has not ended, and no other task remains
+    hosts: int = 0  #: number of hosts that rest after failures
+    ends_at: datetime | None = None  #: end of the first host's rest, or when a task is due
+    cause: str = ""  #: why the first host rests, such as `429, Retry-After`
+    proxies: str = ""  #: the proxies' failure, if no proxy is usable before `ends_at`
+    others_have_tasks: bool = False  #: whether other workers have the due tasks
+    start: bool = False  #: whether the crawl waits for the spider's `start` only
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "IdleReason":
-        """Return the reason from fields of another process, with times in ISO 8601."""
+        """Return the idle reason that another process sent, with its times in ISO 8601."""
         datetimes = {
             name: datetime.fromisoformat(fields[name])
             for name in ("paused_since", "down_since", "ends_at")
@@ -39,7 +39,7 @@ class IdleReason:
         return cls(**{**fields, **datetimes})
 
     def sentence(self) -> str:
-        """Return a sentence for people, with this machine's local times of day."""
+        """Return the idle reason as a sentence for people, with local times of day."""
         if self.paused_since is not None:
             return f"paused since {_time_of_day(self.paused_since)}, until `crawlcw resume NAME`"
         if self.down_since is not None:
@@ -59,7 +59,7 @@ class IdleReason:
         return ""
 
     def fields(self) -> dict[str, object]:
-        """Return fields for a program: the sentence, and its times in ISO 8601."""
+        """Return the idle reason as JSON fields for programs, with times in ISO 8601."""
         fields: dict[str, object] = {"sentence": self.sentence()}
         if self.paused_since is not None:
             return fields | {"paused_since": iso_time(self.paused_since)}
@@ -75,10 +75,10 @@ class IdleReason:
 
 
 def merged(workers: Iterable[IdleReason | None]) -> IdleReason | None:
-    """Return why a crawl of several workers waits; None if any of them makes progress.
+    """Return why a crawl of several workers waits; None if any worker makes progress.
 
-    If one worker knows a reason, that reason has precedence, because the other workers only wait
-    for that worker. The workers count different hosts, so the numbers of hosts are added.
+    A reason such as a resting host has precedence over "waiting for other workers". Each worker
+    counts its own hosts, so the numbers of resting hosts are added.
     """
     total: IdleReason | None = None
     for idle_reason in workers:
@@ -94,7 +94,7 @@ def _both(first: IdleReason, second: IdleReason) -> IdleReason:
         for idle_reason in (first, second)
         if idle_reason.down_since is not None
     ]
-    # Choose the first end of a host's rest; if no host rests, the next due task.
+    # Choose the time at which the first host's rest ends, or the next due task if no host rests.
     waits_by_end = [
         (idle_reason.ends_at, idle_reason)
         for idle_reason in (first, second)
@@ -122,16 +122,16 @@ def _both(first: IdleReason, second: IdleReason) -> IdleReason:
 
 
 class Rests:
-    """The resting hosts with their reasons, and whether this machine's network is down."""
+    """The hosts that rest after failures, and whether this machine's network is down."""
 
     def __init__(self) -> None:
-        self.network_down_since: datetime | None = None  #: other modules set and reset it
-        #: Returns the seconds until a proxy is usable, and why; None if one is usable now.
+        self.network_down_since: datetime | None = None
+        #: Returns the seconds until a proxy is usable, and the failure; None if a proxy is usable.
         self.proxies_away: Callable[[], tuple[float, str] | None] = lambda: None
         self._rest_by_host: dict[str, tuple[datetime, str]] = {}
 
     def note(self, host: str, *, rest_end: datetime, cause: str) -> None:
-        """Record that *host* rests until *rest_end*, a time of the ledger, with a short *cause*."""
+        """Record that *host* rests until *rest_end* because of *cause*, a short text."""
         current_rest = self._rest_by_host.get(host)
         if current_rest is None or current_rest[0] < rest_end:
             self._rest_by_host[host] = (rest_end, cause)
@@ -146,7 +146,7 @@ class Rests:
         return len(self._rest_by_host)
 
     def idle_reason(self, now: datetime) -> IdleReason:
-        """Return the rests known at *now*, for a crawl without running requests."""
+        """Return the reason why a crawl without running requests waits at *now*."""
         down_since = self.network_down_since
         if down_since is None and (proxy_failure := self.proxies_away()) is not None:
             wait, cause = proxy_failure
@@ -160,7 +160,7 @@ class Rests:
 def failure_text(
     reason: str, *, status: int | None = None, retry_after: float | None = None
 ) -> str:
-    """Return a short reason for a host's rest: `429, Retry-After`, or `connect`."""
+    """Return a short text why a host rests, such as `429, Retry-After` or `connect`."""
     label = reason if status is None else str(status)
     return f"{label}, Retry-After" if retry_after else label
 

@@ -1,9 +1,9 @@
-"""Loans: slots of a host that its owner lends to a borrower, a worker without a host to ask.
+"""Define loans: the owner of a host lends slots for requests to an idle worker, the borrower.
 
-The borrower's document contains both the loan, which the owner writes, and the report, which the
-borrower writes. A slot counts as in use until the borrower has returned the loan, or the loan has
-expired. A loan never lasts longer than the owner's lease. If an owner has not released its host,
-the next owner counts the loans that have not expired.
+The ledger's document of the borrower contains the loan, which the owner writes, and the loan
+report, which the borrower writes. A lent slot counts as in use until the borrower has returned the
+loan, or the loan has expired. A loan never lasts longer than the owner's host lease. If an owner
+dies, the next owner of the host still counts the loans that have not expired.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -12,36 +12,36 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """The right of one borrower to send requests to a host, in addition to its owner."""
+    """The right of a worker, the borrower, to send requests to a host that another worker owns."""
 
     id: str
     _: KW_ONLY
     host: str
-    slots: int  #: requests at the same time; 0: no limit
+    slots: int  #: number of requests at the same time; 0: no limit
     expires: datetime
-    is_closing: bool = False  #: no new request may begin; current requests keep their slots
+    is_closing: bool = False  #: whether the borrower may begin no new request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A failed request of a borrower, for the owner's circuit breaker."""
+    """A failed request of a borrower, which the host's owner counts in its circuit breaker."""
 
     url: str
     reason: str
     status: int | None = None
     retry_after: float | None = None
     sent: datetime
-    throttled: bytes | None = None  #: the page that was throttled; None: no page
+    throttled: bytes | None = None  #: id of the task that the host throttled, if any
 
 
 @dataclass(frozen=True, slots=True)
 class LoanReport:
-    """A borrower's report to the owner, about the time since the beginning of the loan."""
+    """A borrower's report to the host's owner about all requests since the loan began."""
 
     loan: str  #: the id of the loan
     _: KW_ONLY
-    returned: bool = False  #: all its requests have ended, and no new one will begin
+    returned: bool = False  #: whether the borrower sends no more requests under the loan
     finished: int = 0  #: number of finished pages
-    delay: float = 0.0  #: the adaptive delay in seconds that follows from its responses
-    crawl_delay: float = 0.0  #: seconds, from a robots.txt that it has read
+    delay: float = 0.0  #: adaptive delay in seconds, computed from the host's responses
+    crawl_delay: float = 0.0  #: Crawl-delay of the host's robots.txt in seconds
     faults: tuple[Fault, ...] = ()

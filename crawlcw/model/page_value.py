@@ -1,8 +1,8 @@
-"""Decorator for dataclasses that each page of a crawl makes.
+"""Define `page_value`, a decorator for dataclasses of which each crawled page makes an object.
 
-A frozen dataclass is slow, because it sets each field by a call. So only the type checker treats
-these dataclasses as frozen. Their hash uses all fields, like that of a frozen dataclass. Tasks and
-leases, which user code gets, are frozen at run time.
+A frozen dataclass is slow to create, because its `__init__` sets each field by a call. So a
+`page_value` class is frozen for the type checker only. Its hash uses all fields, as if it was
+frozen. Tasks and leases, which user code receives, are frozen at run time.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ else:
     from functools import partial
 
     def page_value(*, frozen, **options):
-        """Return `dataclass` with *options*; do not assign to a field, see the module."""
+        """Return the `dataclass` decorator with *options*, without `frozen` at run time."""
         return partial(dataclass, unsafe_hash=frozen, **options)
 
 

@@ -1,7 +1,6 @@
-"""A proxy: its notation, the part of it that may be shown, and the hosts that bypass it.
+"""Parse proxy URLs, show them without passwords, and find the hosts that bypass a proxy.
 
-No I/O. No representation shows a user or a password: `str()` of a proxy is for logs, errors and
-people.
+No I/O. `str()` and `repr()` of a proxy never show its user or password, so logs may contain both.
 """
 
 import ipaddress
@@ -14,7 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from crawlcw.errors import SettingsError
 
-#: The schemes, with their default ports.
+#: The schemes of proxy URLs, with their default ports.
 PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 #: The value of `proxy` for a request that must not use a proxy.
 DIRECT = "direct"
@@ -25,7 +24,7 @@ _FORM_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A server that forwards requests."""
+    """A proxy server, which forwards our requests to hosts."""
 
     scheme: str  #: one of `PORTS`
     host: str
@@ -40,14 +39,14 @@ class Proxy:
 
     @property
     def key(self) -> str:
-        """The key that sessions store for it: without secrets, but different for each user."""
+        """The proxy's key in stored sessions, which has no secret but differs for each user."""
         if self.user is None:
             return str(self)
         return f"{self}#{blake2b(self.user.encode(), digest_size=8).hexdigest()}"
 
     @property
     def url(self) -> str:
-        """The whole URL, including the password: for storage, never for display."""
+        """The proxy's URL with the password, which must never be displayed."""
         if self.user is None:
             return str(self)
         login = f"{quote(self.user, safe='')}:{quote(self.password or '', safe='')}@"
@@ -55,19 +54,19 @@ class Proxy:
 
     @property
     def is_socks(self) -> bool:
-        """Whether its protocol is SOCKS, not HTTP."""
+        """Whether the proxy's protocol is SOCKS, not HTTP."""
         return self.scheme.startswith("socks")
 
     @property
     def resolves_names(self) -> bool:
-        """Whether the proxy resolves the names of hosts; with `socks5` this machine does."""
+        """Whether the proxy resolves host names; if not (`socks5`), this machine resolves them."""
         return self.scheme != "socks5"
 
 
 def parse(text: object) -> Proxy:
-    """Return the proxy of a URL; without a scheme it is `http`. Raises `SettingsError`.
+    """Return the proxy of a proxy URL, whose default scheme is `http`. Raises `SettingsError`.
 
-    The error never contains the text, which may have a password.
+    The error message never contains *text*, because *text* may contain a password.
     """
     if not isinstance(text, str) or not text.strip() or not text.strip().isprintable():
         raise SettingsError(f"it is not a proxy: {_FORM_HINT}")
@@ -91,14 +90,14 @@ def parse(text: object) -> Proxy:
 
 @dataclass(frozen=True, slots=True)
 class NoProxy:
-    """The hosts of `NO_PROXY`: `example.com` with subdomains, `10.0.0.0/8`, `host:8080`, `*`."""
+    """The hosts that bypass the proxy, from `NO_PROXY`: `example.com,10.0.0.0/8,host:8080`."""
 
     names: frozenset[tuple[str, int | None]] = frozenset()
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
     @classmethod
     def of(cls, text: str) -> "NoProxy":
-        """Return the exceptions in a variable, whose entries are separated by commas or spaces."""
+        """Return the hosts in the value of `NO_PROXY`, which commas or spaces separate."""
         names, networks = set(), []
         for entry in text.lower().replace(",", " ").split():
             try:
@@ -132,7 +131,7 @@ class NoProxy:
 
 @dataclass(frozen=True, slots=True)
 class ProxyEnvironment:
-    """The proxies in the environment's variables, read as by curl, httpx and Scrapy."""
+    """The proxies from environment variables, with the same meaning as in curl and Scrapy."""
 
     by_scheme: Mapping[str, Proxy] = field(default_factory=dict)
     no_proxy: NoProxy = NoProxy()
@@ -141,18 +140,18 @@ class ProxyEnvironment:
     def of(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
         """Return the values of `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy`.
 
-        The names may be in upper or lower case; lower case has precedence. Raises
-        `SettingsError`.
+        A variable's name may be in upper or lower case; the lower-case variable has precedence.
+        Raises `SettingsError`.
         """
         return cls(_by_scheme(variables), cls.exceptions(variables).no_proxy)
 
     @classmethod
     def exceptions(cls, variables: Mapping[str, str]) -> "ProxyEnvironment":
-        """Return only the value of `no_proxy`, for proxies from another source."""
+        """Return only the hosts of `no_proxy`, because the settings name the proxies."""
         return cls(no_proxy=NoProxy.of(_variable(variables, "no_proxy") or ""))
 
     def proxy_for(self, scheme: str, host: str, port: int | None) -> Proxy | None:
-        """Return the proxy of the environment for a URL; None for a loopback host."""
+        """Return the environment's proxy for requests to *host*; None: send without a proxy."""
         if self.no_proxy.covers(host, port) or is_loopback(host):
             return None
         return self.by_scheme.get(scheme)
@@ -163,7 +162,7 @@ def _by_scheme(variables: Mapping[str, str]) -> dict[str, Proxy]:
     general_proxy = _variable(variables, "all_proxy")
     for scheme in ("http", "https"):
         name = f"{scheme}_proxy"
-        # In a CGI process HTTP_PROXY is a header from a client (httpoxy, CVE-2016-5385).
+        # Ignore HTTP_PROXY in a CGI process, where a client's header sets it (CVE-2016-5385).
         of_client = scheme == "http" and "REQUEST_METHOD" in variables
         text = variables.get(name) if of_client else _variable(variables, name)
         if text is None:
@@ -192,7 +191,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address in a host's text, in any spelling of resolvers; None: it is a name."""
+    """Return the IP address that *host* spells, as a resolver reads it; None if it is a name."""
     bare_host = host.strip("[]").partition("%")[0]
     try:
         return ipaddress.ip_address(bare_host)

@@ -1,8 +1,8 @@
-"""Workers, their state and counts over time (`Vitals`), and the rates from these. No I/O.
+"""Define workers and their counts over time, and compute rates from the counts. No I/O.
 
-A worker writes its `Vitals` with every heartbeat, and a `Point` with them once a minute. Points
-count from the worker's start. So if one is missing or was deleted because of its age, the next
-step is longer, and no count is lost.
+A worker writes its `Vitals` (counts and state) with every heartbeat, and once a minute also as a
+`Point`. The counts in a point begin at the worker's start. So if a point is missing, the span
+between its neighbours is longer, and no count is lost.
 """
 
 from collections.abc import Iterable
@@ -17,50 +17,50 @@ from crawlcw.model.loans import Loan, LoanReport
 EVERY = timedelta(minutes=1)
 #: The time between two points that are older than a day.
 COARSE = timedelta(minutes=10)
-#: Lifetimes in days: that of a point at a multiple of `COARSE` or at a worker's end, and that of
-#: other points.
+#: Days for which a point is stored: `KEPT_DAYS` for the last point of a worker and for points at
+#: multiples of `COARSE`, `FINE_DAYS` for all other points.
 KEPT_DAYS, FINE_DAYS = 7, 1
-#: If a worker has no point for longer, it was not running, or its ledger was unavailable.
+#: A worker without a point in this time was not running, or could not reach its ledger.
 _LONGEST_STEP = COARSE + 5 * EVERY
-#: The fields of `Vitals` that count from a worker's start.
+#: The fields of `Vitals` that are counts since the worker's start.
 _COUNTERS = ("finished", "failed", "ignored", "items", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vitals:
-    """The state of a worker at one moment."""
+    """The counts and the state of a worker at one moment."""
 
-    finished: int = 0  #: tasks that it finished since its start, without redirects
-    failed: int = 0  #: attempts since its start that another attempt must follow
-    ignored: int = 0  #: tasks that became ignored since its start
-    items: int = 0  #: items recorded since its start
-    bytes: int = 0  #: bytes of decoded bodies since its start
+    finished: int = 0  #: tasks finished since the worker's start, without redirects
+    failed: int = 0  #: failed attempts since the worker's start, without final failures
+    ignored: int = 0  #: tasks that became ignored since the worker's start
+    items: int = 0  #: items recorded since the worker's start
+    bytes: int = 0  #: bytes of decoded bodies since the worker's start
     rate: float = 0.0  #: finished tasks per second, over the last minute
-    processing: int = 0  #: tasks that it has leased
-    memory: int = 0  #: resident bytes of its process; 0: unknown
-    lag: float = 0.0  #: the recent maximum of its event loop's lag in seconds
+    processing: int = 0  #: number of tasks leased by the worker
+    memory: int = 0  #: resident memory of the process in bytes; 0: unknown
+    lag: float = 0.0  #: recent maximum of the event loop's lag in seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A process that works on the ledger."""
+    """A worker, which is a process that works on tasks of the ledger."""
 
-    name: str  #: its leases' tokens are `name:n`
-    machine: str  #: an id of its machine, the same for all processes on it
+    name: str  #: the worker's name; the tokens of its leases are `name:n`
+    machine: str  #: id of the machine, equal for all processes on the machine
     pid: int
-    birth: str  #: distinguishes it from a later process with the same pid
+    birth: str  #: distinguishes the process from a later process with the same pid
     started: datetime
-    heartbeat: datetime  #: the time of its last heartbeat
+    heartbeat: datetime  #: time of the last heartbeat
     host: str = ""  #: the machine's name, for people
-    idle: bool = False  #: whether it has no host to ask although there is work
+    idle: bool = False  #: whether the worker has no host although other workers have work
     counters: Counters = field(default_factory=Counters)
-    vitals: Vitals | None = None  #: its last written state; None: it has written none
-    loan: Loan | None = None  #: the last loan that it was offered
-    report: LoanReport | None = None  #: its report about a loan that it has used
+    vitals: Vitals | None = None  #: the last counts and state that the worker wrote
+    loan: Loan | None = None  #: the last loan that an owner offered to the worker
+    report: LoanReport | None = None  #: the worker's report about a loan that it used
 
     @property
     def has_returned(self) -> bool:
-        """Whether it has returned its loan."""
+        """Whether the worker has returned its loan."""
         loan, report = self.loan, self.report
         return (
             loan is not None
@@ -69,58 +69,58 @@ class Worker:
         )
 
     def borrows(self, now: datetime) -> bool:
-        """Return whether the slots of its loan count as in use."""
+        """Return whether the slots lent to the worker count as in use at *now*."""
         return self.loan is not None and self.loan.expires > now and not self.has_returned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """The counters and the state of a worker at one moment."""
+    """A stored point in the chart of a worker: the worker's `Vitals` at one moment."""
 
     worker: str  #: its name
-    started: datetime  #: when it began to count
+    started: datetime  #: start of the worker, from which `vitals` counts
     time: datetime
     vitals: Vitals
-    last: bool = False  #: whether it is the worker's last point
+    last: bool = False  #: whether this is the worker's last point
 
     @property
     def kept_days(self) -> int:
-        """Its lifetime in days."""
+        """Number of days for which the ledger keeps the point."""
         is_coarse = minute_of(self.time).minute % (COARSE // EVERY) == 0
         return KEPT_DAYS if is_coarse or self.last else FINE_DAYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The work of one worker between two points."""
+    """The work of one worker between two consecutive points of its chart."""
 
     worker: str
     start: datetime
     end: datetime
-    vitals: Vitals  #: the state at the end of the span, and the counts within it
+    vitals: Vitals  #: the counts within the span, and the state at the span's end
 
     @property
     def seconds(self) -> float:
-        """Its length in seconds; more than 0."""
+        """The length of the span in seconds, more than 0."""
         return (self.end - self.start).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)
 class Slot:
-    """The work of all workers in one slot of a chart."""
+    """The work of all workers in one slot of a chart, which is a column of the chart."""
 
     start: datetime
     end: datetime
-    finished: float = 0.0  #: a span that extends beyond the slot counts in part
+    finished: float = 0.0  #: finished tasks, where a span partly in the slot counts in part
     failed: float = 0.0
     ignored: float = 0.0
     workers: int = 0  #: number of workers that ran in the slot
-    processing: int = 0  #: tasks that they had leased, by the last span of each
-    memory: int = 0  #: the sum of their bytes
-    lag: float = 0.0  #: the maximum of all
+    processing: int = 0  #: leased tasks at the end of each worker's last span
+    memory: int = 0  #: memory of all workers in bytes
+    lag: float = 0.0  #: maximum lag in seconds
 
     def add(self, span: Span) -> None:
-        """Count the part of a span that is within the slot."""
+        """Add to the slot the part of a span's counts that is within the slot."""
         overlap = min(self.end, span.end) - max(self.start, span.start)
         overlap_share, vitals = overlap.total_seconds() / span.seconds, span.vitals
         self.finished += overlap_share * vitals.finished
@@ -130,20 +130,20 @@ class Slot:
 
 
 def minute_of(moment: datetime) -> datetime:
-    """Return the start of a moment's minute."""
+    """Return *moment* without its seconds."""
     return moment.replace(second=0, microsecond=0)
 
 
 def first_read(start: datetime) -> datetime:
-    """Return the time of the first point that `spans` needs for *start*."""
+    """Return the earliest time of the points that `spans` needs to begin at *start*."""
     return start - _LONGEST_STEP
 
 
 def spans(points: Iterable[Point], *, start: datetime, end: datetime) -> list[Span]:
-    """Return the spans between the points of each worker that end in [since, until).
+    """Return the spans between the points of each worker that end in [start, end).
 
-    The points are those from `first_read` on, in any order. The spans are sorted by their
-    ends. A worker's first span begins at its start, unless that was before `first_read`.
+    The caller passes all points since `first_read`, in any order. The result is sorted by the ends
+    of the spans. If a worker started after `first_read`, its first span begins at its start.
     """
     span_list: list[Span] = []
     ordered = sorted(points, key=lambda point: (point.worker, point.time, point.last))
@@ -177,9 +177,9 @@ def _span(previous_point: Point, next_point: Point) -> Span:
 def slots(
     all_spans: Iterable[Span], *, start: datetime, end: datetime, step: timedelta
 ) -> list[Slot]:
-    """Return the work of all workers in each *step* of [since, until), for a chart.
+    """Return the slots of a chart from *start* to *end*, each as long as *step*.
 
-    The result has every step, even one without any page; the last one may be shorter.
+    The result contains slots without any page too. The last slot may be shorter than *step*.
     """
     slot_count = -((start - end) // step)
     slots_in_order = [

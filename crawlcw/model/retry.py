@@ -1,7 +1,7 @@
-"""Retry policy: it decides on another attempt and its time. Also reads and formats HTTP statuses.
+"""Decide whether and when a failed task is tried again; read and format HTTP statuses.
 
-It uses exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter",
-2015). The server's Retry-After (RFC 9110, section 10.2.3) is a lower bound.
+The waits grow by exponential backoff with full jitter (Brooker, "Exponential Backoff And Jitter",
+2015). The wait is never shorter than the server's Retry-After (RFC 9110, section 10.2.3).
 """
 
 import re
@@ -13,10 +13,10 @@ from email.utils import parsedate_to_datetime
 from crawlcw.errors import Reason, SettingsError
 from crawlcw.model.task import RequestOptions
 
-#: Statuses that may be different next time. 520-526 are Cloudflare's.
+#: HTTP statuses after which the crawl tries a page again; 520-526 are Cloudflare's.
 RETRY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504, *range(520, 527)})
 LONGEST_RETRY_AFTER = timedelta(hours=1)
-#: The number of errors that a task keeps by default.
+#: The default number of last errors that the ledger stores with a task.
 KEPT_ERRORS = 10
 
 _RETRIED_REASONS = frozenset(
@@ -34,25 +34,25 @@ _RETRIED_REASONS = frozenset(
         Reason.TASK_ERROR,
     }
 )
-#: One HTTP status or a range of them in a text, and all possible statuses.
+#: A text with one HTTP status or a range of statuses, such as `500-599`.
 _STATUS_RANGE = re.compile(r"(\d{3})(?:\s*-\s*(\d{3}))?")
 _ALL_STATUSES = range(100, 600)
-#: A missing name may be a temporary mistake of a resolver, so it is tried once more.
+#: A DNS resolver may report a missing name by mistake, so the crawl tries the name once more.
 _NXDOMAIN_ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """The number of attempts for a task, and the waits between them."""
+    """The number of attempts for a task, and the waits between two attempts."""
 
     max_retry: int = 3  #: failed attempts until the crawl gives a task up
     base: timedelta = timedelta(seconds=5)
     ceiling: timedelta = timedelta(hours=1)
-    kept_errors: int = KEPT_ERRORS  #: the number of last errors that a task keeps
-    statuses: Collection[int] = RETRY_STATUSES  #: statuses that may be different next time
+    kept_errors: int = KEPT_ERRORS  #: number of last errors stored with a task
+    statuses: Collection[int] = RETRY_STATUSES  #: HTTP statuses that are tried again
 
     def with_options(self, options: RequestOptions) -> "RetryPolicy":
-        """Return the policy for a task with the *options* of its request."""
+        """Return this policy, changed by the *options* of a task's request."""
         return replace(
             self,
             max_retry=self.max_retry if options.max_retry is None else options.max_retry,
@@ -60,7 +60,7 @@ class RetryPolicy:
         )
 
     def tries_again(self, reason: Reason, *, attempt: int, status: int | None = None) -> bool:
-        """Return whether another attempt follows the failed number *attempt* (the first is 1)."""
+        """Return whether the crawl tries a task again after failed attempt number *attempt*."""
         if attempt >= self.max_retry:
             return False
         if reason is Reason.HTTP_STATUS:
@@ -70,10 +70,10 @@ class RetryPolicy:
         return reason in _RETRIED_REASONS
 
     def wait(self, attempt: int, *, chance: float, retry_after: float | None = None) -> timedelta:
-        """Return how long to wait after failed attempt number *attempt*.
+        """Return how long to wait after failed attempt number *attempt*; the first attempt is 1.
 
-        *chance* is a random number in [0, 1) that chooses a point between zero and the
-        full backoff. *retry_after* is the minimum in seconds.
+        The wait is the full backoff multiplied by *chance*, a random number in [0, 1), but at
+        least *retry_after* seconds.
         """
         jittered_wait = backoff(attempt, base=self.base, ceiling=self.ceiling) * chance
         if retry_after is None:
@@ -83,15 +83,14 @@ class RetryPolicy:
 
 
 def backoff(attempt: int, *, base: timedelta, ceiling: timedelta) -> timedelta:
-    """Return the longest wait after the failure of *attempt* (the first is 1)."""
-    # Cap the exponent as well as the result: a timedelta overflows before the
-    # ceiling could be applied.
+    """Return the longest wait after failed attempt number *attempt*; the first attempt is 1."""
+    # Cap the exponent too, because a timedelta with a large exponent would overflow.
     doublings = min(max(attempt - 1, 0), 20)
     return min(base * (1 << doublings), ceiling)
 
 
 def retry_after(header_value: str | None, *, now: datetime) -> float | None:
-    """Return a Retry-After header in seconds, 0 to an hour, or None if it is invalid."""
+    """Return a Retry-After header in seconds, an hour at most; None if the header is invalid."""
     if header_value is None:
         return None
     header_text = header_value.strip()
@@ -108,10 +107,10 @@ def retry_after(header_value: str | None, *, now: datetime) -> float | None:
 
 
 def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
-    """Return the HTTP statuses in *value*, sorted and without duplicates; `none` is empty.
+    """Return the HTTP statuses in *value*, sorted and without duplicates.
 
-    *value* is for example 404, `[404, 410]`, `range(500, 505)` or the text `404, 500-599`.
-    Raises `SettingsError` for anything else.
+    *value* is for example 404, `[404, 410]`, `range(500, 505)`, or the text `404, 500-599` or
+    `none`. Raises `SettingsError` if *value* has another form.
     """
     try:
         status_numbers = set(_statuses_in(value))
@@ -126,7 +125,7 @@ def statuses(value: int | str | Iterable[int | str]) -> tuple[int, ...]:
 
 
 def format_statuses(codes: Iterable[int]) -> str:
-    """Return statuses as a user would write them: `404,500-599`, `none`."""
+    """Return HTTP statuses as a short text such as `404,500-599`, or as `none`."""
     spans: list[list[int]] = []
     for status in sorted(codes):
         if spans and status == spans[-1][1] + 1:

@@ -1,9 +1,9 @@
-"""Text for people: crawled text, and the text of exceptions in the user's code.
+"""Make crawled text, and the text of exceptions in the user's code, safe to show to people.
 
-Crawled text becomes one line without control characters, with a limited length. A title can
-contain an escape sequence that rewrites the terminal or sets the clipboard, or a line feed that
-forges a log line (CWE-150, CWE-117). All text from a server passes this module before it reaches
-a terminal or a log.
+Crawled text becomes one line without control characters, with a limited length. Otherwise an escape
+sequence in a page's title could rewrite the terminal or set the clipboard, and a line feed could
+forge a log line (CWE-150, CWE-117). All text from a server passes this module before it reaches a
+terminal or a log.
 """
 
 import inspect
@@ -17,9 +17,9 @@ from crawlcw.errors import SpiderError
 
 _PACKAGE_PREFIX = f"{Path(__file__).parents[1]}/"
 _MAX_CHARACTERS = 200
-#: The text between the slashes and the host of a URL. Greedy, because a password may have an @.
+#: The user and password in a URL; the pattern is greedy, because a password may contain an @.
 _USERINFO = re.compile(r"([/\\]{2})[^/\\?#\s]*@")
-#: Parameters of a URL that are secrets, recognised by the ends of their names.
+#: URL parameters whose names end like names of secrets, for example in `token`.
 _SECRET_PARAMETER = re.compile(
     r"([?&;](?:[\w.%-]*[-_.])?(?:api|access|auth|client|id|private|refresh|session)?"
     r"(?:token|key|sig|signature|pass|passwd|password|pwd|auth|secret)=)[^&;#\s'\"]+",
@@ -30,8 +30,8 @@ _SECRET_PARAMETER = re.compile(
 def redacted(text: str) -> str:
     """Return *text* with `***` in place of the passwords and keys in its URLs.
 
-    It replaces the text before the host (`//user:password@`), and the values of parameters
-    such as `token`, `api_key`, `sig`, `password` and `auth`.
+    The text before the host (`//user:password@`) is replaced, and the values of parameters such as
+    `token`, `api_key`, `sig`, `password` and `auth`.
     """
     if "@" in text:
         text = _USERINFO.sub(r"\1***@", text)
@@ -50,10 +50,10 @@ def printable(text: object, *, limit: int = _MAX_CHARACTERS) -> str:
 
 
 def printable_block(text: str, *, limit: int = 20_000) -> str:
-    """Return *text* with its lines, each made printable: for tracebacks.
+    """Return *text*, such as a traceback, with each line made printable.
 
-    An exception's text may have line feeds, so one of the lines may look like a log line. Indent
-    the block if there are other lines before or after it.
+    An exception's text may contain a line that looks like a log line. So the caller must indent
+    the result if it shows the result between log lines.
     """
     lines = text[:limit].removesuffix("\n").split("\n")
     return "\n".join(printable(line, limit=1000) for line in lines)
@@ -80,10 +80,10 @@ def text_of(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> str:
-    """Return the traceback of *error* without our first frames, which the user cannot change.
+    """Return the traceback of *error* without the outer frames in crawlcw's own files.
 
-    *own_prefixes* are the prefixes of our files' names. For a `SpiderError`, whose text names the
-    mistake, only the user's frames remain; without any the result is empty.
+    The names of crawlcw's files begin with one of *own_prefixes*. The result for a `SpiderError`,
+    whose text explains the mistake, has only frames of the user's code, and may be empty.
     """
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(own_prefixes):
@@ -99,7 +99,7 @@ def format_traceback(error: BaseException, *, own_prefixes: tuple[str, ...]) -> 
 
 
 def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException) -> str:
-    """Return the traceback of *error* with these frames, the innermost last."""
+    """Return the traceback of *error* with *frames*, whose last frame is the innermost."""
     lines = traceback.format_list(frames) + traceback.format_exception_only(error)
     return "".join(["Traceback (most recent call last):\n", *lines])
 
@@ -107,12 +107,12 @@ def format_frames(frames: Sequence[traceback.FrameSummary], error: BaseException
 def where(
     error: BaseException, *, own_prefixes: tuple[str, ...], function: Callable[..., Any]
 ) -> str:
-    """Return the innermost file and line of *error*'s frames in the file of *function*.
+    """Return the file and line in the user's code at which *error* was raised, as `file:line`.
 
-    If that file has no frame, return the file and line of the innermost frame outside of
-    *own_prefixes*.
+    The innermost frame in the file of *function* has precedence over other frames. Frames in
+    crawlcw's own files, whose names begin with one of *own_prefixes*, never count.
     """
-    unwrapped = inspect.unwrap(function)  # may be a callable object
+    unwrapped = inspect.unwrap(function)
     code = getattr(unwrapped, "__code__", getattr(type(unwrapped).__call__, "__code__", None))
     user_code_line = innermost = ""
     for frame, line in traceback.walk_tb(error.__traceback__):

@@ -1,9 +1,9 @@
-"""The state that a spider keeps between its pages, `self.state`. No I/O.
+"""Define the spider state (`self.state`), the values that all pages of a crawl share. No I/O.
 
-The crawl writes a page's changes before its outcome, so a page may run again after the write.
-Then it makes its assignments again, and the later one wins. The numbers that a page adds are
-pending, separate from the values, until its outcome is recorded. If the page runs again, it
-replaces its earlier numbers, so they count once.
+The crawl writes a page's state changes before the page's outcome. If the process crashes between
+the two writes, the page runs again and repeats its changes. A repeated assignment does no harm. A
+number that a page adds is stored as pending, separate from the values, until the page's outcome is
+recorded. If the page runs again, its new numbers replace its pending numbers, so they count once.
 """
 
 import math
@@ -15,9 +15,9 @@ from crawlcw.errors import InvalidItemError, SpiderError
 from crawlcw.model.sanitize import printable
 from crawlcw.model.values import check, clean, frozen, size, text
 
-#: The limit of all names and values of a state together, in bytes.
+#: The size limit of all names and values of a spider state together, in bytes.
 LARGEST = 1 << 20
-#: The id for changes outside of pages: they are recorded immediately, not pending.
+#: The task id for state changes outside of pages, which are never pending.
 NO_PAGE = bytes(16)
 _LARGEST_INTEGER = (1 << 63) - 1
 _DELETED = object()
@@ -28,7 +28,7 @@ Run = tuple[bytes, int]
 
 @dataclass(frozen=True, slots=True)
 class PageSums:
-    """The numbers that one run of a page has added, by name."""
+    """The numbers that one run of a page has added to the spider state, by name."""
 
     fence: int
     sums: Mapping[str, float]
@@ -36,20 +36,20 @@ class PageSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """The state in the ledger."""
+    """The spider state as the ledger stores it."""
 
-    revision: int = 0  #: how often it was written; 0: never
+    revision: int = 0  #: number of writes so far
     values: Mapping[str, Any] = field(default_factory=dict)
     pending: Mapping[bytes, PageSums] = field(default_factory=dict)  #: by the id of the task
 
 
 def is_number(value: object) -> bool:
-    """Return whether *value* is a number, to which `add` can add."""
+    """Return whether *value* is a number, so that `State.add` can add to it."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def visible_values(state: StoredState | None) -> dict[str, Any]:
-    """Return the values of a state, including pending numbers."""
+    """Return the values of a spider state, with its pending numbers added."""
     if state is None:
         return {}
     values = dict(state.values)
@@ -60,21 +60,21 @@ def visible_values(state: StoredState | None) -> dict[str, Any]:
 
 def _add_sums(values: dict[str, Any], sums: Mapping[str, float]) -> None:
     for name, number in sums.items():
-        # Another process may have assigned a value of another type since.
+        # Skip a name to which another process has meanwhile assigned a value that is no number.
         if is_number(value := values.get(name, 0)):
             values[name] = value + number
 
 
 @dataclass(slots=True, eq=False)
 class Page:
-    """The changes of one run of a page."""
+    """The changes of the spider state by one run of a page."""
 
     run: Run
-    recorded: int  #: the fence of the last run of its task with a recorded outcome
+    recorded: int  #: fence of the task's last run with a recorded outcome
     url: str = ""
     values: dict[str, Any] = field(default_factory=dict)  #: `_DELETED`: the name is deleted
     sums: dict[str, float] = field(default_factory=dict)
-    is_kept: bool = False  #: the callback has ended without an error
+    is_kept: bool = False  #: whether the callback ended without an error
     has_ended: bool = False
 
     @property
@@ -83,16 +83,16 @@ class Page:
         return self.values.keys() | self.sums.keys()
 
     def write_to(self, values: dict[str, Any], pending: dict[bytes, PageSums]) -> None:
-        """Make the changes in a state."""
+        """Make the run's changes in the values and pending numbers of a spider state."""
         task_id, fence = self.run
         earlier_sums = pending.get(task_id)
         if earlier_sums is not None and earlier_sums.fence > fence:
-            return  # this lease was lost, so the changes of the newer lease count
+            return  # a newer lease of the task has changed the state already
         if earlier_sums is not None and earlier_sums.fence == self.recorded:
             _add_sums(values, earlier_sums.sums)
         pending.pop(task_id, None)
         for name, value in self.values.items():
-            # The assignment replaces all earlier additions.
+            # An assignment to a name drops the numbers that other pages have added to it.
             for other_id in [other_id for other_id, added in pending.items() if name in added.sums]:
                 other_sums = {
                     n: number for n, number in pending[other_id].sums.items() if n != name
@@ -109,12 +109,12 @@ class Page:
 
 
 class History:
-    """The state in one process: that of the ledger, with the changes of the process's pages."""
+    """The spider state in one process: the ledger's state with the changes of local pages."""
 
     def __init__(self) -> None:
         self.stored = StoredState()
-        self._pages: dict[Run, Page] = {}  #: running pages, and ended pages before their write
-        #: Ended runs: whether their pending numbers count, or must be dropped.
+        self._pages: dict[Run, Page] = {}  #: running pages, and ended pages to write
+        #: Maps each ended run to whether the pending numbers of the run count.
         self._ends: dict[Run, bool] = {}
         self._writing: list[Page] = []
         self._page_of_outside_changes: Page | None = None  #: changes outside of pages
@@ -125,19 +125,19 @@ class History:
     # Calls from callbacks.
 
     def begin(self, page: Page) -> None:
-        """Record that a page uses the state."""
+        """Record that a page uses the spider state."""
         if self._pages.get(page.run) is page:
             return
         self._pages[page.run] = page
         self._ends.pop(page.run, None)
         if page.run[0] in self.stored.pending:
-            # A crash has interrupted an earlier run: this run must not see its numbers.
+            # A crash has interrupted an earlier run of the page: hide the numbers of that run.
             self._rebuild()
 
     def assign(self, page: Page | None, name: str, value: Any) -> None:
-        """Assign a value to a name; *page* is None for a change outside of pages.
+        """Assign a value to a name of the state; *page* is None for a change outside of pages.
 
-        Raises `SpiderError` if the state would be too large.
+        Raises `SpiderError` if the spider state would become too large.
         """
         self._show(name, value)
         page = page or self._outside_page()
@@ -149,7 +149,7 @@ class History:
         self.assign(page, name, _DELETED)
 
     def add(self, page: Page | None, name: str, number: float) -> None:
-        """Add a number to the value of a name; the value is a number or absent."""
+        """Add a number to the value of a name; an absent value counts as 0."""
         self._show(name, self.view.get(name, 0) + number)
         page = page or self._outside_page()
         if name in page.values:
@@ -159,7 +159,7 @@ class History:
             page.sums[name] = page.sums.get(name, 0) + number
 
     def end(self, page: Page) -> None:
-        """Record that a page's callback has ended; after a success the next write includes it."""
+        """Record that a page's callback has ended, and undo the page's changes if it failed."""
         page.has_ended = True
         if self._pages.get(page.run) is not page:
             return
@@ -168,9 +168,9 @@ class History:
             return
         del self._pages[page.run]
         if page.values or page.sums:
-            self._pages[page.run] = page  # in the order in which pages end
+            self._pages[page.run] = page  # keep `_pages` in the order in which pages end
         elif self._is_pending(page.run):
-            # An errback without changes replaces its callback, whose numbers do not count.
+            # The callback failed, and its errback made no changes: drop the callback's numbers.
             self._ends[page.run] = False
 
     # The ends of pages.
@@ -183,19 +183,22 @@ class History:
             self._rebuild()
 
     def settle(self, run: Run, *, recorded: int) -> None:
-        """Settle a run whose outcome is recorded; *recorded* is the fence of an earlier outcome."""
+        """Decide whether a task's pending numbers count, because an outcome of *run* is recorded.
+
+        *recorded* is the fence of the task's previous recorded outcome.
+        """
         added = self.stored.pending.get(run[0])
         if added is None:
             return
         if added.fence == run[1]:
             self._ends.setdefault(run, True)
         elif added.fence < run[1]:
-            # A crash has interrupted the pending run, and the recorded one has added nothing.
+            # A crash interrupted the run with pending numbers, and the newer *run* added nothing.
             self._ends[run[0], added.fence] = added.fence == recorded
             self._rebuild()
 
     def unknown(self) -> list[Run]:
-        """Return the pending runs whose ends this process does not know."""
+        """Return the runs with pending numbers for which this process knows no outcome."""
         runs = [(task_id, added.fence) for task_id, added in self.stored.pending.items()]
         return [run for run in runs if run not in self._pages and run not in self._ends]
 
@@ -206,17 +209,17 @@ class History:
     # The writes.
 
     def unwritten(self, running: Page | None = None) -> list[Page]:
-        """Return changed pages that have ended since the last write, and a *running* one."""
+        """Return the pages with unwritten changes: all ended pages, and the page *running*."""
         pages = [page for page in self._pages.values() if page.has_ended or page is running]
         return [page for page in pages if page.values or page.sums]
 
     def next(self, pages: Collection[Page]) -> StoredState:
-        """Return the state to write, with the changes of *pages*."""
+        """Return the spider state to write, with the changes of *pages*."""
         self._writing, self._page_of_outside_changes = [*pages], None
         return self._with(self._writing, revision=self.stored.revision + 1)
 
     def wrote(self, new_state: StoredState) -> None:
-        """Record that the ledger has stored the result of `next`."""
+        """Record that the ledger has stored *new_state*, the result of `next`."""
         self._set_stored(new_state)
         for page in self._writing:
             if self._pages.get(page.run) is not page:
@@ -225,7 +228,7 @@ class History:
                 del self._pages[page.run]
 
     def load(self, stored: StoredState) -> None:
-        """Take over the ledger's state, which other processes have changed."""
+        """Continue with the ledger's spider state, which other processes have changed."""
         self._set_stored(stored)
         self._rebuild()
 
@@ -279,22 +282,22 @@ class History:
 
 
 class State(MutableMapping[str, Any]):
-    """The values that a spider keeps between its pages, by name; any value of an item is allowed.
+    """The values that a spider keeps between its pages, a mapping of names to values of items.
 
-    - A callback's change is durable before its page counts as done. A callback that raises
+    - The ledger stores a callback's changes before the page counts as done. A callback that raises
       changes nothing.
-    - All processes of a crawl share one state.
-    - If two pages assign one name, the later commit wins. `add` counts exactly, even if a crash
-      makes a page run again.
-    - Lists and dictionaries are read-only: assign a new value to change one.
-    - Without a crawl, as in a test of a callback, it is a mapping in memory.
+    - All processes of a crawl share one spider state.
+    - If two pages assign to the same name, the later commit wins. `add` counts exactly, even if a
+      crash makes a page run again.
+    - Lists and dictionaries in the state are read-only, so assign a new list instead.
+    - In a test of a callback without a crawl, the spider state is a mapping in memory.
     """
 
     def __init__(self) -> None:
         self.keep_in(History(), page=lambda: None)
 
     def keep_in(self, history: History, *, page: Callable[[], Page | None]) -> None:
-        """Use the state of a crawl from now on; *page* returns the page of the running callback."""
+        """Store values in *history*; *page* returns the page whose callback is running."""
         self._history = history
         self._page = page
 
@@ -323,9 +326,10 @@ class State(MutableMapping[str, Any]):
         return sum(1 for _ in self)
 
     def add(self, name: str, number: float = 1) -> None:
-        """Add *number* to a value, or to 0 if it is absent: exact with any number of processes.
+        """Add *number* to the value of *name*, or to 0; concurrent processes lose no addition.
 
-        Raises `TypeError` if either is not a number, and `OverflowError` beyond 64 bits.
+        Raises `TypeError` if the value or *number* is not a number, and `OverflowError` if the sum
+        is an integer of more than 64 bits.
         """
         if not is_number(number) or not math.isfinite(number):
             raise TypeError(f"self.state.add() takes a number, not {printable(repr(number))}")

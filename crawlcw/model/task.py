@@ -1,11 +1,11 @@
-"""One task in the ledger: its request, its status, and the right to work on it.
+"""Define a task of the ledger: its request, its status, and the lease for the work on the task.
 
-A crawl's task is a URL. A tracked task is any other work that must be done once. Its `url` is
-its key, and its `callback` is its stage. Its `host` is also the stage, because the ledger lists
-the tasks of each stage separately. It carries data.
+A crawl's task is a URL to fetch. A tracked task is any other work that must be done once, and
+carries data. In a tracked task, the field `url` has the task's key. The fields `callback` and
+`host` both have its stage, because the ledger lists the tasks of each `host` separately.
 
-These are values. `transitions` decides their changes, and `ledger.documents` defines their
-stored form.
+The classes of this module have no behaviour: `transitions` decides all changes of tasks, and
+`ledger.documents` defines their stored form.
 """
 
 import re
@@ -21,39 +21,39 @@ from crawlcw.model.page_value import page_value
 from crawlcw.model.urls import Location, locate
 from crawlcw.model.visits import Visit
 
-#: The numbers of bytes in an id for the host, and for the request.
+#: The bytes of a task's id: first the host's digest, then the request's digest.
 HOST_BYTES, _REQUEST_BYTES = 6, 10
-#: A plain name: a field of a ledger must not give access to another file of the machine.
+#: A file name without a path, so that a ledger's field cannot name another file of the machine.
 _FILE = re.compile(r"[\w-][\w.-]{0,249}", re.ASCII)
 
 
 class Status(IntEnum):
-    """The status of a task. The numbers are those of the Coordinator-Worker pattern."""
+    """The status of a task, with the numbers of the Coordinator-Worker pattern."""
 
     TODO = 0  #: waiting for a coordinator
-    FAILED = 20  #: the last attempt failed; another attempt follows when it is due
+    FAILED = 20  #: the last attempt failed, and another attempt follows
     PROCESSING = 30  #: leased to one worker until `due`
     FINISHED = 50  #: the result is recorded
     IGNORED = 70  #: given up, or unwanted; `reason` says which
 
 
-#: Statuses of tasks that wait: no worker has a lease, and the task will be due.
+#: Statuses of waiting tasks, which no worker leases and which are due now or later.
 WAITING = (Status.TODO, Status.FAILED)
-#: Statuses of tasks that are never due: no work on them remains in this run.
+#: Statuses of tasks that are never due, because no work on these tasks remains.
 DONE = (Status.FINISHED, Status.IGNORED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlobRef:
-    """A reference to a blob: a value that is too large for its task's document."""
+    """A reference to a blob, which is a value that is too large for its task's document."""
 
     id: str
-    size: int  #: the approximate bytes of the value
+    size: int  #: approximate size in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The data that a tracked task carries from claim to claim."""
+    """The data of a tracked task, which every worker that claims the task receives."""
 
     data: Mapping[str, Any] | BlobRef = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)  #: stage -> result, or a `BlobRef`
@@ -61,28 +61,28 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOptions:
-    """The options of one request that differ from its spider's settings, stored with its task.
+    """The options of one request that override its spider's settings, stored with the task.
 
-    None: as the settings say. All values are plain, see `model.values`.
+    An option is None if the setting applies. All options are plain values, see `model.values`.
     """
 
     max_retry: int | None = None  #: failed attempts until the crawl gives the task up
-    browser: bool | None = None  #: whether the page is rendered in a browser
-    save_to: str | None = None  #: the folder for its body; None: the body is read into memory
-    truncate: bool | None = None  #: whether a body over `max_body` is cut; if not, the page fails
+    browser: bool | None = None  #: whether a browser renders the page
+    save_to: str | None = None  #: folder for the response's body; None: keep the body in memory
+    truncate: bool | None = None  #: whether a body over `max_body` is cut, or fails the page
     timeout: float | None = None  #: seconds for one attempt
-    retry_statuses: tuple[int, ...] | None = None  #: statuses that are tried again
-    accept_statuses: tuple[int, ...] | None = None  #: statuses of pages, besides 200 to 299
-    max_depth: int | None = None  #: links from a start URL, for this page and all below it
+    retry_statuses: tuple[int, ...] | None = None  #: HTTP statuses that are tried again
+    accept_statuses: tuple[int, ...] | None = None  #: good statuses besides 200 to 299
+    max_depth: int | None = None  #: limit of `depth` for pages reached from this page
     rules: bool | None = None  #: whether the spider's rules apply to the page
-    revisit: float | str | None = None  #: when to visit it again, see `visits.recurrence`
+    revisit: float | str | None = None  #: time between visits of the page, see `visits.recurrence`
     max_body: int | None = None  #: the limit of the decoded body in bytes
-    session: str | None = None  #: the name of its session
+    session: str | None = None  #: name of the crawl session
     proxy: str | None = field(default=None, repr=False)  #: its URL, or `direct`
     cookies: tuple[tuple[str, str], ...] | None = field(default=None, repr=False)
 
     def to_document(self) -> dict[str, Any]:
-        """Return the options that are set, by name."""
+        """Return the options that are not None, by name."""
         value_by_name = {name: getattr(self, name) for name in _NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -92,92 +92,92 @@ class RequestOptions:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Return the options from the result of `to_document`."""
+        """Return the options that `to_document` converted to *document*."""
         return cls(**{name: _unchanging(document.get(name)) for name in _NAMES})
 
 
 _NAMES = tuple(field.name for field in fields(RequestOptions))
-#: The options of nearly every request: one object, so that `is` can recognise it.
+#: The options of nearly every request, as one shared object that code compares by `is`.
 NO_OPTIONS = RequestOptions()
 
 
 def _unchanging(value: Any) -> Any:
-    """Return a stored value with tuples in place of lists."""
+    """Return *value* with tuples in place of lists."""
     return tuple(_unchanging(entry) for entry in value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """The place of a page's body: a record in the folder of its spider's WARC files."""
+    """The position of a page's stored body, a record in one of the spider's WARC files."""
 
-    file: str  #: a name without a path, because the folder may be moved
-    offset: int  #: number of bytes before the record
-    length: int  #: compressed bytes of the record
+    file: str  #: file name without a path, because the folder may be moved
+    offset: int  #: bytes of the file before the record
+    length: int  #: compressed size of the record in bytes
 
     @property
     def is_sound(self) -> bool:
-        """Whether it is a valid place of a record, inside of the folder."""
+        """Whether the stored position is valid, and its file is inside of the folder."""
         return _FILE.fullmatch(self.file) is not None and self.offset >= 0 and self.length > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A task's document in the ledger, without its results."""
+    """A task as the ledger stores it, without the results of the task."""
 
     id: bytes  #: 16 bytes, see `task_id`
-    url: str  #: as browsers send it, without userinfo and fragment; the key of a tracked task
-    host: str  #: the politeness key; the stage of a tracked task
+    url: str  #: the URL without userinfo and fragment; the key of a tracked task
+    host: str  #: host and port for politeness; the stage of a tracked task
     method: str = "GET"
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    callback: str = "parse"  #: the spider's method that parses the page; the stage
-    errback: str | None = None  #: the spider's method for the given-up task, if not `on_error`
+    callback: str = "parse"  #: the spider's method for the page; the stage of a tracked task
+    errback: str | None = None  #: the spider's method if the task fails, by default `on_error`
     context: Mapping[str, Any] | BlobRef | None = None  #: the spider's values
     options: RequestOptions = NO_OPTIONS
-    depth: int = 0  #: links from a start URL
-    parent: bytes | None = None  #: the id of the task whose page had this link
-    hops: int = 0  #: consecutive redirects that led to this task, each from another task
+    depth: int = 0  #: number of links from a start URL to the page
+    parent: bytes | None = None  #: id of the task whose page had the link to this page
+    hops: int = 0  #: number of consecutive redirects that led to this task
     priority: int = 0  #: higher first
     status: Status = Status.TODO
-    due: datetime | None  #: when a coordinator may take it; None: never again
+    due: datetime | None  #: earliest time at which a worker may claim the task; None: never
     update_time: datetime
     create_time: datetime
-    lock: str | None = None  #: the token of its current claim
+    lock: str | None = None  #: token of the current lease
     lock_time: datetime | None = None
-    fence: int = 0  #: the number of claims so far
-    settled: int = 0  #: the fence of the last recorded outcome
+    fence: int = 0  #: number of claims so far
+    settled: int = 0  #: fence of the last recorded outcome
     retry: int = 0  #: failed attempts
-    lost: int = 0  #: workers that crashed while they worked on it alone
+    lost: int = 0  #: number of workers that crashed while they ran only this task
     quarantine_fence: int | None = None
-    """None: no worker has crashed on it since it was last finished. 0: one has. Otherwise the fence
-    of the last claim whose worker ran it alone or, if it is quarantined, released it; see
-    `transitions.is_quarantined`."""
+    """The field is None if no worker has crashed with this task since the task was last finished,
+    and 0 after the first crash. In quarantine it is the fence of the last claim whose worker ran
+    the task alone, or released the task; see `transitions.is_quarantined`."""
     reason: Reason | None = None
-    visit: Visit | None = None  #: the last visit of a page that was once finished
-    revisit: datetime | None = None  #: when it is due again; the first run after that visits it
-    stored: StoredPage | None = None  #: the place of its last fetched body
-    carried: Payload | None = None  #: data of a tracked task; `page` does not read it
+    visit: Visit | None = None  #: the last visit of the page, if the page was ever finished
+    revisit: datetime | None = None  #: time after which the next run visits the page again
+    stored: StoredPage | None = None  #: position of the last stored body
+    carried: Payload | None = None  #: data of a tracked task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTask(Task):
-    """A task to add that must be done again if it was last done before it *changed*.
+    """A task that must be done again if it was last done before its page *changed*.
 
-    The ledger stores it like any other task: *changed* counts only when it is added.
+    The ledger compares *changed* when it adds the task, and does not store *changed*.
     """
 
     changed: datetime
 
     def capped_at(self, moment: datetime) -> "ChangedTask":
-        """Return the task with *changed* no later than *moment*."""
+        """Return the task with *changed* reduced to *moment* if *changed* is later."""
         return self if self.changed <= moment else replace(self, changed=moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """The right to work on one task until `expires`."""
+    """A lease, which is one worker's right to work on a task until `expires`."""
 
-    task: Task  #: its state before the claim: `release` restores its status and `due`
+    task: Task  #: the task before the claim, whose status and `due` `release` restores
     token: str
     fence: int
     expires: datetime
@@ -185,22 +185,22 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptError:
-    """The error of one attempt, an entry in the task's `errors`."""
+    """The error of one failed attempt, which the ledger adds to the task's `errors`."""
 
     time: datetime
     kind: Reason
-    message: str  #: cleaned, at most 500 characters
+    message: str  #: printable text of at most 500 characters
     attempt: int  #: the first is 1
-    traceback: str | None = None  #: only if the spider's own code raised
+    traceback: str | None = None  #: traceback of an error in the spider's code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One claim of a tracked task and its end, an entry in the task's `trace`."""
+    """One claim of a tracked task with its end, which the ledger adds to the task's `trace`."""
 
     fence: int
     stage: str
-    worker: str  #: the holder of the lease: a process, or a worker that requested its share
+    worker: str  #: name of the process or the external worker that had the lease
     started_at: datetime
     ended_at: datetime
     event: str  #: `finish`, `advance`, `fail` or `give up`
@@ -208,21 +208,21 @@ class AttemptRecord:
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class ResponseInfo:
-    """The part of a response that the ledger stores."""
+    """The fields of a page's response that the ledger stores with the task."""
 
     status: int
     final_url: str
     content_type: str | None = None
-    bytes: int = 0  #: the size of the decoded body
-    elapsed: float = 0.0  #: seconds, including redirects within the attempt
+    bytes: int = 0  #: size of the decoded body
+    elapsed: float = 0.0  #: seconds for the response, with all redirects of the attempt
     etag: str | None = None
     last_modified: str | None = None
-    truncated: str | None = None  #: why the body is incomplete; None: it is complete
+    truncated: str | None = None  #: why the body is incomplete; None: a complete body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """All data of the ledger about one task."""
+    """All data that the ledger stores about one task."""
 
     task: Task
     errors: tuple[AttemptError, ...] = ()
@@ -232,7 +232,7 @@ class Record:
 
     @property
     def leads_to(self) -> bytes | None:
-        """The id of the task that has this task's page; None if this is no finished redirect."""
+        """The id of the task to which this task's URL redirects; None if it does not redirect."""
         is_redirect = self.task.status is Status.FINISHED and self.task.reason is Reason.REDIRECT
         if not is_redirect or self.response is None:
             return None
@@ -240,17 +240,17 @@ class Record:
 
 
 def key_id(key: str) -> bytes:
-    """Return the 16 bytes that identify a tracked task."""
+    """Return the id of the tracked task with *key*, 16 bytes."""
     return blake2b(key.encode(), digest_size=16).digest()
 
 
 def task_id(
     location: Location, *, method: str = "GET", body: bytes = b"", salt: bytes = b""
 ) -> bytes:
-    """Return the 16 bytes that identify a request.
+    """Return the id of the task for a request, 16 bytes.
 
-    The host comes first, so that the tasks of a host are adjacent in the index. *salt*
-    makes a second task for the same request, see `Request.dont_filter`.
+    The id begins with the host's digest, so that the tasks of a host are adjacent in the index.
+    Another *salt* makes a second task for the same request, see `Request.dont_filter`.
     """
     content = b"\n".join((method.encode(), location.canonical.encode(), body, salt))
     return (
@@ -260,6 +260,6 @@ def task_id(
 
 
 def ids_of_host(host: str) -> tuple[bytes, bytes]:
-    """Return the smallest and the largest possible id of requests to a host."""
+    """Return the smallest and the largest possible id of the tasks of *host*."""
     digest = blake2b(host.encode("utf-8", "replace"), digest_size=HOST_BYTES).digest()
     return digest + bytes(_REQUEST_BYTES), digest + b"\xff" * _REQUEST_BYTES

@@ -1,10 +1,10 @@
-"""Transitions: the events of a task, and its status after each.
+"""Define the events of a task, and the task's status after each event.
 
-This file contains every change of a task's status, as a table. The ledgers apply the decisions made
-in this file and decide nothing themselves. The diagram in the manual is drawn from the table.
+`TABLE` contains every possible change of a task's status. The functions of this file decide the
+changes, and the ledgers only apply them. The diagram in the manual is generated from `TABLE`.
 
-A `Change` has the task's new fields. A ledger applies it only if the task still has the id, the
-status and the fence on which the decision was based.
+A `Change` has the new fields of a task. A ledger applies a change only if the task still has the
+status and the fence from which this module computed the change.
 """
 
 from collections.abc import Mapping
@@ -31,41 +31,41 @@ from crawlcw.model.task import (
 )
 from crawlcw.model.visits import Visit
 
-#: The number of last claims in a tracked task's trace.
+#: The number of last claims that a tracked task's trace keeps.
 KEPT_TRACE = 20
 _MESSAGE_LIMIT = 500
-#: The waits of a task after the crash of a worker that worked on it alone; they double. Meanwhile
-#: an accidental cause of the crash ends, and all other tasks run.
+#: The first and the longest wait of a task after it crashed a worker; each wait doubles. During the
+#: wait other tasks run, and an accidental cause of the crash may end.
 _FIRST_REST = timedelta(seconds=1)
 _LONGEST_REST = timedelta(minutes=5)
 
 
 class Event(StrEnum):
-    """The events of a task."""
+    """An event of a task, which may change the task's status."""
 
     ADD = "add"
     CLAIM = "claim"
-    TAKE_OVER = "take over"  #: claimed after another worker's lease has expired
-    LOSE = "lose"  #: its worker crashed while it ran this task alone
-    ABANDON = "abandon"  #: its worker crashed like this as often as allowed
+    TAKE_OVER = "take over"  #: a worker claims the task after another worker's lease expired
+    LOSE = "lose"  #: the worker crashed while it ran only this task
+    ABANDON = "abandon"  #: as `LOSE`, and the crawl gives up the task
     FINISH = "finish"
     CONFIRM = "confirm"  #: visited again, and unchanged
     FAIL = "fail"  #: another attempt follows
-    GIVE_UP = "give up"  #: failed for good, or unwanted
+    GIVE_UP = "give up"  #: the task failed finally, or is unwanted
     RELEASE = "release"
-    GIVE_UP_HOST = "give up host"  #: its host was given up
+    GIVE_UP_HOST = "give up host"  #: the crawl gave up the task's host
     RETRY = "retry-failed"
     ADVANCE = "advance"  #: the next stage begins
-    WITHDRAW = "withdraw"  #: no worker may work on it any more
-    REOPEN = "reopen"  #: it must be done again, possibly in another stage
-    REVISIT = "revisit"  #: its page is visited again; its results stay until then
-    REPARSE = "reparse"  #: its stored body was parsed again
-    ADMIT = "admit"  #: its link was too deep before, and is within the limit now
+    WITHDRAW = "withdraw"  #: the user withdraws the task from the workers
+    REOPEN = "reopen"  #: the task must be done again, possibly in another stage
+    REVISIT = "revisit"  #: the page must be visited again, and keeps its results until then
+    REPARSE = "reparse"  #: the page's stored body was parsed again
+    ADMIT = "admit"  #: a link that was too deep is now within the limit
 
 
-#: status x event -> the possible statuses after it. No other event can happen.
+#: Maps a status and an event to the possible next statuses. A pair not in the table cannot happen.
 TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
-    # A link that is too deep is stored as ignored, for a later crawl that goes deeper.
+    # A link that is too deep becomes an ignored task, because a later crawl may go deeper.
     (None, Event.ADD): (Status.TODO, Status.IGNORED),
     (Status.TODO, Event.CLAIM): (Status.PROCESSING,),
     (Status.FAILED, Event.CLAIM): (Status.PROCESSING,),
@@ -76,7 +76,7 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.CONFIRM): (Status.FINISHED,),
     (Status.PROCESSING, Event.FAIL): (Status.FAILED,),
     (Status.PROCESSING, Event.GIVE_UP): (Status.IGNORED,),
-    # Return to the status before the claim.
+    # The release of a task restores the status that the task had before the claim.
     (Status.PROCESSING, Event.RELEASE): WAITING,
     (Status.TODO, Event.GIVE_UP_HOST): (Status.IGNORED,),
     (Status.FAILED, Event.GIVE_UP_HOST): (Status.IGNORED,),
@@ -85,90 +85,90 @@ TABLE: Mapping[tuple[Status | None, Event], tuple[Status, ...]] = {
     (Status.PROCESSING, Event.ADVANCE): (Status.TODO,),
     (Status.TODO, Event.WITHDRAW): (Status.IGNORED,),
     (Status.FAILED, Event.WITHDRAW): (Status.IGNORED,),
-    # A leased task is withdrawn only after its lease has expired.
+    # `withdraw` changes a leased task only after the lease has expired.
     (Status.PROCESSING, Event.WITHDRAW): (Status.IGNORED,),
     (Status.TODO, Event.REOPEN): (Status.TODO,),
     (Status.FAILED, Event.REOPEN): (Status.TODO,),
     (Status.FINISHED, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.REOPEN): (Status.TODO,),
-    (Status.PROCESSING, Event.REOPEN): (Status.TODO,),  # as for a withdrawal
+    (Status.PROCESSING, Event.REOPEN): (Status.TODO,),
     (Status.IGNORED, Event.ADMIT): (Status.TODO,),
     (Status.FINISHED, Event.REVISIT): (Status.TODO,),
-    # The task was once a page, and may be one again.
+    # An ignored task that was once a good page may be visited again.
     (Status.IGNORED, Event.REVISIT): (Status.TODO,),
     (Status.FINISHED, Event.REPARSE): (Status.FINISHED,),
-    # For example, the callback raised an error in the first run.
+    # A page whose callback raised an error is ignored, and `reparse` can mend it.
     (Status.IGNORED, Event.REPARSE): (Status.FINISHED,),
 }
-#: The status after an event that has only one result.
+#: Maps a status and an event to the next status, if only one next status is possible.
 _ONLY_RESULT = {pair: after[0] for pair, after in TABLE.items() if len(after) == 1}
 
-#: The fields that a task has only during a lease.
+#: The fields of a task that are set only while a worker leases the task.
 LOCK = ("lock", "lock_time")
 
-#: `retry-failed` brings back ignored tasks only if they have one of these reasons.
+#: The reasons of ignored tasks that `retry-failed` tries again.
 RETRIED_REASONS = FAILURE_REASONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The data that an attempt at a tracked task adds to it."""
+    """The data that one attempt at a tracked task adds to the task."""
 
-    worker: str  #: the holder of its lease, for the trace
+    worker: str  #: name of the worker that had the lease
     started_at: datetime
-    stage: str | None = None  #: the stage of the attempt, for the trace; None: the task's
+    stage: str | None = None  #: stage of the attempt; None: `callback` of the task
     data: Mapping[str, Any] | BlobRef | None = None  #: None: unchanged
-    results: Mapping[str, Any] = field(default_factory=dict)  #: by stage; added to earlier results
+    results: Mapping[str, Any] = field(default_factory=dict)  #: new results by stage
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Succeeded:
-    """The page was fetched and its callback ran to the end."""
+    """The outcome of a page that was fetched and whose callback ended without an error."""
 
     response: ResponseInfo | None = None
     items: tuple[Mapping[str, Any], ...] = ()
-    visit: Visit | None = None  #: the visit of a crawl's page
-    revisit: datetime | None = None  #: when to visit it again, if ever
-    kept_versions: int = 0  #: number of visits whose items stay, including this one
-    stored: StoredPage | None = None  #: the place of its body, if it is stored
+    visit: Visit | None = None  #: the visit of the page
+    revisit: datetime | None = None  #: time of the next visit, if any
+    kept_versions: int = 0  #: number of last visits whose items the ledger keeps
+    stored: StoredPage | None = None  #: position of the stored body, if any
     progress: Progress | None = None
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Moved(Succeeded):
-    """The page belongs to another task, which has the URL of the response; the body is empty."""
+    """The outcome of a redirect to a URL that has its own task, which stores the page."""
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Unchanged(Succeeded):
-    """The page was visited again and has not changed: its response and items stay."""
+    """The outcome of a repeated visit that found no change, so the page keeps its items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The attempt failed, or the task is unwanted."""
+    """The outcome of a failed attempt, or of a task that turned out to be unwanted."""
 
     reason: Reason
     message: str = ""
     traceback: str | None = None
-    status: int | None = None  #: HTTP status, if the response is the failure
+    status: int | None = None  #: HTTP status that caused the failure
     retry_after: float | None = None  #: seconds
     response: ResponseInfo | None = None
     progress: Progress | None = None
-    last: bool = False  #: whether to make no other attempt, even if the policy allows one
-    tried: bool = True  #: whether a request was sent: otherwise no attempt counts
-    revisit: datetime | None = None  #: the next visit of a page that was once finished
-    stored: StoredPage | None = None  #: the place of the body of a failed page
+    last: bool = False  #: whether no attempt may follow, even if the policy allows one
+    tried: bool = True  #: whether a request was sent, so that the attempt counts
+    revisit: datetime | None = None  #: time of the next visit, if the page was ever finished
+    stored: StoredPage | None = None  #: position of the failed page's stored body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """A stage of a tracked task is done, and the next one follows."""
+    """The outcome of a tracked task whose stage is done and whose next stage follows."""
 
     stage: str
     progress: Progress
-    context: Mapping[str, Any] | BlobRef | None = None  #: context of the next stage
-    delay: timedelta = timedelta(0)  #: until the next stage is due
+    context: Mapping[str, Any] | BlobRef | None = None  #: context for the next stage
+    delay: timedelta = timedelta(0)  #: wait before the next stage is due
 
 
 Outcome = Succeeded | Failed | Advanced
@@ -176,7 +176,7 @@ Outcome = Succeeded | Failed | Advanced
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The new fields of a task."""
+    """The new fields of a task after an event."""
 
     event: Event
     status: Status
@@ -190,23 +190,23 @@ class Change:
     lost: int = 0
     quarantine_fence: int | None = None  #: see `Task.quarantine_fence`
     reason: Reason | None = None
-    error: AttemptError | None = None  #: added to the errors
-    kept_errors: int = KEPT_ERRORS  #: the maximum number of errors
+    error: AttemptError | None = None  #: added to the task's `errors`
+    kept_errors: int = KEPT_ERRORS  #: number of last errors to keep
     response: ResponseInfo | None = None  #: None: unchanged
     items: tuple[Mapping[str, Any], ...] | None = None  #: None: unchanged
     visit: Visit | None = None  #: None: unchanged
-    revisit: datetime | None = None  #: the next visit of a done task; otherwise unchanged
-    kept_versions: int = 0  #: the maximum number of visits whose items stay
+    revisit: datetime | None = None  #: time of the next visit of a done task
+    kept_versions: int = 0  #: number of last visits whose items stay
     stored: StoredPage | None = None  #: None: unchanged
-    fetched: datetime | None = None  #: when the page of the items was fetched; None: just now
-    progress: Progress | None = None  #: its new data and results, if there are any
-    trace: AttemptRecord | None = None  #: added to the trace, which keeps the last `KEPT_TRACE`
-    next: Advanced | None = None  #: the new stage and context; None: unchanged
+    fetched: datetime | None = None  #: time of the items' page; None: `update_time`
+    progress: Progress | None = None  #: new data and results of a tracked task
+    trace: AttemptRecord | None = None  #: entry to add to the task's `trace`
+    next: Advanced | None = None  #: new stage and context; None: unchanged
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """A lease, and the change of its task at the end of the lease."""
+    """A lease, and the change of the leased task that ends the lease."""
 
     lease: Lease
     change: Change
@@ -216,30 +216,30 @@ class Settlement:
 class BulkChange:
     """One change for many tasks.
 
-    A ledger applies it in batches, to the tasks that still have one of the given statuses. Each
-    gets `update_time`. A task that becomes `todo` is due now and has no reason. A task that becomes
-    ignored is never due, and its reason is an argument of the ledger's method.
+    A ledger applies a bulk change in batches, to tasks with a status in `from_statuses`. The ledger
+    sets `update_time` of each changed task. A task that becomes `todo` is due now and has no
+    reason. A task that becomes ignored is never due; the caller of the ledger passes its reason.
     """
 
     event: Event
-    from_statuses: tuple[Status, ...]  #: only tasks with one of these statuses
+    from_statuses: tuple[Status, ...]  #: statuses of the tasks to change
     to_status: Status
-    from_reason: Reason | None = None  #: only tasks with this reason; None: with any
-    resets: tuple[str, ...] = ()  #: counters that begin at 0 again
-    forgets: tuple[str, ...] = ()  #: fields that are absent afterwards
-    raises_fence: bool = False  #: makes earlier reads and claims invalid
-    wakes_hosts: bool = False  #: make the hosts of a spider's pages ready for the tasks
-    ends_leases: bool = False  #: applies to expired leases; `quarantine_fence` becomes at least 0
-    for_leased: "BulkChange | None" = None  #: change of leased tasks; None: they stay
+    from_reason: Reason | None = None  #: reason of the tasks to change; None: any reason
+    resets: tuple[str, ...] = ()  #: names of counters to set to 0
+    forgets: tuple[str, ...] = ()  #: names of fields to delete
+    raises_fence: bool = False  #: whether earlier reads and claims of the task become invalid
+    wakes_hosts: bool = False  #: whether to mark the tasks' hosts as having due tasks
+    ends_leases: bool = False  #: whether the change applies to tasks with expired leases
+    for_leased: "BulkChange | None" = None  #: change of leased tasks; None: no change
 
     @property
     def parts(self) -> tuple["BulkChange", ...]:
-        """The change, and any change of leased tasks: their statuses differ."""
+        """The change itself, and the separate change of leased tasks if there is one."""
         return (self,) if self.for_leased is None else (self, self.for_leased)
 
 
 def _bulk(event: Event, **fields: Any) -> BulkChange:
-    """Return the bulk change for an event that has only one result in the table."""
+    """Return the bulk change for an event that has only one next status in `TABLE`."""
     from_statuses = tuple(status for status in Status if (status, event) in TABLE)
     (target_status,) = {
         new_status for status in from_statuses for new_status in TABLE[status, event]
@@ -252,21 +252,21 @@ def _bulk(event: Event, **fields: Any) -> BulkChange:
         change,
         from_statuses=(Status.PROCESSING,),
         forgets=(*change.forgets, *LOCK),
-        # Later writes of the last holder must not match.
+        # Raise the fence, because later writes by the last holder of the lease must fail.
         raises_fence=True,
         ends_leases=True,
     )
     return replace(change, for_leased=leased_change)
 
 
-#: Counters to reset, as if the task was never tried.
+#: The counters to reset if the task must look as if it was never tried.
 _ATTEMPT_COUNTERS = ("retry", "lost")
-#: The change of `retry-failed`; for ignored tasks only if `retries` allows it.
+#: The change of tasks by `retry-failed`, which applies only to tasks that `retries` accepts.
 RETRY = _bulk(Event.RETRY, resets=_ATTEMPT_COUNTERS, wakes_hosts=True)
-#: Tasks that no worker may work on any more.
+#: The change that takes waiting tasks from the workers.
 WITHDRAW = _bulk(Event.WITHDRAW)
-#: Tasks to do again, possibly in another stage. A claim based on the old state must fail, hence
-#: the new fence. The validators are dropped, because a 304 would leave the page unparsed.
+#: The change of tasks to do again, possibly in another stage. The new fence makes claims of the old
+#: state fail. The change drops the page's validators, because a 304 would leave the page unparsed.
 REOPEN = _bulk(
     Event.REOPEN,
     resets=_ATTEMPT_COUNTERS,
@@ -274,26 +274,26 @@ REOPEN = _bulk(
     raises_fence=True,
     wakes_hosts=True,
 )
-#: Changed pages with these statuses are reopened; ignored pages only for one of the reasons. None:
-#: for any reason.
+#: Maps the statuses of changed pages to reopen to the reasons of tasks with that status that are
+#: reopened, or to None for any reason.
 REOPENED_CHANGED: Mapping[Status, frozenset[Reason] | None] = {
     Status.FINISHED: None,
     Status.IGNORED: RETRIED_REASONS,
 }
-#: Pages to visit again; their items stay until the visit.
+#: The change of pages to visit again, which keep their items until the visit.
 REVISIT = _bulk(Event.REVISIT, resets=_ATTEMPT_COUNTERS, raises_fence=True, wakes_hosts=True)
-#: Links that were too deep, if the crawl now goes deeper or a shorter path was found.
+#: The change of links that were too deep, if a deeper crawl or a shorter path now admits them.
 ADMIT = _bulk(
     Event.ADMIT, from_reason=Reason.REFUSED_DEPTH, resets=_ATTEMPT_COUNTERS, wakes_hosts=True
 )
-#: Tasks that wait for a given-up host.
+#: The change of waiting tasks after the crawl has given up their host.
 GIVE_UP_HOST = _bulk(Event.GIVE_UP_HOST)
-#: One claim of many new tasks; the ledger adds the lease, which differs between claims.
+#: The change that claims many new tasks, to which the ledger adds the fields of the lease.
 CLAIM = _bulk(Event.CLAIM, raises_fence=True)
 
 
 def too_deep(task: Task) -> Task:
-    """Return a new task whose link is deeper than the crawl goes, as an ignored task."""
+    """Return a new task as ignored, because its link is deeper than the crawl goes."""
     assert Status.IGNORED in TABLE[None, Event.ADD]
     return replace(task, status=Status.IGNORED, due=None, reason=Reason.REFUSED_DEPTH)
 
@@ -301,11 +301,10 @@ def too_deep(task: Task) -> Task:
 def claim(
     task: Task, *, token: str, now: datetime, lease: timedelta, max_lost: int
 ) -> Change | None:
-    """Decide a claim of *task*: it becomes processing.
+    """Return the change of *task* by a claim; None if the task is not due at *now*.
 
-    If its last worker has crashed while it worked on the task alone, the task is due later
-    instead. After *max_lost* such crashes the crawl gives it up. Returns None if the task cannot
-    be claimed at *now*: it is not due, or never will be.
+    If the last worker crashed while it ran only this task, the change is not a claim: the task is
+    due later, or is given up after *max_lost* crashes.
     """
     if task.due is None or task.due > now or task.status in DONE:
         return None
@@ -330,26 +329,25 @@ def claim(
 
 
 def losses(task: Task) -> int:
-    """Return the number of workers that count as lost on *task* when it is claimed next.
+    """Return the number of workers that *task* has crashed, including the last holder's crash.
 
-    A worker counts only if it had begun to work on the task alone, see `Leases.begin`. Otherwise
-    another task may have crashed the worker while *task* waited in its queue, or ran at the same
-    time.
+    A crashed worker counts only if it ran no other task beside *task*, see `Leases.begin`, because
+    any of several tasks may have crashed the worker.
     """
     return task.lost + (task.status is Status.PROCESSING and task.quarantine_fence == task.fence)
 
 
 def began_alone(lease: Lease) -> bool:
-    """Return whether the worker has begun with a lease alone, for leases of `Leases.leases_of`."""
+    """Return whether the lease's worker runs only this task; for leases of `Leases.leases_of`."""
     return lease.task.quarantine_fence == lease.fence
 
 
 def is_quarantined(task: Task) -> bool:
-    """Return whether a worker must work on *task* alone; *task* is its state before the claim.
+    """Return whether a worker must run *task* alone; *task* is the task before the claim.
 
-    This begins when two workers in a row were lost while they had a lease on it, and ends when it
-    is finished. A single lost worker proves nothing: it may have been killed, with hundreds of
-    leases.
+    The quarantine of a task begins when two workers in a row crashed with a lease of the task, and
+    ends when the task is finished. One crash proves nothing, because the system may have killed the
+    worker, which may have had hundreds of leases.
     """
     return bool(task.quarantine_fence) or (
         task.quarantine_fence is not None and task.status is Status.PROCESSING
@@ -357,13 +355,13 @@ def is_quarantined(task: Task) -> bool:
 
 
 def _quarantine_fence(task: Task) -> int | None:
-    """Return the `quarantine_fence` of a claimed *task*: 0 after the first lost worker."""
+    """Return the `quarantine_fence` of *task* after a claim: 0 after the first crashed worker."""
     lost_before = task.quarantine_fence is not None or task.status is Status.PROCESSING
     return task.quarantine_fence or 0 if lost_before else None
 
 
 def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool) -> Change:
-    """Return the change of a task that is not claimed, because it has crashed another worker."""
+    """Return the change of a task that cannot be claimed now, because it crashed a worker."""
     rest = backoff(lost, base=_FIRST_REST, ceiling=_LONGEST_REST)
     if is_last:
         status = _ONLY_RESULT[task.status, Event.ABANDON]
@@ -380,7 +378,7 @@ def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool)
         status=status,
         due=None if is_last else now + rest,
         update_time=now,
-        # Raise the fence as for a claim, because later writes of the last holder must not match.
+        # Raise the fence, because later writes by the last holder of the lease must fail.
         fence=task.fence + 1,
         settled=task.settled,
         retry=task.retry,
@@ -394,7 +392,7 @@ def _change_of_lost_task(task: Task, *, lost: int, now: datetime, is_last: bool)
 def settle(
     lease: Lease, outcome: Outcome, *, now: datetime, policy: RetryPolicy, chance: float
 ) -> Settlement:
-    """Decide the change of the task for *outcome*; *chance* in [0, 1) is the backoff's jitter."""
+    """Return the change of a leased task by *outcome*; *chance* in [0, 1) is the jitter."""
     match outcome:
         case Moved():
             change = replace(
@@ -426,7 +424,7 @@ def _change_of_finished_page(lease: Lease, outcome: Succeeded, *, now: datetime)
         settled=lease.fence,
         retry=lease.task.retry,
         lost=losses(lease.task),
-        # `quarantine_fence` becomes None, because the worker survived this task: another task
+        # `quarantine_fence` becomes None, because the worker survived this task, so another task
         # caused any earlier crash.
         response=outcome.response,
         items=outcome.items,
@@ -440,7 +438,7 @@ def _change_of_finished_page(lease: Lease, outcome: Succeeded, *, now: datetime)
 
 
 def _advanced(lease: Lease, outcome: Advanced, *, now: datetime) -> Change:
-    # Each stage counts its attempts from 0.
+    # `retry` and `lost` are 0 in the change, because each stage counts its attempts from 0.
     return Change(
         event=Event.ADVANCE,
         status=_ONLY_RESULT[Status.PROCESSING, Event.ADVANCE],
@@ -486,7 +484,7 @@ def _change_of_failed_attempt(
         update_time=now,
         fence=lease.fence,
         settled=lease.fence,
-        # An unwanted task is not a failed attempt.
+        # An unwanted task does not count as a failed attempt.
         retry=min(attempt, policy.max_retry) if failure and outcome.tried else lease.task.retry,
         lost=losses(lease.task),
         quarantine_fence=_quarantine_fence(lease.task),
@@ -508,14 +506,14 @@ def _change_of_failed_attempt(
 
 
 def release(lease: Lease, *, now: datetime) -> Settlement:
-    """Return the task to its former status: keep its `due` and count no attempt.
+    """Return the change that restores the task's status and `due`, and counts no attempt.
 
     `deferred_lease` may have set a later `due` in the lease's task.
     """
     task = lease.task
     status, due = task.status, task.due
     if status is Status.PROCESSING:
-        # This claim took the task over, so its status before the earlier claim is not known.
+        # The claim took over an expired lease, so derive the status before the expired lease.
         status = _waiting_status(task)
         due = now if due is None else max(now, due)
     assert status in TABLE[Status.PROCESSING, Event.RELEASE]
@@ -528,7 +526,7 @@ def release(lease: Lease, *, now: datetime) -> Settlement:
         settled=task.settled,
         retry=task.retry,
         lost=losses(lease.task),
-        # A quarantined task stays quarantined, although this worker has not begun with it.
+        # A quarantined task stays quarantined, although this worker has not run the task.
         quarantine_fence=lease.fence if is_quarantined(task) else _quarantine_fence(task),
         reason=task.reason,
     )
@@ -543,22 +541,21 @@ def reparse(
     now: datetime,
     kept_versions: int = 0,
 ) -> Settlement | None:
-    """Decide the new *items* of a page after its stored body was parsed again.
+    """Return the change for the new *items* of a page after its stored body was parsed again.
 
-    *response* is the stored response. Returns None if the task is open or leased. The lease of
-    the settlement has no owner: the change applies if the task still has its status and fence.
+    Returns None if the task is neither finished nor ignored. *response* is the stored response. No
+    worker has the settlement's lease, so the ledger only compares the task's status and fence.
     """
     if (task.status, Event.REPARSE) not in TABLE:
         return None
-    # If the status stays, keep the time: the page was not visited, and `recrawl` uses the time.
+    # Keep the `update_time` of a finished page, because `recrawl` reads it as the last visit.
     update_time = task.update_time if task.status is Status.FINISHED else now
     fetched = task.update_time if task.visit is None else task.visit.changed
     change = Change(
         event=Event.REPARSE,
         status=_ONLY_RESULT[task.status, Event.REPARSE],
         update_time=update_time,
-        # Raise the fence as for a claim: the items' blobs have it, and no other outcome matches
-        # now.
+        # Raise the fence, so that no other outcome is accepted now and the items' blobs are new.
         fence=task.fence + 1,
         settled=task.fence + 1,
         retry=task.retry,
@@ -575,15 +572,14 @@ def reparse(
 
 
 def deferred_lease(lease: Lease, *, due: datetime) -> Lease:
-    """Return *lease* changed so that its release makes the task due at *until*."""
+    """Return *lease* changed so that the release of the lease makes the task due at *due*."""
     return replace(lease, task=replace(lease.task, due=due))
 
 
 def ended_since(task: Task, moment: datetime | None) -> bool:
-    """Return whether the lease of a task ends, or has ended, at *moment* or later.
+    """Return whether a task's lease, which may have expired, ends at *moment* or later.
 
-    If the task is already due, its lease has expired since *moment*. With None the result is
-    False.
+    The result is False if *moment* is None, or if the task is not processing.
     """
     if moment is None or task.due is None:
         return False
@@ -591,10 +587,10 @@ def ended_since(task: Task, moment: datetime | None) -> bool:
 
 
 def lease_of(task: Task) -> Lease:
-    """Return the lease of a leased task, in the same form as its holder has it.
+    """Return the lease of a leased task, equal to the lease that its holder has.
 
-    The ledger does not store the status before the claim, so this function derives the status that
-    `release` must restore, due since the claim.
+    The ledger does not store the status before the claim, so this function derives the status and
+    the `due` that `release` must restore.
     """
     assert task.lock is not None
     assert task.due is not None
@@ -610,7 +606,7 @@ def _waiting_status(task: Task) -> Status:
 
 
 def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlement:
-    """Decide an outcome that the store cannot hold: only this task fails, without a retry."""
+    """Return a settlement that fails the task finally, because the store refused its outcome."""
     lease, change = settlement.lease, settlement.change
     failure = Failed(reason=reason, message=message, stored=change.stored, last=True)
     failed_change = _change_of_failed_attempt(
@@ -626,7 +622,7 @@ def rejected(settlement: Settlement, *, reason: Reason, message: str) -> Settlem
 
 
 def retries(status: Status, reason: Reason | None) -> bool:
-    """Return whether `retry-failed` brings back a task of this *status* and *reason*."""
+    """Return whether `retry-failed` tries a task of this *status* and *reason* again."""
     if status not in RETRY.from_statuses:
         return False
     return status is Status.FAILED or reason in RETRIED_REASONS

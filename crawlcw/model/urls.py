@@ -1,13 +1,13 @@
-"""URLs: their address, identity, host and scope.
+"""Parse URLs, and find each URL's address, identity and host.
 
-A browser would send the same address (WHATWG URL Standard, parsed by Ada). The identity depends
-only on the address, so that two spellings of one page are one task. Ada is the only parser: two
-parsers that disagree about the host of a link would be a security hole. There is one exception:
-a path of plain names is joined as text, on an origin that Ada has parsed and not changed.
+The address of a URL is the text that a browser would send (WHATWG URL Standard). The identity of a
+URL is a normal form of its address, so that two spellings of a URL are one task. Only the library
+Ada parses URLs, because two parsers that disagree about a link's host would be a security hole. As
+an exception, this module joins a path of plain names as text to an origin that Ada has parsed.
 
-Every function of this module accepts crawled text. For a text that is not a URL to fetch it raises
-`FetchError` with one of the `url-*` and `refused-*` reasons; `resolver`, which sees every link of a
-page, returns a `Refusal`.
+Every function of this module accepts crawled text. A function raises `FetchError` with a `url-*` or
+`refused-*` reason for a text that is not a URL to fetch. `resolver`, which sees every link of a
+page, returns a `Refusal` instead.
 """
 
 import re
@@ -26,42 +26,42 @@ from crawlcw.errors import FetchError, Reason
 from crawlcw.model.page_value import page_value
 from crawlcw.model.sanitize import redacted
 
-#: Characters: the length that all software should support (RFC 9110, section 4.1); it protects the
-#: parser. The maximum length of a crawl's links is a setting, see `TrapPolicy`.
+#: The maximum number of characters of a URL, which protects the parser (RFC 9110, section 4.1). A
+#: setting of the crawl may limit links to fewer characters, see `TrapPolicy`.
 MAX_LENGTH = 8000
-#: Longer URLs rarely occur twice, and would make the caches large.
+#: The maximum length of cached URLs, because longer URLs rarely occur twice and fill the caches.
 LONGEST_CACHED = 2000
-#: RFC 1035, section 2.3.4, and the dot of the root.
+#: The maximum length of a host name with a final dot (RFC 1035, section 2.3.4).
 _LONGEST_HOST = 254
 _SCHEMES = ("http://", "https://")
-#: An offset that lies before the path of any URL: the next slash from there begins the path.
+#: An offset behind the slashes of `http://` and `https://`: the next slash begins the path.
 _BEFORE_PATH = len("http://") + 1
-#: By the WHATWG URL standard such a host is an IPv4 address, or invalid.
+#: A host that ends in a number, which is an IPv4 address or invalid (WHATWG URL Standard).
 _ENDS_IN_A_NUMBER = re.compile(r"(?:\A|\.)(?:[0-9]+|0[xX][0-9a-fA-F]*)\Z")
-#: The usual notation: four numbers below 256, without leading zeros.
+#: An IPv4 address as four decimal numbers below 256, without leading zeros.
 _IPV4 = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])(?:\.(?!\Z)|\Z)){4}\Z")
 _CONTROLS_AND_SPACE = "".join(map(chr, range(33)))
-#: Marks of a link that may name a host; any number of slashes may precede the host.
+#: The marks of a link that may name a host, which are two slashes or a scheme.
 _MAY_NAME_HOST = re.compile(r"[/\\]{2}|[A-Za-z][A-Za-z0-9+.-]*:")
 _AUTHORITY = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?[/\\]*([^/\\?#]*)")
 _PORT = re.compile(r":[0-9]*\Z")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-#: A plain name: no standard encodes, decodes or removes one of its characters.
+#: A plain name in a path, which no parser changes.
 _NAME = r"[A-Za-z0-9_~-][A-Za-z0-9_~.-]*"
-#: The relative links of most sites: from the root or some folders up, then down by plain names.
+#: A relative link of plain names only, such as `/a/b` or `../a`.
 _PLAIN_LINK = re.compile(rf"(/|(?:\.\./)*)((?:{_NAME}/)*(?:{_NAME})?)")
 _PLAIN_URL = re.compile(rf"(https?://[a-z0-9.:-]+/)(?:{_NAME}/)*(?:{_NAME})?")
 _PLAIN_FOLDER = re.compile(rf"(https?://[a-z0-9.:-]+)(/(?:{_NAME}/)*)")
 _ESCAPE = r"%(?:[2-7][0-9A-Fa-f]|[0-9A-Fa-f][a-f]|[a-f][0-9A-Fa-f])|%(?![0-9A-Fa-f]{2})"
-#: The parts that an identity writes differently: some escapes, and characters that it escapes.
+#: The parts of an address that differ in the URL's identity: some escapes and some characters.
 _IN_PATH = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@-]")
 _IN_QUERY = re.compile(rf"{_ESCAPE}|[^A-Za-z0-9%/._~!$&'()*+,;=:@?-]")
 
 
 def _forms(decoded: str) -> dict[str, str]:
-    """Return the normal forms of all escapes, and of all characters that an address may have.
+    """Return a mapping of percent-escapes and of characters to their normal forms.
 
-    An escape becomes its character if that is in *decoded* or unreserved (RFC 3986).
+    An escape becomes its character if the character is in *decoded* or unreserved (RFC 3986).
     """
     decoded += "-._~" + ascii_letters + digits
     forms = {chr(code_point): f"%{code_point:02X}" for code_point in range(0x21, 0x7F)}
@@ -73,42 +73,42 @@ def _forms(decoded: str) -> dict[str, str]:
 
 
 _PATH_FORMS = _forms("!$&'()*,:;=@")
-#: In a query `&=+;` and their escapes have different meanings.
+#: The normal forms in a query, where `&=+;` differ in meaning from their escapes.
 _QUERY_FORMS = _forms("!$'()*,/:?@")
-#: Parts of an encoded query that must be escaped: text in ISO-2022-JP, whose bytes are ASCII; the
-#: reference of a character that the encoding lacks; and bytes outside of ASCII.
+#: The bytes of an encoded query that must be percent-escaped: text in ISO-2022-JP, references such
+#: as `&#26085;` for characters that the encoding lacks, and bytes outside of ASCII.
 _ENCODED_IN_QUERY = re.compile(rb"(\x1b\$B[^\x1b]*+)|&#[0-9]++;|[\x80-\xff]++")
-#: In ISO-2022-JP text this module escapes only `#`, because Ada would begin a fragment with it. Ada
-#: escapes the other characters itself.
+#: The safe characters in ISO-2022-JP text are all except `#`, which would begin a fragment. Ada
+#: escapes the other unsafe characters.
 _ALL_BUT_HASH = bytes(code for code in range(128) if code != ord("#"))
 
 
 @page_value(frozen=True, slots=True)
 class Location:
-    """A URL that can be fetched."""
+    """A URL that the crawl can fetch, in three forms."""
 
-    url: str  #: absolute, as browsers send it, without userinfo and fragment
-    canonical: str  #: its identity: the same for all spellings of one resource
-    host: str  #: the politeness key: `example.com`, or `example.com:8080` for another port
+    url: str  #: absolute URL as browsers send it, without userinfo and fragment
+    canonical: str  #: the URL's identity, equal for all spellings of the URL
+    host: str  #: host for politeness, such as `example.com` or `example.com:8080`
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a text is not a URL to fetch."""
+    """The reason why a text is not a URL that the crawl can fetch."""
 
     reason: Reason
     message: str
 
     def error(self) -> FetchError:
-        """Return the refusal as an error."""
+        """Return this refusal as a `FetchError`."""
         return FetchError(self.reason, self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class Userinfo:
-    """The user and the password in a URL, and their origin."""
+    """The user and the password in a URL, with the URL's origin."""
 
-    origin: str  #: in the form of `origin_of`
+    origin: str  #: scheme, host and port, as from `origin_of`
     user: str
     password: str
 
@@ -116,10 +116,10 @@ class Userinfo:
 def locate(url: str) -> Location:
     """Return the location of an absolute *url*; raises `FetchError`.
 
-    The address is serialised by the WHATWG URL Standard. The canonical form changes it further:
+    `Location.url` is serialised by the WHATWG URL Standard. `Location.canonical` differs:
 
     - case and percent-encoding are normal (RFC 3986 section 6.2)
-    - the host has no final dot, which names the root
+    - the host has no final dot
     - the parameters of the query are sorted, as in Scrapy's fingerprint
     """
     result = located(url)
@@ -129,7 +129,7 @@ def locate(url: str) -> Location:
 
 
 def located(url: str) -> Location | Refusal:
-    """Return the location of an absolute *url*, as `locate` does, or why it has no location."""
+    """Return the location of an absolute *url*, or a `Refusal` where `locate` would raise."""
     return _locate(url) if len(url) <= LONGEST_CACHED else _locate.__wrapped__(url)
 
 
@@ -139,18 +139,18 @@ def _locate(url: str) -> Location | Refusal:
 
 
 def _locate_plain(url: str) -> Location | None:
-    """Return the location of a URL if neither its path nor its origin needs a parser, else None."""
+    """Return the location of a URL that consists of plain names, without a parser; else None."""
     match = _PLAIN_URL.fullmatch(url) if len(url) <= LONGEST_CACHED else None
     folder_parts = None if match is None else _plain_folder(match[1])
     return None if folder_parts is None else Location(url, url, folder_parts[2])
 
 
 def parse(url: str) -> yarl.URL:
-    """Return the address of *url* for aiohttp, which sends it unchanged; see `locate`."""
+    """Return the address of *url* as a `yarl.URL`, which aiohttp sends unchanged."""
     address = locate(url).url
     if address[-1] != "?":
         return yarl.URL(address, encoded=True)
-    # yarl drops an empty query, but it keeps the `?` as the end of the path.
+    # Pass the final `?` of an address as part of the path, because yarl drops an empty query.
     scheme, _, rest = address.partition("://")
     authority, _, path = rest.partition("/")
     return yarl.URL.build(scheme=scheme, authority=authority, path=f"/{path}", encoded=True)
@@ -176,15 +176,15 @@ def has_userinfo(base: str, href: str) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL; raises `FetchError` as `locate` does."""
+    """Return the scheme, host and port of a URL; raises `FetchError` for an invalid URL."""
     address = locate(url).url
     return address[: address.index("/", _BEFORE_PATH)]
 
 
 def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
-    """Return the absolute URL that *href* means on the page *base*; raises `FetchError`.
+    """Return the absolute URL of the link *href* on the page *base*; raises `FetchError`.
 
-    *encoding* is that of the page, by the standard's name, see `resolver`.
+    *encoding* is the page's encoding, see `resolver`.
     """
     result = resolver(base, encoding=encoding)(href)
     if isinstance(result, Refusal):
@@ -193,27 +193,27 @@ def resolve(base: str, href: str, *, encoding: str = "utf-8") -> str:
 
 
 def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location | Refusal]:
-    """Return a function like `resolve` for the many links of one page, at the address *base*.
+    """Return a function that resolves the links of one page, whose address is *base*.
 
-    It returns a location, and a `Refusal` if `resolve` would raise, because most pages have links
-    that are refused.
+    The function returns the location of a link, or a `Refusal` if `resolve` would raise, because
+    most pages have links that are refused.
 
-    Characters outside of ASCII use the page's *encoding* in a query, and UTF-8 in a path (WHATWG
-    URL standard). *encoding* is the standard's name.
+    *encoding* is the page's encoding by its WHATWG name. A link's characters outside of ASCII are
+    sent in *encoding* in the query, and in UTF-8 in the path (WHATWG URL Standard).
     """
-    # Most links depend only on the folder of the base, and the pages of a folder share most of
-    # their links. So the cache uses the folder.
+    # Cache links by the page's folder, because the pages of a folder share most of their links, and
+    # most links depend only on the folder.
     page = base.partition("#")[0].partition("?")[0]
     slash = page.rfind("/")
     folder = page[: slash + 1] if slash >= _BEFORE_PATH else page
     max_link = LONGEST_CACHED - len(base)
 
     def resolve_on_page(href: str) -> Location | Refusal:
-        # The fragment names a part of a page, not a page (RFC 3986, section 3.5).
+        # Drop the fragment, which names only a part of the page (RFC 3986, section 3.5).
         target, number_sign, _ = href.partition("#")
         first_character = target[:1]
         if first_character <= " " or (number_sign and target[-1] <= " "):
-            # A space before the fragment is part of the address: strip only spaces around the link.
+            # Strip spaces around the link, except spaces before a fragment, which the address has.
             target = (target + number_sign).lstrip(_CONTROLS_AND_SPACE)
             first_character = target[:1]
         if len(target) > max_link:
@@ -235,7 +235,7 @@ def resolver(base: str, *, encoding: str = "utf-8") -> Callable[[str], Location 
 
 
 def _with_query_in(encoding: str, href: str) -> str:
-    """Return *href* with an empty fragment and an encoded query in ASCII."""
+    """Return *href* without the text of its fragment, and with its query escaped as ASCII."""
     address, fragment, _ = href.partition("#")
     path, mark, query = address.partition("?")
     query = _ENCODED_IN_QUERY.sub(_escaped, encoded(query, encoding)).decode("ascii")
@@ -247,19 +247,19 @@ def _escaped(run: re.Match[bytes]) -> bytes:
 
 
 def encoded(text: str, encoding: str) -> bytes:
-    """Return *text* in the bytes that links and forms of a page in *encoding* send.
+    """Return *text* as the bytes that a browser sends from a page in *encoding*.
 
-    A character that the encoding lacks becomes a reference such as `&#26085;`. UTF-16 becomes
-    UTF-8 (WHATWG Encoding, "get an output encoding").
+    A character that *encoding* lacks becomes a reference such as `&#26085;`. The browser sends
+    UTF-8 if the page is in UTF-16 (WHATWG Encoding, "get an output encoding").
     """
     return endec.encode(_scalar(text), encoding, "xmlcharrefreplace")
 
 
 @lru_cache(maxsize=1 << 15)
 def _resolve_in(base: str, href: str) -> Location | Refusal | None:
-    """Return the location of a link on a page, or on any page of a folder.
+    """Return the location of the link *href* on the page or folder *base*.
 
-    None: the link depends on the page, so the folder is not enough.
+    Returns None if *base* is a folder, and the link depends on the page.
     """
     location = _resolve_plain(base, href) or _locate_plain(href)
     if location is None and not _is_of_its_scheme(href):
@@ -268,14 +268,14 @@ def _resolve_in(base: str, href: str) -> Location | Refusal | None:
 
 
 def _is_of_its_scheme(href: str) -> bool:
-    """Return whether a link may be like `http:?q`: a relative query on a page at `http://`."""
+    """Return whether a link may be relative although it has a scheme, like `http:?q`."""
     return href[:1] in "hH" and ":" in href and not href.startswith(_SCHEMES)
 
 
 def _resolve_plain(folder: str, href: str) -> Location | None:
-    """Return the location of a link that can be joined to its folder as text, else None."""
+    """Return the location of a link of plain names, joined to *folder* as text; else None."""
     if not href:
-        return _locate_plain(folder)  # a link to the page itself
+        return _locate_plain(folder)
     if len(folder) + len(href) > LONGEST_CACHED:
         return None
     match = _PLAIN_LINK.fullmatch(href)
@@ -296,7 +296,7 @@ def _resolve_plain(folder: str, href: str) -> Location | None:
 
 @lru_cache(maxsize=1 << 10)
 def _plain_folder(folder: str) -> tuple[str, str, str] | None:
-    """Return the origin, path and host of a folder whose links can be joined as text, else None."""
+    """Return the origin, path and host of a folder whose path has only plain names; else None."""
     match = _PLAIN_FOLDER.fullmatch(folder)
     if match is None:
         return None
@@ -307,7 +307,7 @@ def _plain_folder(folder: str) -> tuple[str, str, str] | None:
 
 
 def _parse_location(text: str, base: str | None) -> Location | Refusal:
-    """Return the location of *text* by the URL parser of the WHATWG standard."""
+    """Return the location of *text*, parsed by Ada, or the reason why there is none."""
     if len(text) > MAX_LENGTH and len(text := _stripped(text)) > MAX_LENGTH:
         return _too_long(text)
     try:
@@ -331,23 +331,23 @@ def _parse_location(text: str, base: str | None) -> Location | Refusal:
     if len(href) > MAX_LENGTH:
         return _too_long(href)
     canonical = f"{parsed_origin.origin}{_identity(path_and_query)}"
-    # Most addresses equal their identity: share the text, because thousands are in memory.
+    # Share one string if the address equals the identity, because memory holds thousands of both.
     return Location(href, href if canonical == href else canonical, parsed_origin.host)
 
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """The scheme and the authority of addresses."""
+    """The scheme, host and port of an address."""
 
-    origin: str  #: in the form of identities, without the dot of the root
-    host: str  #: in the form of `Location.host`
+    origin: str  #: scheme, host and port, without a final dot of the host
+    host: str  #: host and port, as in `Location.host`
     name: str  #: the host without its port
-    ends_in_number: bool  #: whether some resolvers read it as an IPv4 address
+    ends_in_number: bool  #: whether some resolvers read the host as an IPv4 address
 
 
 @lru_cache(maxsize=1 << 12)
 def _parse_origin(origin: str) -> _Origin | None:
-    """Return the place of an origin that Ada has serialised; None if no connection is possible."""
+    """Return the parts of an origin from Ada; None if no connection to the origin is possible."""
     scheme, _, authority = origin.partition("://")
     name, port = authority, ""
     if authority[-1] != "]":
@@ -362,9 +362,9 @@ def _parse_origin(origin: str) -> _Origin | None:
 
 
 def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
-    """Return whether a link spells its IPv4 address like `127.0.0.1`, or has that of its page.
+    """Return whether a link writes its IPv4 address like `127.0.0.1`, or names no host.
 
-    `2130706433` and `0x7f.1` are the same address, but are used only to bypass a check.
+    Other spellings of an address, such as `2130706433` and `0x7f.1`, only serve to bypass a check.
     """
     if not _IPV4.match(name):
         return False
@@ -372,8 +372,8 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
     if base is not None:
         if not _MAY_NAME_HOST.search(text):
             return True
-        # Resolve the link on a page of an invented host: a link that names no host stays on that
-        # host.
+        # Resolve the link on a page of an invented host. If the result is on the invented host, the
+        # link names no host.
         page = f"{scheme_of(base)}://nowhere.invalid/"
         if ada_url.join_url(page, _scalar(text)).startswith(page):
             return True
@@ -381,14 +381,14 @@ def _is_spelled_out(name: str, text: str, base: str | None) -> bool:
 
 
 def _spelled_host(text: str) -> str:
-    """Return the host of a link that names one, in the link's own spelling."""
+    """Return the host that a link names, as the link spells it."""
     authority = _AUTHORITY.match(text)
     assert authority is not None, "all of it is optional"
     return _PORT.sub("", authority[1].rpartition("@")[2])
 
 
 def _refusal(text: str, base: str | None) -> Refusal:
-    """Return the reason why the URL parser has refused a text."""
+    """Return the reason why Ada, the URL parser, has refused a text."""
     text = _stripped(text)
     scheme = _SCHEME.match(text)
     if (base is None) if scheme is None else scheme[1].lower() not in ("http", "https"):
@@ -415,7 +415,7 @@ def _too_long(text: str) -> Refusal:
 
 
 def _identity(path_and_query: str) -> str:
-    """Return the path and the query of an address in the form of its identity."""
+    """Return the path and the query of an address in the normal form of URL identities."""
     path, _, query = path_and_query.partition("?")
     path = _IN_PATH.sub(lambda match: _PATH_FORMS[match[0]], path)
     if not query:
@@ -427,19 +427,19 @@ def _identity(path_and_query: str) -> str:
 
 
 def name_of(host: str) -> str:
-    """Return a politeness key without any port."""
+    """Return the host name in `Location.host`, without a port."""
     return host.rpartition(":")[0] if host[-1:].isdigit() and ":" in host else host
 
 
 def scheme_of(url: str) -> str:
-    """Return the scheme of a located URL."""
+    """Return the scheme of an absolute URL."""
     return url.partition(":")[0]
 
 
 def in_scope(host: str, allowed: Container[str]) -> bool:
-    """Return whether *host* is in *allowed* or a subdomain of a host in it; `*` allows every host.
+    """Return whether *allowed* contains *host*, a parent domain of *host*, or `*` for every host.
 
-    A name without a port allows that name on every port.
+    A host name without a port in *allowed* allows that host on every port.
     """
     if "*" in allowed or host in allowed:
         return True
@@ -454,19 +454,19 @@ def in_scope(host: str, allowed: Container[str]) -> bool:
 
 
 def _mistake(text: str, problem: str) -> str:
-    # An invalid URL may have a password, too, and the message is logged and stored.
+    # Hide a password in the invalid URL, because the message is logged and stored.
     return redacted(f"{text!r}{problem}")
 
 
 def _stripped(url: str) -> str:
-    # The WHATWG URL standard removes surrounding controls and spaces. It also removes line feeds
-    # and tabs anywhere, because authors break long attributes.
+    # The WHATWG URL Standard removes controls and spaces around a URL. The standard also removes
+    # line feeds and tabs within a URL, because authors break long attributes.
     text = url.strip(_CONTROLS_AND_SPACE)
     return text.replace("\n", "").replace("\r", "").replace("\t", "")
 
 
 def _scalar(text: str) -> str:
-    """Return *text* with U+FFFD for each lone surrogate, as browsers do."""
+    """Return *text* with each lone surrogate replaced by U+FFFD, as browsers do."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,11 +1,11 @@
-"""Values of the ledger, and the conversion of a spider's values to them.
+"""Convert a spider's values to values that every ledger can store.
 
     Value = None | bool | int (64 bits) | float | str | bytes | datetime | [Value] | {str: Value}
 
-A value that a store cannot hold must not fail a whole batch. So all values from a spider pass
-`clean` before they are batched, and `clean` never fails on data. A value of an unknown type in
-an item is a mistake of the spider and raises an error. Otherwise a node without `.text()` would
-be stored as `<LexborNode h1>`, and the page would count as a success.
+A value that a store cannot hold must not fail a whole batch of writes. So `clean` converts all
+values from a spider before they are batched, and never fails. A value of an unknown type in an item
+is a mistake of the spider and raises an error. For example, a node without `.text()` would
+otherwise be stored as `<LexborNode h1>`, and the page would count as a success.
 """
 
 import base64
@@ -22,12 +22,12 @@ from typing import Any, Never
 from crawlcw.errors import InvalidItemError
 from crawlcw.model.sanitize import printable
 
-#: BSON refuses documents nested much deeper than this; deeper values are stored as JSON text.
+#: The maximum nesting of stored values; deeper values become JSON text, because BSON refuses them.
 MAX_DEPTH = 50
 _INT64 = 1 << 63
-#: Most values have one of these types, and need no further check.
+#: The types of most values, which need no further check.
 _PLAIN_TYPES = frozenset({str, int, float, bool, NoneType, bytes})
-#: Types that are stored unchanged, or as their text without a loss of information.
+#: Types whose values are stored unchanged, or as text without a loss of information.
 _STORED_TYPES = (
     str,
     int,
@@ -41,13 +41,13 @@ _STORED_TYPES = (
     timedelta,
     Enum,
 )
-#: Modules of the standard library whose types, and derived types, have such a text.
+#: Modules of the standard library whose types convert to text without a loss of information.
 _WITH_TEXT = frozenset({"decimal", "fractions", "ipaddress", "pathlib", "uuid"})
-#: Packages whose values (URLs, secrets, colours) have a text for readers.
+#: Packages whose values, such as URLs and colours, are stored as their text.
 _READABLE = frozenset({"pydantic", "pydantic_core", "yarl"})
 _COLLECTION_TYPES = (list, tuple, set, frozenset)
-#: Types that spiders often forget to convert, with the conversion: by name, so that their packages
-#: need not be installed.
+#: Maps names of types that spiders often forget to convert to the conversion. Names are used,
+#: because the types' packages may not be installed.
 _EXPRESSION_BY_CLASS = {
     "LexborNode": ".text()",
     "LexborHTMLParser": ".text()",
@@ -73,36 +73,36 @@ _EXPRESSION_BY_CLASS = {
 
 
 def clean(value: object, *, depth: int = 0) -> Any:
-    """Return *value* as a value that every ledger can store and return unchanged.
+    """Return *value*, converted to a value that every ledger can store and return unchanged.
 
     - Lone surrogates become U+FFFD.
     - Integers over 64 bits become text.
     - A float that is not finite becomes None.
     - A set or a tuple becomes a list.
-    - A datetime is cut to milliseconds. An aware datetime becomes UTC; a naive datetime stays
+    - A datetime is cut to milliseconds. An aware datetime becomes UTC. A naive datetime stays
       naive, because only its site knows the time zone.
     - Any other object becomes its text.
     """
     kind = type(value)
     if kind is str:
-        return value if value.isascii() else text(value)  # type: ignore[attr-defined,arg-type]  # narrowed by `kind`, which mypy does not follow
+        return value if value.isascii() else text(value)  # type: ignore[attr-defined,arg-type]  # mypy cannot narrow *value* by `kind`
     if value is None or kind is bool:
         return value
     if kind is int:
-        return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # as above
+        return value if -_INT64 <= value < _INT64 else str_of_int(value)  # type: ignore[operator,arg-type]  # mypy cannot narrow *value* by `kind`
     if kind is float:
-        return value if math.isfinite(value) else None  # type: ignore[arg-type]  # as above
-    # Most nested values: check these types before all other types.
+        return value if math.isfinite(value) else None  # type: ignore[arg-type]  # mypy cannot narrow *value* by `kind`
+    # Check dict and list before all other types, because most nested values are dicts or lists.
     if depth < MAX_DEPTH:
         if kind is dict:
             cleaned = {}
-            for k, v in value.items():  # type: ignore[attr-defined]  # as above
+            for k, v in value.items():  # type: ignore[attr-defined]  # mypy cannot narrow *value* by `kind`
                 name = k if type(k) is str and k.isascii() else _key(k)
                 is_plain = type(v) is str and v.isascii()  # true for most values
                 cleaned[name] = v if is_plain else clean(v, depth=depth + 1)
             return cleaned
         if kind is list:
-            return [clean(member, depth=depth + 1) for member in value]  # type: ignore[attr-defined]  # as above
+            return [clean(member, depth=depth + 1) for member in value]  # type: ignore[attr-defined]  # mypy cannot narrow *value* by `kind`
     return _clean_other(value, depth)
 
 
@@ -119,7 +119,7 @@ def text(value: str) -> str:
 
 def str_of_int(value: int) -> str:
     """Return an integer of more than 64 bits as text, in hex if it has over 4,000 digits."""
-    # int -> str is quadratic, and Python refuses it above 4,300 digits.
+    # Python refuses to convert an integer of more than 4,300 digits to decimal text.
     return str(value) if value.bit_length() < 13_000 else hex(value)
 
 
@@ -150,7 +150,7 @@ def _clean_other(value: object, depth: int) -> Any:
 def _moment(value: datetime) -> datetime:
     moment = value.replace(tzinfo=UTC if value.tzinfo else None)
     if value.tzinfo:
-        # A moment in the first or last hours of the range of datetime stays unchanged.
+        # A time that UTC would move out of the range of datetime stays unchanged.
         with suppress(OverflowError):
             moment = value.astimezone(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
@@ -165,14 +165,14 @@ def _str(value: object) -> str:
 
 
 def parts(instance: object) -> Mapping[Any, Any] | None:
-    """Return the named parts of a mapping, dataclass, attrs or pydantic object, or None."""
+    """Return the fields of a mapping, dataclass, attrs or pydantic object by name, or None."""
     if type(instance) is dict or isinstance(instance, Mapping):
         return instance
     if isinstance(instance, type):
         return None
     if dataclasses.is_dataclass(instance):
         return {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance)}
-    # attrs and pydantic are recognised by attributes of the class, so that neither must be
+    # Recognise attrs and pydantic by attributes of the class, because these packages may not be
     # installed.
     attributes = getattr(type(instance), "__attrs_attrs__", None)
     if attributes is not None:
@@ -195,9 +195,9 @@ def _as_text(value: object) -> str:
 
 
 def to_json(value: object) -> str:
-    """Return a clean *value* as one line of JSON: times as ISO 8601, bytes as base64.
+    """Return a clean *value* as one line of JSON, with times in ISO 8601 and bytes in base64.
 
-    An aware time ends in `Z`, a naive time has no suffix.
+    The text of an aware time ends in `Z`, and the text of a naive time has no suffix.
     """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_default)
 
@@ -211,7 +211,7 @@ def _json_default(value: object) -> str:
 
 
 def size(value: object) -> int:
-    """Return the approximate bytes of a clean *value* in a store."""
+    """Return the approximate number of bytes that a clean *value* takes in a store."""
     if isinstance(value, str | bytes):
         return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
     if isinstance(value, dict):
@@ -224,8 +224,8 @@ def size(value: object) -> int:
 def cleaned_item(item: object) -> dict[str, Any]:
     """Return an item of a spider as a clean dictionary.
 
-    Raises `InvalidItemError` if *item* is not a mapping, a dataclass, an attrs or a
-    pydantic object, and for a value of an unknown type.
+    Raises `InvalidItemError` if *item* is not a mapping, a dataclass, an attrs or a pydantic
+    object, or if one of its values has an unknown type.
     """
     fields = item if type(item) is dict else parts(item)
     if fields is None:
@@ -242,12 +242,12 @@ def cleaned_item(item: object) -> dict[str, Any]:
 
 
 def is_item(thing: object) -> bool:
-    """Return whether *thing* has named parts, which an item needs."""
+    """Return whether *thing* has named fields, so that it can be an item."""
     return parts(thing) is not None
 
 
 def check(fields: Mapping[Any, Any]) -> None:
-    """Raise `InvalidItemError` for a value of an unknown type at any depth; it names the place."""
+    """Raise `InvalidItemError`, with the path to the value, for a value of an unknown type."""
     for name, value in fields.items():
         if type(value) not in _PLAIN_TYPES:
             _check(value, printable(name), depth=1)
@@ -288,7 +288,7 @@ def _sentence(kind: type, path: str) -> str:
 
 
 def frozen(value: Any) -> Any:
-    """Return a clean value with read-only lists and dictionaries at every depth."""
+    """Return a copy of a clean value, with read-only lists and dictionaries at every depth."""
     if isinstance(value, _Frozen):
         return value
     if isinstance(value, dict):
@@ -299,7 +299,7 @@ def frozen(value: Any) -> Any:
 
 
 def thawed(value: Any) -> Any:
-    """Return a copy that can be changed."""
+    """Return a copy of *value* with lists and dictionaries that can be changed."""
     if isinstance(value, dict):
         return {key: thawed(member) for key, member in value.items()}
     if isinstance(value, list):
@@ -313,33 +313,33 @@ def _refuse(self: object, *_: object, **__: object) -> Never:
 
 
 class _Frozen:
-    """The operations that frozen lists and dictionaries refuse; copies of these can be changed."""
+    """Base of read-only lists and dictionaries, whose copies can be changed."""
 
     __setitem__ = __delitem__ = clear = pop = _refuse
 
     def __copy__(self) -> Any:
-        return self.copy()  # type: ignore[attr-defined]  # both have it
+        return self.copy()  # type: ignore[attr-defined]  # list and dict have `copy`
 
     def __deepcopy__(self, _: object) -> Any:
         return thawed(self)
 
     def __reduce_ex__(self, _: object) -> Any:
-        return type(self), (self.copy(),)  # type: ignore[attr-defined]  # both have it
+        return type(self), (self.copy(),)  # type: ignore[attr-defined]  # list and dict have `copy`
 
 
 class FrozenList(_Frozen, list[Any]):
-    """A read-only list; `+=` makes a new list."""
+    """A read-only list, for which `+=` makes a new list."""
 
     append = extend = insert = remove = reverse = sort = __imul__ = _refuse
 
-    def __iadd__(self, other: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of list's
+    def __iadd__(self, other: Any) -> Any:  # type: ignore[misc]  # the result is a plain list
         return [*self, *other]
 
 
 class FrozenDict(_Frozen, dict[str, Any]):
-    """A read-only dictionary; `|=` makes a new dictionary."""
+    """A read-only dictionary, for which `|=` makes a new dictionary."""
 
     popitem = setdefault = update = _refuse
 
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # it takes the arguments of dict's
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # the result is a plain dict
         return dict(self) | dict(other)

@@ -1,7 +1,7 @@
-"""The last visit of a page, and the time of the next one. No I/O.
+"""Define a page's last visit, and compute the time of the page's next visit. No I/O.
 
-The next visit checks whether the page has changed: by the server's validators, or by a
-digest of the body if the server sends no validators.
+The next visit checks whether the page has changed, by the server's validators (ETag,
+Last-Modified), or by a digest of the body if the server sends no validators.
 """
 
 from dataclasses import dataclass
@@ -11,33 +11,33 @@ from crawlcw.errors import SettingsError
 from crawlcw.model.durations import duration
 from crawlcw.model.page_value import page_value
 
-#: Visit a page as often as it changes.
+#: The recurrence of a page that is visited about as often as the page changes.
 ADAPTIVE = "adaptive"
-#: Never visit it again, even if the settings say when.
+#: The recurrence of a page that is never visited again, whatever the settings say.
 NEVER = "never"
 
-#: The time from a visit to the next one, `ADAPTIVE` or `NEVER`.
+#: The time between two visits of a page, or `ADAPTIVE` or `NEVER`.
 Recurrence = timedelta | str
 
-#: The interval after the first visit, when the rate of changes is still unknown.
+#: The time between a page's first and second visit, if the recurrence is `ADAPTIVE`.
 _FIRST = timedelta(days=1)
 _GROWTH = 1.5
 
 
 @page_value(frozen=True, slots=True, kw_only=True)
 class Visit:
-    """The state of a page at its last good response."""
+    """The last visit of a page, which ended with a good response."""
 
-    time: datetime  #: when the response came; it may be a 304
-    changed: datetime  #: when a response last differed from the previous response
-    interval: float | None = None  #: seconds until the next visit; None: no visit is planned
-    etag: str | None = None  #: as the server wrote it
-    last_modified: str | None = None  #: as the server wrote it
-    digest: str | None = None  #: None: the body is incomplete, or belongs to another page
+    time: datetime  #: time of the last good response, which may be a 304
+    changed: datetime  #: time of the last response that differed from its predecessor
+    interval: float | None = None  #: seconds until the next visit; None: no next visit
+    etag: str | None = None  #: header ETag of the response
+    last_modified: str | None = None  #: header Last-Modified of the response
+    digest: str | None = None  #: digest of the body, if the body is complete and is this page's
 
 
 def recurrence(value: timedelta | float | str) -> Recurrence:
-    """Return the recurrence that a user wrote; raises `SettingsError`."""
+    """Return the recurrence in a user's *value*, such as `7d`; raises `SettingsError`."""
     keyword = value.strip().lower() if isinstance(value, str) else None
     if keyword in (ADAPTIVE, NEVER):
         return keyword
@@ -50,26 +50,26 @@ def recurrence(value: timedelta | float | str) -> Recurrence:
 
 
 def stored(value: Recurrence) -> float | str:
-    """Return a recurrence as a plain value; `recurrence` reads it."""
+    """Return a recurrence as a plain value, which `recurrence` converts back."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisitPolicy:
-    """The settings about further visits of finished pages."""
+    """The settings for repeated visits of finished pages."""
 
     recurrence: Recurrence = NEVER
-    shortest: timedelta = timedelta(hours=1)  #: the minimum interval of `ADAPTIVE`
-    longest: timedelta = timedelta(days=30)  #: the maximum interval of `ADAPTIVE`
+    shortest: timedelta = timedelta(hours=1)  #: minimum time between `ADAPTIVE` visits
+    longest: timedelta = timedelta(days=30)  #: maximum time between `ADAPTIVE` visits
 
     def interval(
         self, requested: float | str | None, previous: Visit | None, *, changed: bool
     ) -> timedelta | None:
-        """Return the time from this visit to the next visit; None if no next visit is planned.
+        """Return the time from a page's current visit to its next visit; None for no next visit.
 
-        *requested* is the option of the request, which overrides the settings; *previous* is the
-        previous visit. With `ADAPTIVE` the interval is halved if the page has *changed*, and
-        grows by half if it has not, within the bounds.
+        *requested* is the option of the page's request, which overrides the settings. *previous* is
+        the visit before the current visit. An `ADAPTIVE` interval is halved if the page has
+        *changed*, and otherwise grows by half, between `shortest` and `longest`.
         """
         recurrence_rule = self.recurrence if requested is None else recurrence(requested)
         if isinstance(recurrence_rule, timedelta):

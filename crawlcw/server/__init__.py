@@ -1,1 +1,1 @@
-"""Tracked tasks over HTTP: for workers in any language, see `crawlcw serve`."""
+"""Serve tracked tasks over HTTP to workers in any language, see `crawlcw serve`."""

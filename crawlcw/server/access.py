@@ -1,8 +1,8 @@
-"""Control access: by a bearer token; without a token, only loopback clients may connect.
+"""Check that a request carries the bearer token, or comes from this machine if there is no token.
 
-A web page in a browser on this machine can send requests to loopback too. The browser
-does not let it send a JSON body without a preflight request, and the check of the Host
-header refuses a host name that was pointed at this machine (DNS rebinding).
+A foreign web page in a browser on this machine can send requests to loopback too. The browser sends
+no JSON body of the page without a preflight request. The check of the Host header refuses a page
+whose host name was pointed at this machine (DNS rebinding).
 """
 
 import hmac
@@ -15,7 +15,7 @@ from crawlcw.errors import CrawlcwError
 
 
 class RefusedError(CrawlcwError):
-    """The server refuses a request."""
+    """The server refuses a request with an HTTP status and a message."""
 
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None
@@ -26,18 +26,18 @@ class RefusedError(CrawlcwError):
 
 
 class Access:
-    """The check that every request passes first."""
+    """The access check that the server makes for each request."""
 
     def __init__(self, token: str | None) -> None:
         self._token = None if token is None else token.encode()
 
     @property
     def needs_token(self) -> bool:
-        """Whether requests must carry a token."""
+        """Whether each request must carry the token."""
         return self._token is not None
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` if the request is not allowed."""
+        """Raise `RefusedError` if *request* has a wrong token or a foreign Host header."""
         if self._token is None:
             if not is_loopback(host_of(request.headers.get("Host", ""))):
                 raise RefusedError(
@@ -58,7 +58,7 @@ class Access:
 
 
 def host_of(header: str) -> str:
-    """Return the name or address of a Host header, without its port."""
+    """Return the host name or address in a Host header, without the port."""
     name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
     return name.removeprefix("[").removesuffix("]").lower()
 
@@ -70,7 +70,7 @@ def is_loopback(host: str) -> bool:
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
-    """Return *host* as an address; None if it is a name."""
+    """Return *host* as an IP address; None if *host* is a name."""
     try:
         return ip_address(host)
     except ValueError:

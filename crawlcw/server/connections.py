@@ -1,10 +1,10 @@
-"""Limit the number of connections, and the time that each may keep the server waiting.
+"""Limit the number of connections, and the time for which a client may keep the server waiting.
 
-On every connection a protocol of this module stands in front of aiohttp's protocol. aiohttp alone
-accepts any number of connections, waits an hour for the headers of a request and without limit for
-a body: a few hundred silent clients would block all others. A new connection at the limit
-replaces the one that has kept the server waiting longest. The server never ends a running
-request for a new connection.
+aiohttp accepts any number of connections, waits an hour for the headers of a request, and waits
+without limit for a body. So a few hundred silent clients would block all other clients. On every
+connection a protocol of this module forwards the data to aiohttp's protocol. If a client connects
+at the limit, the server closes the connection whose client has kept it waiting longest. The server
+never ends a running request for a new connection.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: File descriptors for the ledger, the log and the loop: MongoDB's driver opens up to 100.
+#: The number of file descriptors to leave for the ledger, the log and the event loop.
 _OTHER_FILES = 128
-#: Minimum number of connections: the server refuses to start if fewer are possible.
+#: The server refuses to start if the system allows fewer than this number of connections.
 _MIN_CONNECTIONS = 16
-#: Number of connections that may receive a 503 at the same time; more get no response.
+#: The number of refused clients that may receive a 503 at the same time.
 _MAX_REFUSALS = 32
-#: Seconds for the last response on a connection to arrive.
+#: Seconds that a client has to read the last response on its connection.
 _LAST_RESPONSE_S = 1.0
-#: Seconds between two warnings in the log.
+#: Seconds between two warnings about the limit of connections.
 _WARNING_INTERVAL_S = 60.0
 _FULL_BODY = b'{"error":"the server has no free connection: try again"}'
 _REFUSAL = (
@@ -50,28 +50,28 @@ _REFUSAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds that a connection may keep the server waiting."""
+    """The limits, in seconds, of the time for which a client may keep the server waiting."""
 
-    headers: float = 10.0  #: for the headers: from a request's first byte, or the start
-    body: float = 30.0  #: from the end of the headers to that of the body
-    idle: float = 75.0  #: from the start of a response, which the client must read in this time
+    headers: float = 10.0  #: from a request's first byte to the end of its headers
+    body: float = 30.0  #: from the end of the headers to the end of the body
+    idle: float = 75.0  #: from the start of a response to the start of the next request
 
 
 class Connections:
-    """The connections of one server, and its running requests."""
+    """The open connections and the running requests of one server."""
 
     def __init__(self, *, max_connections: int, deadlines: Deadlines = Deadlines()) -> None:
         self.deadlines = deadlines
         self._max_connections = max_connections
         self._connection_by_transport: dict[asyncio.BaseTransport, _Connection] = {}
-        #: The connections that wait for their client, the longest wait first.
+        #: The connections that wait for their clients, sorted by the start of the wait.
         self.waiting: dict[_Connection, None] = {}
-        #: Rejected connections that receive a 503.
+        #: The rejected connections that are receiving a 503 response.
         self.rejected: set[_Connection] = set()
         self._requests = 0
         self._no_requests = asyncio.Event()
         self._no_requests.set()
-        self._is_stopping = False  #: whether connections close after their next response
+        self._is_stopping = False  #: whether connections close after the next response
         self._closed_count = self._refused_count = 0
         self._warned_at = float("-inf")
 
@@ -80,13 +80,13 @@ class Connections:
     ) -> Callable[[], asyncio.Protocol]:
         """Return a factory of protocols for new connections.
 
-        Each protocol stands in front of a protocol that *make_protocol* returns.
+        A protocol from the factory forwards the data to a protocol from *make_protocol*.
         """
         return lambda: _Connection(self, cast("Callable[[], asyncio.Protocol]", make_protocol))
 
     @web.middleware
     async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request until its response is complete."""
+        """Count a request as running until its handler has returned the response."""
         self.start_work(request)
         self._requests += 1
         self._no_requests.clear()
@@ -101,28 +101,28 @@ class Connections:
         return response
 
     async def wait_for_requests(self, *, within: float) -> None:
-        """Wait for the last request, at most *within* seconds; close each connection after it."""
+        """Wait until no request is running, at most *within* seconds."""
         self._is_stopping = True
         with suppress(TimeoutError):
             await asyncio.wait_for(self._no_requests.wait(), within)
 
     def start_work(self, request: web.Request) -> None:
-        """Stop the timer of the connection, because the headers of a request have arrived."""
+        """Stop the timer of a request's connection, because the request's headers have arrived."""
         if (connection := self._connection_of(request)) is not None:
             connection.work()
 
     async def start_idle(self, request: web.Request, _response: web.StreamResponse) -> None:
-        """Restart the timer when a response begins (receiver of aiohttp's signal)."""
+        """Restart the timer of a connection, because a response begins (aiohttp's signal)."""
         if (connection := self._connection_of(request)) is not None:
             connection.idle()
 
     async def body(self, request: web.Request) -> bytes:
-        """Return the body of a request; raises `RefusedError` if it takes too long."""
+        """Return the body of a request; raises `RefusedError` if the body arrives too late."""
         connection = self._connection_of(request)
         if connection is not None:
             connection.wait()
         try:
-            # The whole body has one deadline, so that a client that sends slowly cannot extend it.
+            # The deadline is for the whole body, so that a slow client cannot extend the deadline.
             async with asyncio.timeout(self.deadlines.body):
                 return await request.read()
         except TimeoutError:
@@ -131,14 +131,14 @@ class Connections:
             timeout_text = f"{self.deadlines.body:g} s"
             raise RefusedError(408, f"the body did not arrive within {timeout_text}") from None
         except (ConnectionError, web.RequestPayloadError):
-            # The client has left, or does not speak HTTP: do not log the error.
+            # Do not log the error, because the client has disconnected or sent invalid HTTP.
             raise RefusedError(400, "the body is shorter than its Content-Length") from None
         finally:
             if connection is not None:
                 connection.work()
 
     def admit(self, connection: "_Connection", transport: asyncio.BaseTransport) -> bool:
-        """Return whether to accept a new connection; may close a waiting connection for it."""
+        """Return whether to accept a new connection, for which a waiting one may be closed."""
         if len(self._connection_by_transport) >= self._max_connections:
             if not self.waiting:
                 self._refused_count += 1
@@ -175,12 +175,12 @@ class Connections:
         )
 
 
-#: The application's key for its connections.
+#: The key of the `Connections` object in the web application.
 CONNECTIONS = web.AppKey("connections", Connections)
 
 
 class _Connection(asyncio.Protocol):
-    """A connection, in front of the protocol that serves it."""
+    """A client's connection, which forwards all data to the protocol that serves the client."""
 
     _transport: asyncio.Transport
 
@@ -189,9 +189,9 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         self._connections = connections
         self._make_protocol = make_protocol
-        self._protocol = asyncio.Protocol()  #: ignores data; replaced if accepted
+        self._protocol = asyncio.Protocol()  #: ignores all data before `admit`
         self._timer: asyncio.TimerHandle | None = None
-        self._is_idle = False  #: whether a request may begin
+        self._is_idle = False  #: whether the next data begins a request
         self.is_last = False  #: whether the next response is the last one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -205,8 +205,8 @@ class _Connection(asyncio.Protocol):
             rejected_connections.add(self)
             self._transport.write(_REFUSAL)
             self._transport.write_eof()
-            # Read the request until the timer ends: if unread data remains, closing resets the
-            # connection, and the client loses the response.
+            # Read the request until the timer ends, because closing a connection with unread data
+            # resets it, and the client would lose the response.
             self._set_timer(_LAST_RESPONSE_S)
         else:
             self._transport.abort()
@@ -231,20 +231,20 @@ class _Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def wait(self, within: float | None = None) -> None:
-        """Wait for the client, at most *within* seconds; None: the caller has its own timer."""
+        """Start waiting for the client, at most *within* seconds if *within* is not None."""
         self._is_idle = False
         self._set_timer(within)
         self._connections.waiting.pop(self, None)
         self._connections.waiting[self] = None  # behind all other connections
 
     def work(self) -> None:
-        """Stop the timer, because the server works on a request."""
+        """Stop the timer, because the server now works on a request."""
         self._is_idle = False
         self._set_timer(None)
         self._connections.waiting.pop(self, None)
 
     def idle(self) -> None:
-        """Wait until the client has read the response and begins the next request."""
+        """Start waiting for the client to read the response and to send the next request."""
         self.wait(_LAST_RESPONSE_S if self.is_last else self._connections.deadlines.idle)
         self._is_idle = not self.is_last
 
@@ -254,7 +254,7 @@ class _Connection(asyncio.Protocol):
         self._set_timer(None)
         self._connections.forget(self, self._transport)
         if self._transport.get_write_buffer_size():
-            # The client has stopped reading, so a plain close would keep the buffer for ever.
+            # Abort, because a client that does not read would keep the write buffer for ever.
             self._transport.abort()
         else:
             self._transport.close()
@@ -269,8 +269,8 @@ class _Connection(asyncio.Protocol):
 def allowed_connections(requested: int) -> int:
     """Return the number of connections that the limit of open files allows, at most *requested*.
 
-    Before, it raises the process's soft limit as far as the system permits. Raises
-    `UsageError` if fewer than 16 connections would be left.
+    This function first raises the process's soft limit of open files if the system permits it.
+    Raises `UsageError` if the limit allows fewer than 16 connections.
     """
     needed_files = requested + _OTHER_FILES
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)

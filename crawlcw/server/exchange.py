@@ -1,4 +1,4 @@
-"""Read requests and write responses, which are JSON of bounded size; a refusal is one sentence."""
+"""Read requests and write responses, which are JSON, and convert exceptions to responses."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from crawlcw.server.requests import UNION_TAGS
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which the client may try an unavailable ledger again.
+#: Seconds after which a client may repeat a request that failed because the ledger is unavailable.
 _RETRY_AFTER = "1"
 _MAX_MESSAGE_LENGTH = 500
 _MESSAGES = {
@@ -29,13 +29,16 @@ _MESSAGES = {
 
 
 async def read_request(request: web.Request, model: TypeAdapter[Any]) -> Any:
-    """Return the body of a POST, or the query of a GET, as *model*; raises `RefusedError`."""
+    """Return the parameters of a request, validated by *model*; raises `RefusedError`.
+
+    The parameters are the body of a POST request, or the query of a GET request.
+    """
     source = "body" if request.method == "POST" else "query"
     value = await _body(request) if source == "body" else _query(request)
     try:
         return model.validate_python(value)
     except ValidationError as error:
-        # Name the first invalid field. Discriminators are not part of the body's path.
+        # Show the path of the first invalid field, without pydantic's tags of union members.
         first_error = error.errors(include_url=False, include_context=False, include_input=False)[0]
         parts = [
             source,
@@ -56,7 +59,7 @@ def _query(request: web.Request) -> dict[str, str]:
 
 
 async def _body(request: web.Request) -> Any:
-    # A form on another site's page cannot send this type without a preflight request.
+    # Require JSON, because a form of another site cannot send JSON without a preflight request.
     if request.content_type != "application/json":
         raise RefusedError(415, "the content type must be application/json")
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -77,16 +80,15 @@ def _reject_constant(text: str) -> NoReturn:
 
 
 def json_response(content: object, *, status: int = 200) -> web.Response:
-    """Return the response with *content* as JSON."""
-    # Escape the text, because crawled text may contain control sequences, and users read responses
-    # on a terminal.
+    """Return a response whose body is *content* as JSON."""
+    # Escape control characters of crawled text, because users read responses on a terminal.
     body = escape_json(to_json(content)).encode()
     return web.Response(status=status, body=body, content_type="application/json")
 
 
 @web.middleware
 async def map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Convert any exception into a response with a status and one sentence."""
+    """Convert any exception of *handler* into a response with a status and a sentence."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -109,7 +111,7 @@ async def map_errors(request: web.Request, handler: Handler) -> web.StreamRespon
     except LedgerError as error:
         return _refusal(422, error)
     except Exception:
-        # Details go only to the log, because they may contain secrets.
+        # Write the details of the error only to the log, because the details may contain secrets.
         logger.exception(
             "a request failed because of a bug in the server", extra={"event": "internal"}
         )
@@ -123,6 +125,6 @@ def _refusal(
     response = json_response({"error": message}, status=status)
     response.headers.update(headers or {})
     if status == 408:
-        # More of the body may still arrive, and must not be read as a request.
+        # Close the connection, because the rest of the body must not be read as a request.
         response.force_close()
     return response

@@ -18,14 +18,14 @@ from crawlcw.server.connections import CONNECTIONS, Connections, Handler
 logger = logging.getLogger(__name__)
 
 MAX_BODY = 8 << 20
-#: The URL of the longest key has about 12 KiB.
+#: The maximum length of a request line; the URL of the longest task key has about 12 KiB.
 _MAX_LINE = 64 << 10
-#: Seconds for running requests to end at shutdown.
+#: Seconds that running requests have to end when the server stops.
 _SHUTDOWN_S = 20.0
-#: Seconds after the running requests for their responses to reach the clients.
+#: Seconds that clients have to receive the last responses when the server stops.
 _LAST_RESPONSES_S = 1.0
 
-#: Method, path, and the handler of requests.
+#: HTTP method, path, and the function that handles the requests.
 Route = tuple[str, str, Handler]
 
 
@@ -41,12 +41,12 @@ async def listening(
     stop: Callable[[], None] = lambda: None,
     subject: str = "",
 ) -> AsyncIterator[str]:
-    """Serve *routes* within the block, and yield the address.
+    """Serve *routes* over HTTP within a `with` block, and yield the server's address.
 
-    *check* raises if it refuses a request; the *middlewares* turn the exceptions into responses. At
-    the block's end the socket closes, and the server calls *stop* and completes the running
-    requests. Raises `UsageError`, which begins with *subject*, if the server cannot listen at the
-    address.
+    *check* raises an exception to refuse a request. The *middlewares* convert exceptions into
+    responses. At the end of the block the server closes its socket, calls *stop*, and completes the
+    running requests. Raises `UsageError`, whose text begins with *subject*, if the server cannot
+    listen at *host* and *port*.
     """
 
     @web.middleware
@@ -66,9 +66,9 @@ async def listening(
     runner = web.AppRunner(
         app,
         access_log=None,
-        # aiohttp logs malformed HTTP here.
+        # aiohttp logs malformed requests to this logger.
         logger=_WithoutTracebacks(logger),
-        # Encoded bodies are refused without decoding, because they may be broken, or a zip bomb.
+        # Do not decompress bodies, because a compressed body may be a zip bomb.
         auto_decompress=False,
         max_line_size=_MAX_LINE,
         shutdown_timeout=_LAST_RESPONSES_S,
@@ -86,14 +86,14 @@ async def listening(
         finally:
             sockets.close()
         stop()
-        # aiohttp's cleanup stops all reading, even of a body that a handler awaits.
+        # Wait before aiohttp's cleanup, which would stop reading the bodies of running requests.
         await connections.wait_for_requests(within=_SHUTDOWN_S)
     finally:
         await runner.cleanup()
 
 
 def require_token(host: str, token: str | None) -> None:
-    """Raise `UsageError` for an address beyond loopback without a token."""
+    """Raise `UsageError` if other machines can reach *host* and there is no token."""
     if token is None and not is_loopback(host):
         raise UsageError(
             f"other machines can reach {host}: set a token by --token-file or CRAWLCW_TOKEN, "
@@ -107,7 +107,7 @@ def _address_of(server: asyncio.Server) -> str:
 
 
 def _bind_error(host: str, port: int, error: Exception) -> str:
-    """Return the reason why the server cannot listen at *port* of *host*, as a sentence."""
+    """Return a sentence that says why the server cannot listen at *port* of *host*."""
     address = f"port {port} of {host}"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return f"{address} is in use: choose another port, or stop the server that uses it"
@@ -119,7 +119,7 @@ def _bind_error(host: str, port: int, error: Exception) -> str:
 
 
 class _WithoutTracebacks(logging.LoggerAdapter[logging.Logger]):
-    """Logs aiohttp's messages without tracebacks, because any client can provoke them."""
+    """Logs aiohttp's messages without tracebacks, because any client can cause tracebacks."""
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]

@@ -1,4 +1,4 @@
-"""Serve `/metrics` of a crawl on its own socket, or of a server, and count a server's requests."""
+"""Serve the metrics of a crawl or of a task server at `/metrics`, and count a server's requests."""
 
 import logging
 import time
@@ -17,9 +17,9 @@ from crawlcw.server.listening import Route, listening
 from crawlcw.telemetry import metrics
 from crawlcw.telemetry.metrics import Measures, Snapshot, TaskCounts
 
-#: Returns the text and its content type for the Accept header of a request.
+#: Takes the Accept header of a request, and returns the metrics' text and its content type.
 Scrape = Callable[[str], Awaitable[tuple[bytes, str]]]
-#: Limit of connections: Prometheus keeps one connection open, and people use the others.
+#: The maximum number of connections, of which Prometheus keeps one open.
 _MAX_CONNECTIONS = 32
 
 logger = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncIterator[str]:
-    """Answer `GET /metrics` by *scrape* within the block, and yield the address.
+    """Serve `/metrics` with the text from *scrape* within a `with` block, and yield the address.
 
-    A server on loopback checks the Host header, which stops pages of other sites in a browser.
-    Raises `UsageError` if the server cannot listen at the address.
+    If *host* is loopback, the server checks the Host header, because pages of other sites in a
+    browser could read the metrics. Raises `UsageError` if the server cannot listen at *port*.
     """
     async with listening(
         [route(scrape)],
@@ -46,7 +46,7 @@ async def serving_metrics(scrape: Scrape, *, host: str, port: int) -> AsyncItera
 
 
 def route(scrape: Scrape) -> Route:
-    """Return the route that answers requests for metrics."""
+    """Return the route `GET /metrics`, which responds with the text from *scrape*."""
 
     async def respond(request: web.Request) -> web.Response:
         text, content_type = await scrape(request.headers.get("Accept", ""))
@@ -56,7 +56,10 @@ def route(scrape: Scrape) -> Route:
 
 
 def metrics_text(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
-    """Return the text and its content type; raises `RefusedError` without prometheus-client."""
+    """Return the metrics of *snapshot* as text, with the content type of the text.
+
+    Raises `RefusedError` if prometheus-client is not installed.
+    """
     try:
         from crawlcw.telemetry import exposition
     except ModuleNotFoundError:
@@ -67,7 +70,7 @@ def metrics_text(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
 
 @web.middleware
 async def _map_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    # Do not use `exchange.json_response`, because its module needs pydantic.
+    # Do not use `exchange.json_response`, because `exchange` needs pydantic.
     try:
         return await handler(request)
     except RefusedError as refusal:
@@ -75,10 +78,10 @@ async def _map_errors(request: web.Request, handler: Handler) -> web.StreamRespo
 
 
 class RequestMetrics:
-    """Counts the requests of one server of tracked tasks."""
+    """Counts the requests of one task server, for its `/metrics`."""
 
     def __init__(self, use_case: str, count: Callable[[], Awaitable[Counts]]) -> None:
-        """*count* counts the tasks of the use case; it may raise `LedgerError`."""
+        """*count* returns the number of tasks of each status, or raises `LedgerError`."""
         self._name = use_case
         self._tasks = TaskCounts(count)
         self._requests: Counter[str] = Counter()
@@ -87,11 +90,11 @@ class RequestMetrics:
 
     @web.middleware
     async def count_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Count a request and its response."""
+        """Count a request and its response, and measure the duration."""
         started_at = time.perf_counter()
         response = await handler(request)
         self._duration.observe(time.perf_counter() - started_at)
-        # Use the route, not the path, because clients could create any number of label values.
+        # Label by the route, because clients could create any number of labels by other paths.
         resource = request.match_info.route.resource
         path = "other" if resource is None else resource.canonical
         self._requests[path.strip("/").partition("/")[0]] += 1
@@ -100,7 +103,7 @@ class RequestMetrics:
         return response
 
     async def scrape(self, accept: str) -> tuple[bytes, str]:
-        """Return the text of `/metrics`; raises `RefusedError` without prometheus-client."""
+        """Return the text of `/metrics`; raises `RefusedError`, see `metrics_text`."""
         measures = Measures(
             counters={
                 metrics.HTTP_REQUESTS.name: dict(self._requests),

@@ -16,7 +16,7 @@ _REFUSALS = {
     403: "The Host header does not name this machine.",
     404: "The task does not exist.",
     408: "The body did not arrive within 30 s.",
-    409: "The worker has no lease of the task, or not with this fence.",
+    409: "The worker has no lease of the task with this fence.",
     413: "The body is larger than 8 MiB.",
     415: "The body is not plain application/json.",
     422: "The request does not match its schema, or the ledger cannot store its values.",
@@ -28,14 +28,14 @@ Document = dict[str, Any]
 
 
 def document(use_case: str, *, needs_token: bool) -> Document:
-    """Return the document of a server."""
+    """Return the OpenAPI document of the task server for *use_case*."""
     requests = [(operation.name, "validation", operation.accepts) for operation in OPERATIONS]
     responses = [
         (operation.name, "serialization", TypeAdapter(operation.returns))
         for operation in OPERATIONS
     ]
     schemas, definitions = TypeAdapter.json_schemas(
-        [*requests, *responses, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # its literals are inferred as text
+        [*requests, *responses, ("error", "serialization", TypeAdapter(Error))],  # type: ignore[list-item]  # mypy infers str, not Literal
         ref_template="#/components/schemas/{model}",
     )
     shared_schemas = definitions.get("$defs", {})
@@ -114,7 +114,7 @@ def _in_query(schema: Document, shared_schemas: Document) -> list[Document]:
 
 
 def _not_null(schema: Document) -> Document:
-    """Return the schema of a query parameter: optional, but never null."""
+    """Return *schema* without null, because a query parameter may be absent but not null."""
     fields = {name: value for name, value in schema.items() if name not in ("default", "title")}
     if choices := fields.pop("anyOf", None):
         (choice,) = (value for value in choices if value != {"type": "null"})

@@ -1,6 +1,6 @@
-"""Define the server's operations, each with its path, request, response and refusals.
+"""Define the operations of the task server: path, request, response and refusals.
 
-The routes and the OpenAPI document are generated from them.
+The server's routes and its OpenAPI document are generated from the list of operations.
 """
 
 import asyncio
@@ -23,13 +23,14 @@ from crawlcw.tracking import Dispenser, Ending, Refusal, Tracker
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Awaitable[responses.ResponseModel]])
 
-#: Seconds between two polls for a waiting request. Another server that adds tasks sends no signal.
+#: The shortest and longest pause, in seconds, before a waiting request looks for due tasks again.
+#: Polling is necessary, because another server that adds tasks sends no signal.
 _MIN_PAUSE_S = 0.1
 _MAX_PAUSE_S = 1.0
-#: Refusals of any request, in addition to 401 or 403, and refusals of a request with a body.
+#: HTTP statuses for refusals of any request, besides 401 and 403, and of requests with a body.
 _ANY_REQUEST = (422, 503)
 _WITH_BODY = (400, 408, 413, 415)
-#: The ending of each type of a worker's report.
+#: Maps each type of a worker's report to the task ending that the report means.
 _ENDINGS: dict[type[requests.Report], type[Ending]] = {
     requests.Finished: tracking.Finish,
     requests.Advanced: tracking.Advance,
@@ -41,19 +42,19 @@ _ENDINGS: dict[type[requests.Report], type[Ending]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One path and method."""
+    """An operation of the server, with its HTTP method and path."""
 
     method: str
     path: str
-    summary: str  #: its docstring
-    accepts: TypeAdapter[Any]  #: the body of a POST, the query of a GET
+    summary: str  #: text of the docstring
+    accepts: TypeAdapter[Any]  #: model of the POST body or of the GET query
     returns: type[responses.ResponseModel]
     api_method: Callable[["Api", Any, web.Request], Awaitable[responses.ResponseModel]]
-    refusals: tuple[int, ...]  #: statuses of refusals, except 401 or 403
+    refusals: tuple[int, ...]  #: HTTP statuses for refusals, besides 401 and 403
 
     @property
     def name(self) -> str:
-        """The operationId in the OpenAPI document."""
+        """The name of the operation, which is the operationId in the OpenAPI document."""
         return self.path.strip("/").partition("/")[0]
 
 
@@ -64,7 +65,7 @@ OPERATIONS: list[Operation] = []
 def _operation(
     method: str, path: str, *statuses: int, accepts: Any, returns: type[responses.ResponseModel]
 ) -> Callable[[F], F]:
-    """Declare a method of `Api` as an operation."""
+    """Declare a method of `Api` as an operation of the server."""
 
     def declare(api_method: F) -> F:
         operation = Operation(
@@ -83,7 +84,7 @@ def _operation(
 
 
 class Api:
-    """The requests of one server."""
+    """The functions that carry out the operations of one server."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
@@ -91,7 +92,7 @@ class Api:
         self._stopping = False
 
     def stop(self) -> None:
-        """End the requests that wait for tasks; later requests do not wait."""
+        """End all requests that wait for tasks, because the server stops."""
         self._stopping = True
         self.tracker.tasks_due.set()
 
@@ -114,9 +115,9 @@ class Api:
     async def claim_task(
         self, body: requests.ClaimTask, request: web.Request
     ) -> responses.ClaimedTasks:
-        """Claim tasks up to the limit: the worker's unfinished tasks, then new tasks by priority.
+        """Claim tasks: first the worker's unfinished tasks, then new tasks by priority.
 
-        Unfinished tasks beyond the limit are released.
+        At most `limit` tasks are claimed. Unfinished tasks beyond `limit` are released.
         """
         deadline = time.monotonic() + body.wait
         delay = _MIN_PAUSE_S
@@ -139,7 +140,7 @@ class Api:
 
     @_operation("POST", "/end_task", 404, 409, accepts=requests.EndTask, returns=responses.Accepted)
     async def end_task(self, body: requests.Report, _request: web.Request) -> responses.Accepted:
-        """End a leased task. A repeated request has the same effect and response."""
+        """End a leased task. A repeated request changes nothing and gets an equal response."""
         key = body.key
         ending = _to_dataclass(_ENDINGS[type(body)], body)
         result = await self._dispenser.end(body.worker, {key: ending}, fences={key: body.fence})
@@ -161,7 +162,7 @@ class Api:
     async def renew_task(
         self, body: requests.RenewTask, _request: web.Request
     ) -> responses.Renewed:
-        """Renew leases; the response lists the tasks that the worker still leases."""
+        """Renew a worker's leases, and return the keys of the tasks that it still leases."""
         return responses.Renewed(keys=sorted(await self._dispenser.renew(body.worker, body.keys)))
 
     @_operation(
@@ -173,14 +174,14 @@ class Api:
 
     @_operation("GET", "/tasks", accepts=requests.FindTasks, returns=responses.TaskPage)
     async def tasks(self, query: requests.FindTasks, _request: web.Request) -> responses.TaskPage:
-        """Find the tasks that match the filter, the last changed first."""
+        """Find the tasks that match the filter, sorted by their last change, newest first."""
         page = await self.tracker.find(**dict(query))
         tasks = [responses.TaskView.of(task) for task in page.tasks]
         return responses.TaskPage(tasks=tasks, next_cursor=page.next_cursor)
 
     @_operation("GET", "/stats", accepts=requests.NoParameters, returns=responses.Stats)
     async def stats(self, _query: requests.NoParameters, _request: web.Request) -> responses.Stats:
-        """Count the tasks by status and reason."""
+        """Count the use case's tasks by status and by reason."""
         counts = await self.tracker.counts()
         return responses.Stats(
             use_case=self.tracker.name,
@@ -192,8 +193,8 @@ class Api:
 
 
 def _to_dataclass(dataclass_type: type[T], body: requests.RequestModel) -> T:
-    """Return a dataclass with the fields of a request; a delay in seconds becomes a timedelta."""
-    values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # all that are made are dataclasses
+    """Return a *dataclass_type* with the fields of *body*, whose delay becomes a timedelta."""
+    values = {field.name: getattr(body, field.name) for field in fields(dataclass_type)}  # type: ignore[arg-type]  # `T` is a dataclass
     if "delay" in values:
         values["delay"] = timedelta(seconds=values["delay"])
     return dataclass_type(**values)

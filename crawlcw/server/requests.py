@@ -1,6 +1,6 @@
-"""Define the server's request bodies and queries as pydantic models.
+"""Define the request bodies and queries of the task server as pydantic models.
 
-The models validate requests, and the OpenAPI document is generated from them.
+The models validate requests. The OpenAPI document is generated from the models.
 """
 
 import re
@@ -15,7 +15,7 @@ from crawlcw.tracking.keys import LARGEST_PRIORITY, LONGEST_KEY
 MAX_TASKS = 1_000
 MAX_WAIT_S = 30.0
 _TEN_YEARS = 315_360_000.0
-_LARGEST_FENCE = (1 << 53) - 1  # the largest integer that a JSON number holds in all languages
+_LARGEST_FENCE = (1 << 53) - 1  # every language can read a JSON number up to this limit
 _DIGITS = re.compile(r"-?[0-9]{1,18}")
 _TIMESTAMP = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
@@ -24,12 +24,12 @@ _TIMESTAMP = re.compile(
 
 
 def _to_integer(value: object) -> object:
-    # JSON has a single type of number, in which 3.0 is an integer.
+    # Accept 3.0 as an integer, because JSON does not distinguish integers from other numbers.
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def integer_of_digits(value: object) -> object:
-    """Return the number if *value* is a text of digits; return any other value unchanged."""
+    """Return *value* as an integer if it is a text of digits, and otherwise unchanged."""
     return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value) else value
 
 
@@ -55,7 +55,7 @@ Priority = Annotated[
 Seconds = Annotated[float, Field(ge=0, le=_TEN_YEARS)]
 UtcTime = Annotated[datetime, BeforeValidator(_to_utc)]
 Cursor = Annotated[
-    # 24 bytes in base64 that begin with a time, see `views.cursor_text`.
+    # A cursor has 24 bytes in base64, which begin with a time, see `views.cursor_text`.
     str,
     Field(
         pattern=r"^AA[A-C][A-Za-z0-9_-]{29}$", description="`next_cursor` of an earlier response."
@@ -66,13 +66,13 @@ StatusName = Literal["todo", "failed", "processing", "finished", "ignored"]
 
 
 class RequestModel(BaseModel):
-    """Base of all requests: strict types, and no undeclared fields."""
+    """Base of all request models, which refuse undeclared fields and convert no types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class NewTask(RequestModel):
-    """A task to add. An existing task does not change."""
+    """A task to add. The server does not change an existing task."""
 
     key: Key
     data: dict[str, Any] = {}
@@ -88,7 +88,7 @@ class NewTasks(RequestModel):
     tasks: Annotated[list[NewTask], Field(max_length=MAX_TASKS)]
 
 
-#: The discriminators of bodies that have several shapes.
+#: The tags by which pydantic distinguishes the forms of a request body.
 UNION_TAGS = frozenset({"one", "many", "finished", "advanced", "failed", "ignored", "released"})
 
 
@@ -111,20 +111,20 @@ class ClaimTask(RequestModel):
     worker: Identifier
     limit: Annotated[int, Field(ge=0, le=MAX_TASKS), BeforeValidator(_to_integer)] = 1
     stages: Annotated[list[Stage], Field(min_length=1, max_length=100)] | None = Field(
-        default=None, description="New tasks are of these stages only."
+        default=None, description="Stages of which the worker claims new tasks."
     )
     wait: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = Field(
         default=0.0, description="Seconds to wait for a task if none is due."
     )
     request: Identifier | None = Field(
         default=None,
-        description="An idempotency key of the worker: a repeated request with it returns the "
-        "tasks of the first response that the worker still leases.",
+        description="An idempotency key that the worker chooses. A repeated request with the same "
+        "key returns the tasks of the first response that the worker still leases.",
     )
 
 
 class Report(RequestModel):
-    """How a worker ends a task that it leases."""
+    """A worker's report, which ends a task that the worker leases."""
 
     worker: Identifier
     key: Key
@@ -132,7 +132,7 @@ class Report(RequestModel):
 
 
 class Finished(Report):
-    """The task is finished, or goes to the next stage of its chain."""
+    """The worker has finished the task, which may go to the next stage of its chain."""
 
     status: Literal["finished"]
     result: Any = None
@@ -140,7 +140,7 @@ class Finished(Report):
 
 
 class Advanced(Report):
-    """The stage is finished, and the task goes to another stage."""
+    """The worker has finished the stage, and sends the task to another stage."""
 
     status: Literal["advanced"]
     stage: Stage
@@ -151,22 +151,22 @@ class Advanced(Report):
 
 
 class Failed(Report):
-    """The attempt failed and counts."""
+    """The worker's attempt failed, and the server counts the attempt."""
 
     status: Literal["failed"]
     error: str
-    may_retry: bool = Field(default=True, description="False: this was the last attempt.")
+    may_retry: bool = Field(default=True, description="False if no attempt may follow.")
 
 
 class Ignored(Report):
-    """The task is unwanted and ends."""
+    """The worker has found that the task is unwanted, so that it ends as ignored."""
 
     status: Literal["ignored"]
     message: str = Field(alias="error")
 
 
 class Released(Report):
-    """The worker releases the task unchanged, and the attempt does not count."""
+    """The worker releases the task unchanged, without counting an attempt."""
 
     status: Literal["released"]
 
@@ -177,14 +177,14 @@ EndTask = Annotated[
 
 
 class RenewTask(RequestModel):
-    """A worker renews its leases: of `keys`, or all."""
+    """A worker renews its leases of the tasks in `keys`, or all its leases."""
 
     worker: Identifier
     keys: Annotated[list[Key], Field(max_length=MAX_TASKS)] | None = None
 
 
 class FindTasks(RequestModel):
-    """A filter of tasks; the two times bound the last change of their status."""
+    """A filter of tasks by status, reason, stage, and time of the last change of status."""
 
     status: StatusName | None = None
     reason: OneReason | None = None

@@ -1,4 +1,4 @@
-"""Define the server's response bodies as pydantic models."""
+"""Define the response bodies of the task server as pydantic models."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -20,7 +20,7 @@ def _null_if_blob(value: Any) -> Any:
 
 
 class ResponseModel(BaseModel):
-    """Base of all response bodies: frozen, without undeclared fields, made from any object."""
+    """Base of all response models, which are made from objects with equal attribute names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
@@ -32,14 +32,14 @@ class Error(ResponseModel):
 
 
 class RejectedTask(ResponseModel):
-    """A task that the ledger cannot store."""
+    """A new task that the ledger cannot store, and the reason."""
 
     key: str
     error: str
 
 
 class Created(ResponseModel):
-    """Numbers of new tasks, and of tasks that existed already and did not change."""
+    """The numbers of tasks that were new, and of tasks that existed and did not change."""
 
     new: int
     existing: int
@@ -53,10 +53,10 @@ class ClaimedTask(ResponseModel):
     stage: str
     data: dict[str, Any]
     context: dict[str, Any]
-    fence: int = Field(description="The number of this claim; `end_task` takes it.")
+    fence: int = Field(description="Number of the claim, which the worker sends to `end_task`.")
     attempt: int
     expires_at: datetime = Field(
-        description="End of the lease, unless the worker renews it before."
+        description="End of the lease, unless the worker renews the lease."
     )
 
 
@@ -67,7 +67,7 @@ class ClaimedTasks(ResponseModel):
 
 
 class Accepted(ResponseModel):
-    """The report is recorded, by this request or by an earlier request."""
+    """The server has recorded the worker's report, now or at an earlier request."""
 
     accepted: Literal[True] = True
 
@@ -89,8 +89,8 @@ class TaskView(ResponseModel):
     results: dict[str, Annotated[Any, BeforeValidator(_null_if_blob)]]
     context: Annotated[dict[str, Any] | None, BeforeValidator(_null_if_blob)]
     large_values: list[str] = Field(
-        description="Names of the values that are null here because of their size, such as `data` "
-        "or `results.scan`: `/task/{key}` returns them."
+        description="Names of values that are null in this list because they are large, such as "
+        "`data` or `results.scan`. `/task/{key}` returns the values."
     )
     priority: int
     retry: int
@@ -104,7 +104,7 @@ class TaskView(ResponseModel):
 
     @classmethod
     def of(cls, task: TrackedTask) -> Self:
-        """Return a tracked task."""
+        """Return the view of a tracked task."""
         stored_values = {"data": task.data, "context": task.context}
         stored_values |= {f"results.{stage}": result for stage, result in task.results.items()}
         large_values = [name for name, value in stored_values.items() if isinstance(value, BlobRef)]
@@ -113,11 +113,11 @@ class TaskView(ResponseModel):
 
 
 class TaskPage(ResponseModel):
-    """One page of matching tasks, the last changed first."""
+    """One page of the tasks that match a filter, sorted by their last change, newest first."""
 
     tasks: list[TaskView]
     next_cursor: str | None = Field(
-        description="Cursor of the next page; null: this is the last page."
+        description="Cursor of the next page, or null after the last page."
     )
 
 
@@ -132,10 +132,10 @@ class Counts(ResponseModel):
 
 
 class Stats(ResponseModel):
-    """Counts of the use case's tasks."""
+    """The numbers of the use case's tasks, by status and by reason."""
 
     use_case: str
     total: int
     counts: Counts
-    reasons: dict[str, int] = Field(description="Of failed and ignored tasks.")
-    next_due: datetime | None = Field(description="null: no task is left.")
+    reasons: dict[str, int] = Field(description="Number of failed and ignored tasks by reason.")
+    next_due: datetime | None = Field(description="Time of the next due task, null if none.")

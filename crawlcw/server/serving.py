@@ -15,7 +15,7 @@ from crawlcw.server.openapi import document
 from crawlcw.server.operations import OPERATIONS, Api, Operation
 from crawlcw.tracking import Tracker
 
-#: Default limit of open connections.
+#: The default limit of open connections.
 MAX_CONNECTIONS = 256
 DEADLINES = Deadlines()
 
@@ -29,11 +29,11 @@ async def serving(
     token: str | None,
     max_connections: int = MAX_CONNECTIONS,
 ) -> AsyncIterator[str]:
-    """Serve a tracker's tasks within the block, and yield the address.
+    """Serve a tracker's tasks over HTTP within a `with` block, and yield the server's address.
 
-    At the block's end the server completes the running requests and accepts no new requests. Raises
-    `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
-    listen at the address, or if the limit of open files is too low.
+    At the end of the block the server accepts no new requests and completes the running requests.
+    Raises `UsageError` if the server cannot listen at *host* and *port*, if the limit of open files
+    is too low, or if other machines can reach *host* and there is no *token*.
     """
     require_token(host, token)
     api = Api(tracker)
@@ -66,6 +66,6 @@ def _route(api: Api, operation: Operation) -> Route:
         parameters = await read_request(request, operation.accepts)
         return json_response((await operation.api_method(api, parameters, request)).model_dump())
 
-    # A key may contain slashes and line ends.
+    # Let `{key}` match every character, because a task's key may contain slashes and line ends.
     path = operation.path.replace("{key}", r"{key:[\s\S]+}")
     return operation.method, path, handler

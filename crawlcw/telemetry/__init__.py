@@ -1,1 +1,1 @@
-"""Telemetry for other programs: metrics, traces, alarms, and a webhook at the end of a crawl."""
+"""Send metrics, traces and alarms of a crawl to other programs, and its report to a webhook."""

@@ -1,6 +1,7 @@
-"""Alarms of the spider and the log: no progress (`on_idle`), many failures (`on_failure_rate`).
+"""Raise an alarm if a crawl makes no progress (`on_idle`) or has many failed attempts.
 
-An alarm is raised once, and again only after its condition has ended.
+An alarm writes a warning to the log and calls a hook of the spider. The same alarm is raised again
+only after its condition has ended.
 """
 
 import inspect
@@ -24,12 +25,12 @@ from crawlcw.model.sanitize import printable
 logger = logging.getLogger(__name__)
 
 _CHECK_INTERVAL_S = 1.0
-#: The failure rate is computed from at least this number of attempts.
+#: The minimum number of attempts from which the failure rate is computed.
 _MIN_ATTEMPTS = 100
 
 
 class Alarms:
-    """Checks the crawl every second, at no cost for its pages."""
+    """Checks every second whether an alarm is due, at no cost for the crawl's pages."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class Alarms:
         stop: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*stop* receives the reason if a hook raises `StopCrawl`."""
+        """If a hook of the spider raises `StopCrawl`, `Alarms` calls *stop* with the reason."""
         self._spider = spider
         self._stats = stats
         self._idle_reason = idle_reason
@@ -50,8 +51,8 @@ class Alarms:
         self._idle_after = settings.idle_after.total_seconds()  # 0: never
         self._idle_since: float | None = None
         self._is_reported = False
-        self._max_failure_rate = settings.failure_alarm  #: share of attempts; None: no limit
-        #: Numbers at each check, the oldest first: all attempts, failed attempts.
+        self._max_failure_rate = settings.failure_alarm  #: fraction of attempts; None: no limit
+        #: The numbers of all attempts and of failed attempts at each check, the oldest check first.
         self._checks: deque[tuple[int, int]] = deque([(0, 0)])
         self._failures_reported = False
 
@@ -94,12 +95,12 @@ class Alarms:
                 if inspect.isawaitable(result):
                     await result
         except SpiderError as error:
-            # The receiver of the alarm may be unavailable, and the crawl must go on.
+            # Continue the crawl if the hook fails, for example because it cannot send a message.
             logger.warning("%s", printable(error), extra={"event": "hook_failed", "hook": name})
 
     def _idle_seconds(self, idle_reason: IdleReason | None) -> float | None:
         """Return the seconds without progress if an alarm is due, else None."""
-        # If other workers have the due tasks, the crawl makes progress in their processes.
+        # Raise no alarm if other workers have the due tasks, because these workers make progress.
         if idle_reason is None or idle_reason.others_have_tasks:
             self._idle_since, self._is_reported = None, False
             return None
@@ -113,9 +114,9 @@ class Alarms:
         return seconds
 
     def _failure_rate(self) -> float | None:
-        """Return the share of failures if an alarm is due, else None.
+        """Return the fraction of failed attempts if an alarm is due, else None.
 
-        The alarm ends when the share has fallen to half of the limit.
+        The alarm's condition ends when the fraction has fallen to half of the limit.
         """
         failed_count = sum(
             count for reason, count in self._stats.failures.items() if reason in FAILURE_REASONS
@@ -124,7 +125,7 @@ class Alarms:
         if self._max_failure_rate is None or attempts == self._checks[-1][0]:
             return None
         self._checks.append((attempts, failed_count))
-        # Begin at the last check with enough attempts after it, and drop all older checks.
+        # Drop the oldest checks, as long as enough attempts follow the oldest remaining check.
         while attempts - self._checks[1][0] >= _MIN_ATTEMPTS:
             self._checks.popleft()
         first_attempts, first_failed = self._checks[0]

@@ -1,4 +1,4 @@
-"""Exposition of metrics to Prometheus, by prometheus-client, which is an extra."""
+"""Write metrics in Prometheus's text formats by the optional package prometheus-client."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,7 +13,7 @@ from crawlcw.telemetry.metrics import METRICS, Kind, Metric, Snapshot, Values
 
 
 def render(snapshot: Snapshot, *, accept: str) -> tuple[bytes, str]:
-    """Return the text in a format that *accept* allows, and its content type."""
+    """Return *snapshot* as text in a format that *accept* allows, and the text's content type."""
     registry = CollectorRegistry()
     registry.register(_Collector(snapshot))
     encode, content_type = choose_encoder(accept)
@@ -25,7 +25,7 @@ class _Collector(Collector):
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Family]:
-        # This registry has no other collectors, so no name can collide.
+        # Return no names, because the registry has one collector, so that no names can collide.
         return ()
 
     def collect(self) -> Iterator[Family]:

@@ -1,7 +1,7 @@
-"""All exposed metrics, and their values in a process: workers send them, a supervisor adds them up.
+"""Define all metrics, and the values that workers send and the supervisor adds up.
 
-Names and units follow https://prometheus.io/docs/practices/naming/. A label has a closed set of
-values, defined by crawlcw: no URLs, no hosts and no other crawled text.
+Metric names and units follow https://prometheus.io/docs/practices/naming/. crawlcw defines all
+values of a label, so that a label never contains a URL, a host or other crawled text.
 """
 
 import re
@@ -21,7 +21,7 @@ from crawlcw.model.transitions import Event
 
 
 class Kind(StrEnum):
-    """Type of a metric in Prometheus."""
+    """The type of a metric in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -32,11 +32,11 @@ class Kind(StrEnum):
 class Metric:
     """One metric."""
 
-    name: str  #: without the suffix `_total` of counters, which is added at exposition
+    name: str  #: metric name; a counter's name has the suffix `_total` in the output
     kind: Kind
     help: str
     label: str | None = None
-    has_name_label: bool = False  #: also has the label `name`, for crawls at one address
+    has_name_label: bool = False  #: whether a label `name` names the spider or use case
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Metric:
 
     @property
     def query_name(self) -> str:
-        """The name in a query; a histogram adds `_bucket`, `_sum` or `_count` to it."""
+        """The metric's name in a query, without the suffixes of a histogram's series."""
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
@@ -107,7 +107,7 @@ PARSE = _histogram(
     "parse_duration_seconds", "Duration of a callback, with its waits for the event loop."
 )
 COMMIT = _histogram(
-    "commit_duration_seconds", "Duration of the write of a group's links and outcomes."
+    "commit_duration_seconds", "Duration of a write of outcomes and links to the ledger."
 )
 LOOP_LAG = _histogram("loop_lag_seconds", "Lateness of an event loop, measured ten times a second.")
 IN_FLIGHT = _gauge("requests_in_flight", "Pages being fetched.", "worker")
@@ -118,7 +118,7 @@ WORKERS = _gauge("workers", "Worker processes that run on this machine.")
 CRASHES = _counter("worker_crashes", "Worker processes that ended without a report.")
 IDLE = _gauge("idle", "1 while no worker on this machine makes progress, else 0.")
 TASKS = _gauge("tasks", "All tasks of the ledger by status, at the last count.", "status")
-INFO = _gauge("info", "1; the label names the spider or use case.", "name")
+INFO = _gauge("info", "Always 1; the label is the spider's or use case's name.", "name")
 HTTP_REQUESTS = _counter("http_requests", "Requests that the server has answered.", "operation")
 HTTP_REFUSED = _counter(
     "http_requests_refused", "Requests that the server has refused, by status.", "code"
@@ -128,7 +128,7 @@ HTTP_DURATION = _histogram(
 )
 
 LEDGER_READ = _ledger_gauge(
-    "ledger_read", "1 if the ledger could be read for these numbers, else 0."
+    "ledger_read", "1 if the last read of the ledger's numbers succeeded, else 0."
 )
 LEDGER_TASKS = _ledger_gauge("ledger_tasks", "Tasks by status, at the last count.", "status")
 LEDGER_WORKERS = _ledger_gauge("ledger_workers", "Live workers, on all machines.")
@@ -138,16 +138,16 @@ LEDGER_RATE = _ledger_gauge(
 LEDGER_PROCESSING = _ledger_gauge("ledger_tasks_processing", "Tasks that workers are processing.")
 LEDGER_PAUSED = _ledger_gauge("ledger_paused", "1 while the crawls of a spider are paused, else 0.")
 
-#: Metrics of a crawl, in the order of exposition.
+#: The metrics of a crawl, in the order of the output.
 CRAWL_METRICS = (
     *(INFO, PAGES, ITEMS, ITEMS_DROPPED, RESPONSES, RESPONSE_BYTES, TRUNCATED, FAILURES),
     *(HOST_FAILURES, HOSTS_GIVEN_UP, LINKS_ADDED, LINKS_DROPPED, CLAIMS, CLAIMS_MISSED),
     *(LEASES_LOST, LEDGER_OPERATIONS, LOOP_STALLS, CPU, FETCH, PARSE, COMMIT, LOOP_LAG),
     *(IN_FLIGHT, TASKS_LEASED, HOSTS_RESTING, MEMORY, WORKERS, CRASHES, IDLE, TASKS),
 )
-#: Metrics of `crawlcw serve`.
+#: The metrics of `crawlcw serve`.
 SERVER_METRICS = (INFO, TASKS, HTTP_REQUESTS, HTTP_REFUSED, HTTP_DURATION)
-#: Metrics of `crawlcw dashboard`, with the label `name`.
+#: The metrics of `crawlcw dashboard`, which have the label `name`.
 LEDGER_METRICS = (
     *(LEDGER_READ, LEDGER_TASKS, LEDGER_WORKERS, LEDGER_RATE, LEDGER_PROCESSING, LEDGER_PAUSED),
 )
@@ -155,21 +155,21 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
     {metric.name: metric for metric in (*CRAWL_METRICS, *SERVER_METRICS, *LEDGER_METRICS)}
 )
 
-#: Syntax of a label's value. A spider's `FetchError` may have any text as its reason.
+#: The form of a label's value, checked because a spider's `FetchError` may have any text as reason.
 _LABEL_VALUE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,40}\Z")
 _MAX_LABEL_VALUES = 80
 OTHER = "other"
-#: Seconds that a scrape waits for a new count; then it gets the previous count.
+#: Seconds after which a scrape stops waiting for a new count and shows the previous count.
 _COUNT_TIMEOUT_S = 2.0
-#: Pause between counts, in durations of the last count, so that counts take 5 % of the time.
+#: The pause after a count is this multiple of its duration, so that counts take 5 % of the time.
 _COUNT_COST = 20
-#: Numbers by the value of the metric's label; a metric without a label has the empty value.
+#: Maps a value of the metric's label, or "" for a metric without a label, to a number.
 Values = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Values of one process since its start, by the names of `metrics`."""
+    """The measured values of one process since its start, by metric name."""
 
     counters: Mapping[str, Values] = field(default_factory=dict)
     histograms: Mapping[str, Sequence[float]] = field(default_factory=dict)
@@ -180,17 +180,17 @@ class Measures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All exposed values at one moment."""
+    """The values of all metrics at one moment."""
 
-    totals: Measures  #: sums over all processes, without gauges
+    totals: Measures  #: counters and histograms, summed over all processes
     gauges: Mapping[str, Values] = field(default_factory=dict)
     """Gauges by the metrics' names."""
     crawls: Mapping[str, Mapping[str, Values]] = field(default_factory=dict)
-    """Gauges with the label `name`, by its value and the metrics' names."""
+    """Gauges with the label `name`, by the label's value and by metric name."""
 
 
 def counters_of(stats: Stats) -> dict[str, Values]:
-    """Return the counters of *stats*, by the metrics' names."""
+    """Return the counters of *stats* by metric name."""
     outcomes = stats.outcomes
     finished = stats.pages - stats.unchanged
     values_by_metric: dict[Metric, Values] = {
@@ -224,7 +224,7 @@ def counters_of(stats: Stats) -> dict[str, Values]:
 
 
 def by_label(counts: Mapping[str, int]) -> dict[str, float]:
-    """Return *counts* by label values; invalid or too many values are `other`."""
+    """Return *counts* by label value, and count invalid or surplus values as `other`."""
     totals: dict[str, float] = {}
     for name, number in counts.items():
         is_label = _LABEL_VALUE.match(name) is not None and (
@@ -244,7 +244,7 @@ def _by_status_class(statuses: Mapping[int, int]) -> dict[str, float]:
 
 
 def sum_measures(measures: Iterable[Measures]) -> Measures:
-    """Return the sums over all processes, without gauges."""
+    """Return the sums of the processes' counters and histograms, without gauges."""
     counters: dict[str, dict[str, float]] = {}
     histograms: dict[str, list[Sequence[float]]] = {}
     for entry in measures:
@@ -261,7 +261,7 @@ def sum_measures(measures: Iterable[Measures]) -> Measures:
 
 
 class TaskCounts:
-    """Counts of tasks, repeated at intervals that keep their cost small."""
+    """Counts the ledger's tasks by status, with pauses that limit the load of the ledger."""
 
     def __init__(self, count: Callable[[], Awaitable[Counts]]) -> None:
         """*count* may raise `LedgerError`."""
@@ -271,7 +271,7 @@ class TaskCounts:
         self._count_lock = anyio.Lock()
 
     async def latest(self) -> Values | None:
-        """Return the numbers by the statuses' names; None: unknown."""
+        """Return the number of tasks by status name; None if the ledger is unavailable."""
         async with self._count_lock:
             started_at = time.monotonic()
             if started_at >= self._next_count_at:
@@ -279,7 +279,7 @@ class TaskCounts:
                     with anyio.move_on_after(_COUNT_TIMEOUT_S):
                         self._counts = await self._count()
                 except LedgerError:
-                    # Other code logs the error. Old numbers would look like new numbers.
+                    # Drop the old counts, because they would look current. Other code logs errors.
                     self._counts = None
                 ended_at = time.monotonic()
                 self._next_count_at = ended_at + _COUNT_COST * (ended_at - started_at)

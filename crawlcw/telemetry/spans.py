@@ -1,7 +1,7 @@
-"""OpenTelemetry spans: one trace for a page's fetch and callback, and linked commits.
+"""Make OpenTelemetry spans: one trace for a page's fetch and callback, and linked commit spans.
 
-Only the API is used, which is an extra. The program or `opentelemetry-instrument` configures the
-SDK, sampling and export; without an SDK spans cost little and are dropped.
+This module uses only the optional package opentelemetry-api. The user's program or
+`opentelemetry-instrument` configures the SDK. Without an SDK the spans cost little and are dropped.
 """
 
 from collections import OrderedDict
@@ -16,19 +16,19 @@ from crawlcw.errors import FetchError
 from crawlcw.model.sanitize import printable, redacted
 from crawlcw.model.task import Lease
 
-#: Maximum numbers: traced pages that wait for their commit, and links of a commit.
+#: The maximum numbers of traced pages that wait for their commit, and of links of a commit span.
 _MAX_PAGES = 10_000
 _MAX_LINKS = 128
 
 
 class Tracing:
-    """Instruments with a span for each step. Spans show URLs without passwords and keys."""
+    """Makes a span for each step of a page. Spans show URLs without passwords and keys."""
 
     def __init__(self, meter: Instruments) -> None:
-        """Forward each step to *meter* as well."""
+        """Make spans, and forward each step to *meter* too."""
         self._meter = meter
         self._tracer: Tracer = trace.get_tracer("crawlcw")
-        #: The span of each task's fetch, which is the parent of the task's later spans.
+        #: Maps a task's id to the span of its fetch, the parent of the task's later spans.
         self._pages: OrderedDict[bytes, SpanContext] = OrderedDict()
 
     def fetch(self, lease: Lease) -> AbstractContextManager[Step]:
@@ -79,8 +79,8 @@ class Tracing:
     ) -> Iterator[Step]:
         task = lease.task
         page = self._pages.get(task.id)
-        # Do not use the current span as the parent: the code that started the crawl did not request
-        # this page.
+        # A page's first span has no parent, because the current span belongs to the code that
+        # started the crawl.
         parent = None if page is None else trace.set_span_in_context(trace.NonRecordingSpan(page))
         with (
             meter_block as meter_step,
@@ -94,7 +94,7 @@ class Tracing:
                     "crawlcw.attempt": task.retry + 1,
                     **attributes,
                 },
-                # Record no exception, because its message may contain secrets.
+                # Do not record exceptions in the span, because a message may contain secrets.
                 record_exception=False,
                 set_status_on_exception=False,
             ) as span,

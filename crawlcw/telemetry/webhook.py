@@ -1,4 +1,4 @@
-"""Post JSON to the user's webhook URL. The URL may be a secret, and is never logged."""
+"""Post JSON to the user's webhook URL, which is never logged because it may be a secret."""
 
 import json
 import logging
@@ -12,11 +12,11 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for all attempts together: a shutdown waits no longer.
+#: Seconds for all attempts together, because a shutdown waits for the webhook.
 _TIMEOUT_S = 15.0
 _ATTEMPT_TIMEOUT_S = 5.0
 _RETRY_DELAYS_S = (1.0, 3.0)
-#: Statuses that are worth another attempt.
+#: HTTP statuses below 500 after which the webhook is tried again.
 _RETRY_STATUSES = frozenset({408, 425, 429})
 
 
@@ -28,9 +28,10 @@ async def post(
     proxy_env: bool,
     retry_delays: Sequence[float] = _RETRY_DELAYS_S,
 ) -> bool:
-    """Post *body*, again after each of *retry_delays* (seconds); return whether it succeeded (2xx).
+    """Post *body* to *url*, and return whether a response had a status from 200 to 299.
 
-    A failure is logged as a warning that names the host only. Never raises.
+    A failed attempt is repeated after each of *retry_delays*, in seconds. The final failure is
+    logged as a warning that names only the host of *url*. Never raises.
     """
     failure = f"no response within {_TIMEOUT_S:g} s"
     with anyio.move_on_after(_TIMEOUT_S):
@@ -57,7 +58,7 @@ async def post(
 async def _attempt(
     url: str, body: Mapping[str, object], user_agent: str, *, proxy_env: bool
 ) -> tuple[int | None, str]:
-    """Return the status of the response, or None, and the error in words."""
+    """Return the response's status and a text; the status is None if there is no response."""
     headers = {"Content-Type": "application/json", "User-Agent": user_agent}
     timeout = aiohttp.ClientTimeout(total=_ATTEMPT_TIMEOUT_S)
     try:
@@ -71,5 +72,5 @@ async def _attempt(
     except TimeoutError:
         return None, f"no response within {_ATTEMPT_TIMEOUT_S:g} s"
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        # The message of the error may contain the URL.
+        # Return only the type of the error, because its message may contain the secret URL.
         return None, type(error).__name__

@@ -1,4 +1,4 @@
-"""Test support: a downloader without network, and contract tests for downloaders and layers."""
+"""Test spiders without a network, and custom downloaders and layers against their contracts."""
 
 from crawlcw.testing.contracts import DownloaderContract, LayerContract
 from crawlcw.testing.replay import Replay, ReplayDownloader

@@ -1,4 +1,4 @@
-"""Test a custom downloader, or a custom layer, against its contract.
+"""Test that a custom downloader or a custom layer behaves as a crawl expects.
 
     class TestMine(DownloaderContract):
         def downloader(self, default):
@@ -8,8 +8,8 @@
         def layer(self):
             return MyLayer()
 
-Each test has its own event loop, so that any test runner can run them. Each test of a downloader
-starts its own server on 127.0.0.1.
+Each test has its own event loop, so that any test runner can run the tests. Each test of a
+downloader starts its own server on 127.0.0.1.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from crawlcw.fetch.transport import AiohttpDownloader
 from crawlcw.model import urls
 
 _LIMIT = 64 << 10
-#: Timeout in seconds, far above the duration of any test.
+#: The timeout of a test in seconds, far above the duration of any test.
 _TIMEOUT_S = 20.0
 _REQUESTS = 40
 _PAGE = b"<p>a page</p>"
@@ -39,33 +39,33 @@ _URL = "http://site.example/page"
 
 
 def _test(check: Callable[..., Awaitable[None]]) -> Callable[[Any], None]:
-    """Return a test without arguments, which calls the check by the contract's `_run`."""
+    """Return *check* as a test method without arguments, which the contract's `_run` executes."""
 
     def test(contract: Any) -> None:
-        coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # of a class of this file
+        coroutine = contract._run(partial(check, contract))  # noqa: SLF001  # `_run` belongs to this file
         asyncio.run(asyncio.wait_for(coroutine, _TIMEOUT_S))
 
     update_wrapper(test, check)
-    del vars(test)["__wrapped__"]  # pytest would take the arguments of the check for fixtures
+    del vars(test)["__wrapped__"]  # or pytest would read the arguments of `check` as fixtures
     return test
 
 
 class DownloaderContract:
-    """Base class of the tests; derive from it and define `downloader`. See `Downloader`.
+    """Base class of a downloader's tests: a subclass defines `downloader`. See `Downloader`.
 
-    `settings` are the settings of the default downloader: `max_body` is 64 KiB, `read_timeout` one
-    second.
+    `settings` are the settings of the default downloader: `max_body` is 64 KiB, and `read_timeout`
+    is one second.
     """
 
     settings: ClassVar[Settings] = Settings(max_body=_LIMIT, read_timeout="1s")
 
     def downloader(self, default: Downloader) -> Downloader:
-        """Return the downloader to test, like `Spider.downloader`."""
+        """Return the downloader to test, which may use *default*, as in `Spider.downloader`."""
         return default
 
     @_test
     async def test_a_page_arrives_complete(self, downloader: Downloader, origin: str) -> None:
-        """The response has status, headers by lower-case name, body, URL and duration."""
+        """The response has the status, headers by lower-case name, the body and the URL."""
         request = Request(f"{origin}/page")
         response = await downloader.fetch(request, url=request.url)
         assert isinstance(response, Response), "fetch() returns a crawlcw.Response"
@@ -77,7 +77,7 @@ class DownloaderContract:
 
     @_test
     async def test_the_url_argument_is_fetched(self, downloader: Downloader, origin: str) -> None:
-        """After a redirect *url* differs from the request's URL: the downloader fetches *url*."""
+        """The downloader fetches *url*, which differs from the request's URL after a redirect."""
         url = f"{origin}/page"
         response = await downloader.fetch(Request(f"{origin}/status/500"), url=url)
         assert (response.status, response.url) == (200, url)
@@ -86,7 +86,7 @@ class DownloaderContract:
     async def test_method_headers_and_body_are_sent(
         self, downloader: Downloader, origin: str
     ) -> None:
-        """The server receives method, headers and body of the request."""
+        """The server receives the method, the headers and the body of the request."""
         url = f"{origin}/echo"
         request = Request(url, method="PUT", headers={"X-Own": "mine"}, body=b"\x00\xff")
         response = await downloader.fetch(request, url=url)
@@ -98,7 +98,7 @@ class DownloaderContract:
 
     @_test
     async def test_every_status_is_a_response(self, downloader: Downloader, origin: str) -> None:
-        """No status is an error: the crawl decides about it."""
+        """The downloader returns a response of any status, and the crawl decides about errors."""
         for status in (201, 204, 301, 404, 429, 500, 503):
             url = f"{origin}/status/{status}"
             response = await downloader.fetch(Request(url), url=url)
@@ -108,7 +108,7 @@ class DownloaderContract:
     async def test_a_redirect_is_returned_and_not_followed(
         self, downloader: Downloader, origin: str
     ) -> None:
-        """The crawl follows redirects: the target may be out of scope, or disallowed."""
+        """The downloader returns a redirect, whose target may be out of scope or disallowed."""
         url = f"{origin}/redirect"
         response = await downloader.fetch(Request(url), url=url)
         assert (response.status, response.url) == (302, url)
@@ -124,7 +124,7 @@ class DownloaderContract:
     async def test_a_body_over_the_limit_is_truncated(
         self, downloader: Downloader, origin: str
     ) -> None:
-        """The limit also holds for decoded bodies: a few bytes may decode to many."""
+        """`max_body` limits the decoded body, because a few compressed bytes may become many."""
         for url in (f"{origin}/large", f"{origin}/bomb"):
             response = await downloader.fetch(Request(url), url=url)
             assert len(response.body) <= _LIMIT, "the body is at most max_body"
@@ -143,7 +143,7 @@ class DownloaderContract:
 
     @_test
     async def test_a_cancellation_passes_through(self, downloader: Downloader, origin: str) -> None:
-        """The crawl cancels an attempt to end it."""
+        """If the crawl cancels a fetch, the fetch ends and the downloader still works."""
         url = f"{origin}/silence"
         fetch_task = asyncio.create_task(downloader.fetch(Request(url), url=url))
         await asyncio.sleep(0.05)
@@ -158,7 +158,7 @@ class DownloaderContract:
     async def test_concurrent_requests_get_their_own_responses(
         self, downloader: Downloader, origin: str
     ) -> None:
-        """Many fetchers use the downloader concurrently."""
+        """Many concurrent requests through one downloader get the right responses."""
         urls = [f"{origin}/number/{number}" for number in range(_REQUESTS)]
         responses = await asyncio.gather(*(downloader.fetch(Request(url), url=url) for url in urls))
         assert [response.body for response in responses] == [b"%d" % n for n in range(_REQUESTS)]
@@ -166,7 +166,7 @@ class DownloaderContract:
 
     @_test
     async def test_it_can_be_closed_unused_and_twice(self, downloader: Downloader, *_: str) -> None:
-        """A crawl calls `close` in every state."""
+        """The crawl can close a downloader that was never used, or is closed already."""
         await downloader.close()
 
     async def _run(self, check: Callable[[Downloader, str], Awaitable[None]]) -> None:
@@ -181,12 +181,12 @@ class DownloaderContract:
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 2 * _REQUESTS  # with fewer, the system refuses some of these connections
+    request_queue_size = 2 * _REQUESTS  # a shorter queue would refuse connections
 
 
 @contextmanager
 def _serving() -> Iterator[int]:
-    """Serve within the block, in threads; yield the port."""
+    """Run a test server in threads within a `with` block, and yield its port."""
     with _Server(("127.0.0.1", 0), _RequestHandler) as server:
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
@@ -196,7 +196,7 @@ def _serving() -> Iterator[int]:
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """Sends a response, and closes the connection."""
+    """Sends one response, and closes the client's connection."""
 
     def _respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -207,7 +207,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             echo = {"method": self.command, "headers": headers, "body": body.hex()}
             self.wfile.write(_content(self.path, json.dumps(echo).encode()))
 
-    do_GET = do_PUT = _respond  # noqa: N815  # the names that http.server calls
+    do_GET = do_PUT = _respond  # noqa: N815  # http.server calls these names
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -245,7 +245,7 @@ def _http(body: bytes, *headers: str, status: str = "200") -> bytes:
 
 
 class LayerContract:
-    """Base class of the tests of a layer; derive from it and define `layer`. See `Layer`."""
+    """Base class of a layer's tests: a subclass defines `layer`. See `Layer`."""
 
     def layer(self) -> Layer:
         """Return the layer to test."""
@@ -257,7 +257,7 @@ class LayerContract:
 
     @_test
     async def test_concurrent_requests_get_their_own_responses(self, layer: Layer) -> None:
-        """A layer does not mix up concurrent requests."""
+        """Each of many concurrent requests through a layer gets its own response."""
 
         async def next_layer(_: Attempt, request: Request) -> Response:
             await asyncio.sleep(0.001 * (hash(request.url) % 5))
@@ -274,7 +274,7 @@ class LayerContract:
 
     @_test
     async def test_it_requests_the_same_origin_only(self, layer: Layer) -> None:
-        """Another host has other delays, another robots.txt and other secrets."""
+        """A layer sends no request to another origin, which has its own robots.txt and secrets."""
         requested_urls: list[str] = []
 
         async def next_layer(_: Attempt, request: Request) -> Response:
@@ -286,7 +286,7 @@ class LayerContract:
 
     @_test
     async def test_the_task_keeps_its_request(self, layer: Layer) -> None:
-        """A layer does not change the first request of an attempt, which is used for retries."""
+        """A layer does not change the first request of an attempt, which a retry sends again."""
 
         async def next_layer(_: Attempt, request: Request) -> Response:
             return Response(request.url, request=request)
@@ -298,7 +298,7 @@ class LayerContract:
 
     @_test
     async def test_a_failure_stays_a_failure(self, layer: Layer) -> None:
-        """After a failure it returns a response, tries again, or raises an allowed exception."""
+        """After a failure a layer returns a response or raises an allowed exception."""
 
         async def next_layer(_: Attempt, request: Request) -> Response:
             raise FetchError(Reason.CONNECT, f"{request.url} cannot be reached")
@@ -307,10 +307,10 @@ class LayerContract:
 
     @_test
     async def test_a_cancellation_passes(self, layer: Layer) -> None:
-        """The crawl cancels an attempt to end it."""
+        """If the crawl cancels an attempt, the layer ends and does not catch the cancellation."""
         started = asyncio.Event()
 
-        async def next_layer(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # a `Next`
+        async def next_layer(_: Attempt, request: Request) -> Response:  # noqa: ARG001  # required by the type `Next`
             started.set()
             await asyncio.Event().wait()
             raise AssertionError
@@ -329,7 +329,7 @@ class LayerContract:
 
 
 async def _response_of(layer: Layer, url: str, next_layer: Next) -> Response | None:
-    """Return the response of a layer to a request; None if it raises an allowed exception."""
+    """Return a layer's response for *url*; None if the layer raises an allowed exception."""
     request = Request(url)
     attempt = Attempt(request=request, purpose=Purpose.PAGE)
     return await _result(layer(attempt, request.retargeted(url), next_layer))

@@ -1,4 +1,4 @@
-"""Replay responses from memory, to test spiders and the crawl itself."""
+"""Serve prepared responses from memory, to test spiders and the crawl itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ PreparedResponse = bytes | str | Replay | Exception
 class ReplayDownloader:
     """A `Downloader` that returns prepared responses and opens no socket.
 
-    *responses* maps a URL, as the spider requests it, to its response: the body of
-    an HTML page (bytes or text); a `Replay`; an exception to raise; or a list of these. Requests
-    get the entries of a list in order, and then its last entry again and again. A URL without a
-    response is a 404. `requested_urls` has the URLs of all requests, in order.
+    *responses* maps a URL to its response. A response is the body of an HTML page (bytes or text),
+    a `Replay`, an exception to raise, or a list of responses. Successive requests get the entries
+    of a list in order, and then its last entry again and again. A request for a URL without a
+    response gets a 404. `requested_urls` has the URLs of all requests in order.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ReplayDownloader:
         self.requested_urls: list[str] = []
 
     async def fetch(self, request: Request, *, url: str) -> Response:
-        """Return the response prepared for *url*; see `Downloader`."""
+        """Return the response that is prepared for *url*."""
         self.requested_urls.append(url)
         responses = self._responses.get(url) or [Replay(status=404)]
         response = responses.pop(0) if len(responses) > 1 else responses[0]
@@ -58,7 +58,7 @@ class ReplayDownloader:
         )
 
     async def close(self) -> None:
-        """Do nothing: there is no connection."""
+        """Do nothing, because there is no connection."""
 
 
 def _as_list(

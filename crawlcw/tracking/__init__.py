@@ -5,7 +5,7 @@
     async with tracker.start("order-1") as execution:
         execution.data["receipt"] = await charge(execution.data)
 
-A block that ends without an error finishes its task and saves its data.
+A `with` block that ends without an error finishes its task and saves `execution.data`.
 """
 
 from crawlcw.tracking.adding import NewTask

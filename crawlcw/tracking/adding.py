@@ -1,4 +1,4 @@
-"""Add tasks: check the tasks, store their large values as blobs, and write the tasks."""
+"""Check new tracked tasks, store their large values as blobs, and write the tasks."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,18 +15,18 @@ from crawlcw.tracking.use_case import UseCase
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task to add, see `Tracker.add`."""
+    """A task to add to a use case, see `Tracker.add`."""
 
     key: str
     data: Mapping[str, Any] = field(default_factory=dict)
     priority: int = 0  #: higher first
-    stage: str | None = None  #: None: the use case's first stage
+    stage: str | None = None  #: stage of the task; None: the use case's first stage
     context: Mapping[str, Any] | None = None
     delay: timedelta = timedelta(0)
 
 
 def check_many(tasks: object) -> None:
-    """Raise `UsageError` unless *tasks* is an iterable of tasks, and not a single task."""
+    """Raise `UsageError` if *tasks* is a single task, or not an iterable."""
     if isinstance(tasks, str | bytes | Mapping) or not isinstance(tasks, Iterable | AsyncIterable):
         raise UsageError(
             f"add_many takes an iterable of keys and NewTasks, not "
@@ -35,9 +35,9 @@ def check_many(tasks: object) -> None:
 
 
 async def add(session: Session, use_case: UseCase, tasks: Sequence[NewTask | str]) -> Added:
-    """Add the tasks that the ledger does not have, in one write; large values become blobs.
+    """Add the tasks that the ledger does not have, in one write, with large values as blobs.
 
-    Raises `UsageError`, and adds no task, if an object cannot be a task.
+    If an object cannot be a task, this function adds no task and raises `UsageError`.
     """
     stored_tasks = []
     for task in [_task(use_case, declaration, now=session.ledger.now()) for declaration in tasks]:
@@ -72,13 +72,13 @@ def _task(use_case: UseCase, declaration: NewTask | str, *, now: datetime) -> Ta
 
 
 async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Added) -> None:
-    """Delete the blobs of tasks that the ledger had already, or rejected."""
+    """Delete the new blobs of tasks that the ledger did not add."""
     if not stored_tasks:
         return
     task_filter = TaskFilter(ids={task.id for task in stored_tasks})
     records = await session.ledger.queries.find(task_filter, limit=len(stored_tasks))
-    # Every blob has a unique id: if several callers add one key at the same time, each caller sees
-    # whether the task refers to its blob. The blobs of a task that is not found stay.
+    # Read whether each task refers to our blobs, because another caller may have added the task at
+    # the same time with its own blobs. Keep the blobs of a task that is not found.
     blobs_by_id = {record.task.id: _blobs(record.task) for record in records}
     blobs_by_id |= {task.id: () for task, _ in added.rejected if task.id not in blobs_by_id}
     await session.delete_blobs(
@@ -93,6 +93,6 @@ async def _drop_unused(session: Session, stored_tasks: Sequence[Task], added: Ad
 
 
 def _blobs(task: Task) -> tuple[BlobRef, ...]:
-    """Return the blobs of a task."""
+    """Return references to the blobs of a task."""
     values = (task.context, task.carried.data if task.carried else None)
     return tuple(value for value in values if isinstance(value, BlobRef))

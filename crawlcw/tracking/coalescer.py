@@ -1,7 +1,7 @@
-"""Make one call for all callers that arrive at the same time.
+"""Combine the calls of concurrent callers into one call, for example into one database query.
 
-A caller that comes alone gets its result immediately. Callers that come during a call share the
-next call.
+A single caller's argument is processed immediately. The arguments that arrive while a call is
+running are passed together to the next call.
 """
 
 import asyncio
@@ -11,21 +11,21 @@ from typing import Generic, TypeVar
 A = TypeVar("A")
 R = TypeVar("R")
 
-#: Maximum number of arguments in one call.
+#: The maximum number of arguments in one call.
 _MAX_BATCH = 200
 
 
 class Coalescer(Generic[A, R]):
-    """Makes one call at a time."""
+    """Calls a function with the arguments of many callers, one call at a time."""
 
     def __init__(self, call: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
-        """*call* returns a result for each argument, in their order."""
+        """*call* takes a list of arguments, and returns a list with the result of each argument."""
         self._call = call
         self._waiting: list[tuple[A, asyncio.Future[R]]] = []
         self._runner: asyncio.Task[None] | None = None
 
     def __call__(self, argument: A) -> asyncio.Future[R]:
-        """Return a future with the result, or with the error that *call* raises."""
+        """Return a future for the result of *argument*, or for the error that *call* raises."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((argument, future))
         if self._runner is None:
@@ -33,7 +33,7 @@ class Coalescer(Generic[A, R]):
         return future
 
     async def finish(self) -> None:
-        """Wait for the results of all arguments that callers have passed."""
+        """Wait until all arguments so far have results."""
         if self._runner is not None:
             await asyncio.wait([self._runner])
 
@@ -52,14 +52,13 @@ class Coalescer(Generic[A, R]):
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error)
-                    # Read the error, because asyncio reports an unread error if all callers are
-                    # gone.
+                    # Read the error, because asyncio logs an error that no caller reads.
                     future.exception()
         else:
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():
                     future.set_result(result)
         finally:
-            # A future is still open only if this task was cancelled at the end of the loop.
+            # Cancel futures without a result, which remain only if `_run` was cancelled.
             for _, future in batch:
                 future.cancel()

@@ -1,9 +1,9 @@
 """Dispense tasks to external workers, which crawlcw knows only by name.
 
-There is no background work: each call claims, renews or releases tasks of one worker. An external
-worker is not on the list of workers, and no process checks whether it lives. If it does not touch a
-task in time, the lease expires. The task then returns to the pool and counts as lost, as after any
-expired lease.
+Each call of a dispenser claims, renews or releases the tasks of one worker, and nothing runs
+between the calls. An external worker is not on the ledger's list of workers, and no process checks
+whether it lives. If the worker does not renew a lease in time, the lease expires, and the task
+returns to the pool of waiting tasks.
 """
 
 import asyncio
@@ -41,57 +41,57 @@ from crawlcw.tracking.session import commit_outcomes
 from crawlcw.tracking.tasks import MILLISECOND
 from crawlcw.tracking.tracker import Tracker
 
-#: Seconds between two reads of the use case's settings.
+#: Seconds between two reads of the use case's settings in the ledger.
 _POLICY_INTERVAL_S = 15.0
-#: Number of tasks that one write claims or changes, and of tasks that a read adds while some leases
-#: have a grace period.
+#: The number of tasks in one write. After an outage a read gets this number of tasks more, because
+#: some of the tasks are skipped.
 _BATCH_SIZE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One task for a worker."""
+    """A task that the dispenser has assigned to an external worker."""
 
     key: str
     stage: str
     data: Mapping[str, Any]
-    context: Mapping[str, Any]  #: the context from the previous stage
-    fence: int  #: number of this claim, larger than that of any earlier claim
-    attempt: int  #: number of this attempt at the stage; the first is 1
-    expires_at: datetime  #: end of the lease, unless the worker touches the task
+    context: Mapping[str, Any]  #: context from the previous stage
+    fence: int  #: number of the claim, which grows with each claim of the task
+    attempt: int  #: number of the attempt at the stage, from 1
+    expires_at: datetime  #: end of the lease, unless the worker renews the lease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
-    """Changes that `rebuild` made."""
+    """The numbers of tasks that `rebuild` has changed."""
 
     added: int = 0
     reopened: int = 0
-    prioritised: int = 0  #: tasks with a new priority
+    prioritised: int = 0  #: tasks that got another priority
     withdrawn: int = 0
 
 
 class Dispenser:
-    """Hands out the tasks of a tracker to workers that ask by name.
+    """Assigns the tasks of a tracker to external workers, which are known by name.
 
         dispenser = Dispenser(tracker)
         for task in await dispenser.assign("w1", 20):
             await dispenser.finish("w1", [task.key])
 
-    Guaranteed, over any number of dispensers on one ledger:
+    The guarantees hold for any number of dispensers on one ledger:
 
     - At any time at most one worker has the lease of a task.
     - A task finishes once.
-    - A worker has at most as many leases as its last limit, if it makes one request at a time.
+    - A worker that makes one request at a time has at most as many leases as its last *limit*.
     - No task is lost.
     """
 
     def __init__(self, tracker: Tracker, *, ttl: timedelta | None = None) -> None:
-        """*ttl* is the duration of leases, by default the policy's lease."""
+        """*ttl* is the duration of leases, by default the setting `lease` of the use case."""
         self._tracker = tracker
         self._ledger = tracker.ledger
         self._ttl = ttl
-        # The nonce distinguishes the claims of several dispensers.
+        # The nonce in lease tokens distinguishes the claims of several dispensers.
         self._nonce = secrets.token_hex(6)
         self._policy_read_at = time.monotonic()
         self._claim_lock = asyncio.Lock()
@@ -102,7 +102,7 @@ class Dispenser:
 
     @property
     def ttl(self) -> timedelta:
-        """Duration of a worker's leases, after each `assign` or `touch`."""
+        """The duration of a lease after `assign` or `touch` has claimed or renewed the lease."""
         return self._ttl or self._tracker.policy.lease
 
     async def assign(
@@ -113,22 +113,22 @@ class Dispenser:
         stages: Collection[str] | None = None,
         request: str | None = None,
     ) -> list[Assignment]:
-        """Return at most *limit* tasks for *worker*, first its own unfinished tasks.
+        """Return at most *limit* tasks for *worker*, first the worker's unfinished tasks.
 
         The leases of the unfinished tasks are renewed for `ttl`.
 
-        - If they are fewer than *limit*, waiting tasks are added by priority, only of *stages* if
-          given.
-        - If they are more, the most recently claimed tasks are released; of tasks claimed together,
-          those with the lowest priority.
+        - If the worker has fewer than *limit* unfinished tasks, waiting tasks are added by
+          priority, from all stages or from *stages*.
+        - If the worker has more than *limit* unfinished tasks, the most recently claimed tasks are
+          released. Tasks that were claimed together are released in ascending order of priority.
 
-        Two concurrent requests of one worker may each get up to the limit. Then some tasks may be
-        in neither result, or in both: `check` shows them, and the next `assign` corrects them.
+        Two concurrent requests of one worker may each get up to *limit* tasks. Some tasks may then
+        be in neither result, or in both results. `check` shows such tasks, and the next `assign`
+        corrects the worker's leases.
 
-        *request*, a token that the worker chooses, separates the tasks of this request from the
-        worker's other tasks. If the worker repeats the request, it gets the tasks of the request
-        that it still leases. It gets new tasks only if it leases none of the earlier ones. Raises
-        `UsageError`.
+        *request* is a token that the worker chooses, so that it can repeat a request. A repeated
+        request gets the tasks of the first request that the worker still leases. If the worker
+        leases none of these tasks, the repeated request gets new tasks. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         task_holder = worker_holder if request is None else request_holder_name(worker, request)
@@ -148,16 +148,16 @@ class Dispenser:
         return [entry for entry in assignments if entry is not None]
 
     async def check(self, worker: str, keys: Collection[str]) -> frozenset[str]:
-        """Return which of the *keys* the worker still leases: `finish` would accept these now."""
+        """Return the *keys* of the tasks that the worker still leases, and so may finish."""
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         return frozenset(lease.task.url for lease in held_leases) & frozenset(keys)
 
     async def touch(self, worker: str, keys: Collection[str] | None = None) -> int:
-        """Renew all leases of the worker, or only of *keys*, for `ttl`; return their number."""
+        """Renew all leases of the worker, or only the leases of *keys*; return the number."""
         return len(await self.renew(worker, keys))
 
     async def renew(self, worker: str, keys: Collection[str] | None = None) -> frozenset[str]:
-        """Renew like `touch`; return the keys of the tasks that the worker still leases."""
+        """Renew leases as `touch` does; return the keys of the tasks that are still leased."""
         await self._follow_policy()
         held_leases = await self._ledger.leases.leases_of(holder_name(worker))
         wanted_keys = None if keys is None else frozenset(keys)
@@ -174,7 +174,7 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Finish tasks, each with its result; tasks of a chain go to their next stage.
+        """Finish tasks with their *results*, or send tasks of a chain to their next stages.
 
         *fences* as for `end`.
         """
@@ -192,7 +192,7 @@ class Dispenser:
         may_retry: bool = True,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """Fail an attempt of each task; if *may_retry* is false, it is the task's last attempt.
+        """Fail an attempt of each task, and give the task up if *may_retry* is false.
 
         *fences* as for `end`.
         """
@@ -206,18 +206,18 @@ class Dispenser:
         *,
         fences: Mapping[str, int] | None = None,
     ) -> EndReport:
-        """End tasks, each with its ending; return which endings are accepted.
+        """End each task by its ending in *endings*; return which endings are accepted.
 
         The dispenser accepts:
 
         - endings of tasks that the worker leases
-        - repeated endings that were recorded the first time
+        - repetitions of endings that were recorded the first time
         - the release of a task that the worker no longer leases
 
-        A late ending, after the task went to another worker, is refused and writes nothing.
-        *fences* (key -> `Assignment.fence`) say which claims the worker ends. A repeated
-        ending without a fence counts for a later claim by the same worker, if there is one. Raises
-        `UsageError`.
+        The dispenser refuses an ending if another worker has claimed the task meanwhile.
+        *fences*maps a task's key to the `Assignment.fence` of the claim that the ending ends. An
+        ending without a fence ends the worker's current claim of the task, even if the ending is a
+        repetition of an earlier ending. Raises `UsageError`.
         """
         worker_holder = holder_name(worker)
         for ending in endings.values():
@@ -255,16 +255,16 @@ class Dispenser:
         )
 
     async def rebuild(self, mapping: Mapping[str, int]) -> RebuildReport:
-        """Replace the pool of waiting tasks by the keys of a mapping, with their priorities.
+        """Make the keys of *mapping* the pool of waiting tasks, with the values as priorities.
 
-        - Unknown keys are added.
-        - Waiting tasks get their priority.
-        - Waiting tasks that are not in the mapping are withdrawn (ignored, not deleted).
-        - Withdrawn tasks in the mapping are reopened.
+        - Unknown keys are added as new tasks.
+        - Waiting tasks in *mapping* get the given priority.
+        - Waiting tasks that are not in *mapping* are withdrawn (ignored, not deleted).
+        - Withdrawn tasks in *mapping* are reopened.
         - Assigned, finished and given-up tasks do not change.
 
-        A call may be repeated, and run beside other calls: each task follows the last call that
-        changed it. Tasks that are added after the call's start do not change.
+        If several calls run at the same time, the last call that changes a task decides. A call
+        does not change tasks that are added after the call's start.
         """
         ledger = self._ledger
         started_at = ledger.now() + MILLISECOND
@@ -304,9 +304,9 @@ class Dispenser:
     async def _commit(
         self, endings: Collection[tuple[Lease, Ending]], worker_holder: str
     ) -> dict[str, Refusal]:
-        """Record endings of *worker_holder*; return the keys of refused endings, and the reasons.
+        """Record endings of the tasks of a worker; return the refused endings by key.
 
-        One write may also record endings of other holders.
+        One write to the ledger may contain the endings of several workers.
         """
         if not endings:
             return {}
@@ -330,14 +330,14 @@ class Dispenser:
         return refusal_by_key
 
     async def _follow_policy(self) -> None:
-        """Read the settings from time to time, because other processes may change them."""
+        """Read the use case's settings every 15 s, because other processes may change them."""
         now = time.monotonic()
         if now - self._policy_read_at > _POLICY_INTERVAL_S:
             self._policy_read_at = now
             await self._tracker.session.refresh()
 
     async def _renew(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Renew leases for `ttl`; return the leases that still hold."""
+        """Renew leases for `ttl`; return the leases that the worker has not lost."""
         if not leases:
             return []
         lost_ids = await self._ledger.leases.renew(leases, lease=self.ttl)
@@ -352,16 +352,15 @@ class Dispenser:
     async def _claim(
         self, task_holder: str, limit: int, stages: Collection[str] | None
     ) -> list[Lease]:
-        """Claim due tasks for a holder by priority, of *stages* if given, at most *limit*.
+        """Claim at most *limit* due tasks by priority, only of *stages* if given.
 
-        Only one call runs at a time, because concurrent calls would read the same tasks, and each
-        task can be claimed only once.
+        Only one call runs at a time, because concurrent calls would read the same tasks and then
+        compete for the tasks.
         """
         token_prefix = f"{task_holder}:{self._nonce}"
         leases: list[Lease] = []
         async with self._claim_lock:
-            # Continue after missed tasks, because other workers were faster and there may be more
-            # tasks.
+            # Read and claim due tasks again if other workers have claimed some of the tasks first.
             while page := await self._due_tasks(min(limit - len(leases), _BATCH_SIZE), stages):
                 claimed = await self._ledger.leases.claim(
                     page,
@@ -369,14 +368,14 @@ class Dispenser:
                     lease=self.ttl,
                     max_lost=self._tracker.policy.max_lost,
                 )
-                # The result may contain a claim of an earlier request whose reply was lost.
+                # Drop leases of an earlier request whose reply was lost, which are claimed already.
                 leases += [
                     lease for lease in claimed.leases if lease.token.startswith(f"{token_prefix}:")
                 ]
         return leases
 
     async def _begin_quarantined(self, leases: Sequence[Lease]) -> list[Lease]:
-        """Return the leases that still hold; record that the work on quarantined tasks begins."""
+        """Record that the work on quarantined tasks begins; return the leases that are not lost."""
         valid_leases = []
         for lease in leases:
             has_begun = not is_quarantined(lease.task) or lease.task.quarantine_fence == lease.fence
@@ -385,7 +384,7 @@ class Dispenser:
         return valid_leases
 
     async def _due_tasks(self, limit: int, stages: Collection[str] | None) -> list[Task]:
-        """Return due tasks, except tasks whose holders could not reach the ledger."""
+        """Return due tasks, except tasks whose leases expired while the ledger was unavailable."""
         if limit < 1:
             return []
         grace_start = self._tracker.session.retry.grace_start(self._ledger.now())
@@ -394,8 +393,8 @@ class Dispenser:
         return [task for task in page if not ended_since(task, grace_start)][:limit]
 
     async def _trim(self, leases: Sequence[Lease], limit: int) -> Sequence[Lease]:
-        """Return the leases within the limit, and release all others."""
-        # If a lease is read again, its `due` is the time of its claim.
+        """Return the oldest *limit* leases, and release all other leases."""
+        # Sort by `due`, which is the time of the claim in leases that are read from the ledger.
         ordered_leases = sorted(
             leases, key=lambda lease: (lease.task.due, -lease.task.priority, lease.task.id)
         )
@@ -416,7 +415,7 @@ class Dispenser:
         except LedgerUnavailableError:
             raise
         except LedgerError:
-            # The task ended after its lease was read, and its data was replaced.
+            # Skip the task, because it ended meanwhile and its large values were replaced.
             return None
         return Assignment(
             key=task.url,

@@ -1,4 +1,4 @@
-"""Define the endings of tracked tasks, decide which are accepted, and make their settlements."""
+"""Define the endings of tracked tasks, decide whether to accept an ending, and settle the task."""
 
 import random
 import re
@@ -29,7 +29,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The stage is done: the task is finished, or goes to the next stage of its chain."""
+    """An ending: the stage is done, so that the task finishes or goes to its next stage."""
 
     result: Any = None
     data: Mapping[str, Any] | None = None  #: None: unchanged
@@ -37,7 +37,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """The stage is done, and a chosen stage follows."""
+    """An ending: the stage is done, and the task goes to a chosen stage."""
 
     stage: str
     result: Any = None
@@ -48,7 +48,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """An attempt failed; if *may_retry* is false, it was the last attempt."""
+    """An ending: the attempt failed, and no attempt follows if `may_retry` is false."""
 
     error: str
     may_retry: bool = True
@@ -56,27 +56,27 @@ class Fail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ignore:
-    """The task turned out to be unwanted."""
+    """An ending: the worker has found that the task is unwanted."""
 
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The task returns to the pool unchanged."""
+    """An ending: the task returns to the pool of waiting tasks unchanged."""
 
 
 Ending = Finish | Advance | Fail | Ignore | Release
 
 
 def check_ending(ending: Ending) -> None:
-    """Raise `UsageError` for an ending with invalid values, before anything is recorded."""
+    """Raise `UsageError` for an ending with an invalid stage or delay."""
     if isinstance(ending, Advance):
         keys.stage(ending.stage)
         keys.delay(ending.delay)
 
 
-#: Events in a task's trace that show that an ending was recorded.
+#: Maps a type of ending to the events in a task's trace that the ending records.
 _EVENTS: Mapping[type[Ending], frozenset[Event]] = {
     Finish: frozenset({Event.FINISH, Event.ADVANCE}),
     Advance: frozenset({Event.ADVANCE}),
@@ -87,23 +87,23 @@ _EVENTS: Mapping[type[Ending], frozenset[Event]] = {
 
 
 class Refusal(StrEnum):
-    """Why an ending was not accepted."""
+    """The reason why an ending of a task was not accepted."""
 
     NOT_FOUND = "not-found"
-    NOT_LEASED = "not-leased"  #: another worker has the task's lease, or no worker has it
-    NOT_STORABLE = "not-storable"  #: the ledger cannot store the outcome and gives up the task
+    NOT_LEASED = "not-leased"  #: the worker does not have the task's lease
+    NOT_STORABLE = "not-storable"  #: the ledger cannot store the result, and gives up the task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReport:
-    """Lists the accepted endings, and why the other endings are refused."""
+    """The keys of tasks with accepted endings, and the reasons for refused endings by key."""
 
     accepted: frozenset[str] = frozenset()
     refused: Mapping[str, Refusal] = field(default_factory=dict)
 
 
 def has_lease(holder: str, task: Task, fence: int | None) -> bool:
-    """Return whether a holder has the lease of a task, by the claim of *fence* if it is not None.
+    """Return whether *holder* has the lease of a task, from the claim number *fence* if given.
 
     An expired lease is valid until another worker claims the task.
     """
@@ -118,12 +118,12 @@ def has_lease(holder: str, task: Task, fence: int | None) -> bool:
 def refusal_of(
     holder: str, record: Record | None, ending: Ending, fence: int | None
 ) -> Refusal | None:
-    """Return why an ending without a lease is refused; None: an earlier request has recorded it."""
+    """Return why an ending without a lease is refused; None if the ending is already recorded."""
     if record is None:
         return Refusal.NOT_FOUND
     task = record.task
     if fence is None:
-        # The task was not claimed since that event.
+        # Use the task's last event, if the task was not claimed again after the event.
         entries = [entry for entry in record.trace if entry.fence == task.settled == task.fence]
     else:
         entries = [entry for entry in record.trace if entry.fence == fence]
@@ -138,12 +138,12 @@ def refusal_of(
 
 
 def holder_name(worker: object) -> str:
-    """Return the name that begins the tokens of a worker's leases; raises `UsageError`."""
+    """Return the prefix of the tokens of a worker's leases; raises `UsageError`."""
     return f"@{_check_identifier(worker, 'worker name')}"
 
 
 def request_holder_name(worker: object, request: object) -> str:
-    """Return the name that begins the tokens of one request of a worker."""
+    """Return the prefix of the tokens of the leases from one *request* of a worker."""
     return f"{holder_name(worker)}:~{_check_identifier(request, 'request token')}"
 
 
@@ -156,7 +156,7 @@ def _check_identifier(value: object, label: str) -> str:
 
 
 class Settlements:
-    """Makes settlements for a use case, and deletes the large values that they replace."""
+    """Converts endings of a use case's tasks to settlements, and deletes replaced blobs."""
 
     def __init__(self, session: Session, use_case: UseCase) -> None:
         self._session = session
@@ -171,7 +171,7 @@ class Settlements:
         started_at: datetime,
         traceback: str | None = None,
     ) -> Settlement:
-        """Return the settlement of *worker*'s ending; *traceback* is that of a failure."""
+        """Return the settlement of a task by *ending*; a failure may have a *traceback*."""
         stage = self._use_case.resolve_stage(lease.task.callback)
         trace = Progress(stage=stage, worker=worker, started_at=started_at)
         return transitions.settle(
@@ -225,7 +225,7 @@ class Settlements:
         return replace(trace, data=data, results=results)
 
     async def drop_replaced(self, settlement: Settlement, *, is_recorded: bool) -> None:
-        """Delete the large values that *settlement* has replaced, or could not record."""
+        """Delete the blobs that a recorded settlement replaced, or an unrecorded one created."""
         task, change = settlement.lease.task, settlement.change
         progress = change.progress
         old_values = {"data": (task.carried or Payload()).data, "context": task.context}
@@ -239,7 +239,7 @@ class Settlements:
                 old_values[name] for name in new_values if old_values[name] != new_values[name]
             ]
         else:
-            # A chain passes the context on unchanged.
+            # Keep the blob of the old context, which the next stage of a chain gets unchanged.
             unused_values = [value for value in new_values.values() if value != task.context]
             unused_values += progress.results.values() if progress is not None else ()
         await self._session.delete_blobs(

@@ -1,7 +1,7 @@
-"""Define the execution of a tracked task: its data while a worker leases it, and its end.
+"""Define the execution of a tracked task, by which a worker reads, changes and ends the task.
 
-An execution ends once: by `finish`, `advance`, `fail`, `ignore` or `release`, or otherwise at the
-end of the block around it. Only `checkpoint` and a successful end record changes of `data`.
+An execution ends by `finish`, `advance`, `fail`, `ignore` or `release`, or at the end of the `with`
+block around the execution. Only `checkpoint` and a successful end record changes of `data`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from crawlcw.tracking.use_case import UseCase
 
 
 class Execution:
-    """The right to work on one task, and the result."""
+    """The work of one worker on one leased task, with the task's data and result."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Execution:
         use_case: UseCase,
     ) -> None:
         self.lease = lease
-        self.data = data  #: the task's data, which the worker may change
-        self.results = results  #: results of earlier stages: stage -> its result
-        self.context = context  #: the context from the previous stage
-        self.result: Any = None  #: of this stage
+        self.data = data  #: data of the task, which the worker may change
+        self.results = results  #: maps earlier stages to their results
+        self.context = context  #: context from the previous stage
+        self.result: Any = None  #: result of this stage
         self.has_ended = False
         self._session = session
         self._use_case = use_case
@@ -54,30 +54,30 @@ class Execution:
 
     @property
     def stage(self) -> str:
-        """The stage of this execution."""
+        """The name of the stage that this execution runs."""
         return self._use_case.resolve_stage(self.lease.task.callback)
 
     @property
     def attempt(self) -> int:
-        """Number of this attempt at the stage; the first is 1."""
+        """The number of this attempt at the stage, from 1."""
         return self.lease.task.retry + 1
 
     @property
     def fence(self) -> int:
-        """Number of this claim (fencing token), larger than any earlier claim's.
+        """The number of this claim of the task (a fencing token), which grows with each claim.
 
-        An external store can refuse writes with a smaller number than the last write's.
+        An external store can refuse a write whose fence is smaller than the last write's fence.
         """
         return self.lease.fence
 
     def note_user_code(self, called: Called) -> None:
-        """Tell the watchdog that the event loop now begins to run *called*."""
+        """Tell the watchdog that the event loop now begins to run *called*, the user's code."""
         self._session.watchdog.last_user_call = called
 
     async def checkpoint(self) -> None:
-        """Record `data` as it is now, and renew the lease.
+        """Record the current `data` in the ledger, and renew the lease.
 
-        Raises `LeaseLostError`, and records nothing, if another worker has the lease now.
+        Raises `LeaseLostError`, without recording `data`, if another worker has the lease now.
         """
         self._check()
         session, task = self._session, self.lease.task
@@ -95,7 +95,7 @@ class Execution:
         self.lease = replace(self.lease, task=replace(task, carried=replace(payload, data=data)))
 
     async def finish(self) -> None:
-        """End successfully: the task is finished, or in the next stage of its chain."""
+        """End successfully, so that the task finishes or goes to the next stage of its chain."""
         await self._end(Finish(result=self.result, data=self.data))
 
     async def advance(
@@ -105,7 +105,7 @@ class Execution:
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> None:
-        """End this stage and queue the next one, in one write.
+        """End this stage, and queue the task for the next stage, in one write.
 
         The next stage gets *context* in `Execution.context`, and is due after *delay*.
         Raises `UsageError` without ending the execution.
@@ -116,9 +116,9 @@ class Execution:
         )
 
     async def fail(self, error: BaseException | str, *, may_retry: bool = True) -> None:
-        """End as a failed attempt; the last attempt gives the task up.
+        """End this execution as a failed attempt, and drop changes of `data`.
 
-        If *may_retry* is false, this is the last attempt. Changes of `data` are dropped.
+        crawlcw gives up the task if *may_retry* is false, or after `max_retry` failed attempts.
         """
         exception = None if isinstance(error, str) else error
         if isinstance(exception, EscapedError):
@@ -128,11 +128,11 @@ class Execution:
         await self._end(Fail(error=message, may_retry=may_retry), traceback=traceback)
 
     async def ignore(self, message: str) -> None:
-        """End as unwanted, which is not a failure."""
+        """End the task as unwanted, which does not count as a failure."""
         await self._end(Ignore(message=message))
 
     async def release(self) -> None:
-        """Release the task unchanged; the attempt does not count."""
+        """Release the task unchanged, without counting the attempt."""
         self._check()
         self.has_ended = True
         await self._session.release([self.lease])
@@ -152,7 +152,7 @@ class Execution:
         )
         self._check()
         commit_future = self._session.commit(settlement)
-        # Set `_ended` only after the write: an ending that fails to be recorded leaves it open.
+        # Set `has_ended` after `commit`, because the execution stays open if `commit` raises.
         self.has_ended = True
         error = await commit_future
         await self._settlements.drop_replaced(settlement, is_recorded=error is None)
@@ -160,7 +160,7 @@ class Execution:
             raise error
 
 
-#: Frames of these functions are between the user's code and the block around it.
+#: Prefixes of files whose frames a traceback omits, because they are not the user's code.
 _OUR_FRAMES = (
     str(Path(__file__).parent),
     str(Path(anyio.__file__).parent),

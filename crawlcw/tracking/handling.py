@@ -1,4 +1,4 @@
-"""Run a handler on an execution: in the loop, in a thread, or in a process."""
+"""Run the handler of a task's stage in the event loop, in a thread, or in a process."""
 
 import functools
 import importlib
@@ -32,11 +32,11 @@ async def run_handler(
     threads: CapacityLimiter | None = None,
     processes: CapacityLimiter | None = None,
 ) -> None:
-    """Run *handler* on its stage; its return value is the stage's result.
+    """Run *handler*, and store its return value as the result of the stage in *execution*.
 
-    Raises the handler's exceptions, except `UnwantedError`, which ignores the task. If the lease is
-    lost while the handler runs, a coroutine is cancelled, and a process is killed. A thread
-    continues, but the execution accepts no further changes from it.
+    Raises the handler's exceptions, except `UnwantedError`, after which the task is ignored. If the
+    worker loses the lease, a coroutine is cancelled, and a process is killed. A thread continues,
+    but the execution accepts no more changes from the thread.
     """
     try:
         result = await _result(handler, execution, threads=threads, processes=processes)
@@ -66,7 +66,7 @@ async def _result(
     threads: CapacityLimiter | None,
     processes: CapacityLimiter | None,
 ) -> Any:
-    # The watchdog reads `called` from this frame.
+    # The watchdog reads the variable `called` from the frame of this function.
     called = Called(name=execution.stage, subject=execution.key)
     match handler.executor:
         case Executor.LOOP:
@@ -82,7 +82,7 @@ async def _result(
                 limiter=threads,
             )
         case Executor.PROCESS:
-            # A cancelled call kills the process. If the process dies, the call raises
+            # Cancelling `run_sync` kills the process. If the process dies, `run_sync` raises
             # BrokenWorkerProcess.
             function = handler.function
             return await to_process.run_sync(
@@ -102,15 +102,14 @@ def _from_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any, **
 
 
 def _call(module: str, path: str | None, name: str, arguments: tuple[Any, ...]) -> Any:
-    """Call a function in the current process, a child of the worker's process.
+    """Call the function *name* of *module* in the current process, a child of the worker.
 
-    The arguments name the function and its module. A module that was loaded from a file by its
-    path cannot be imported by its name, so it is loaded from *path* again.
+    If *module* cannot be imported by its name, this function loads *module* from the file *path*.
     """
     target: Any = _load_module(module, path)
     for attribute in name.split("."):
         target = getattr(target, attribute)
-    # A decorator may have replaced the function in its module.
+    # Unwrap the function, because a decorator may have replaced it in its module.
     return getattr(target, "__wrapped__", target)(*arguments)
 
 

@@ -1,4 +1,4 @@
-"""Check the keys, stages, data and delays of tracked tasks."""
+"""Check the keys, stages, data, priorities and delays of tracked tasks."""
 
 import re
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from crawlcw.model import values
 
 LONGEST_KEY = 1024
 LARGEST_PRIORITY = 1000
-#: The largest delay: every date at this distance from now can be written.
+#: The largest delay, so that the time after the delay is in the range of datetime.
 LONGEST_DELAY = timedelta(days=36_500)
 _STAGE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 def key(value: object) -> str:
-    """Return *value* if it can be a task's key: text of 1 to 1,024 bytes; raises `UsageError`."""
+    """Return *value* if it is a text of 1 to 1,024 bytes, as a task's key; raises `UsageError`."""
     if not isinstance(value, str):
         raise UsageError(f"a task's key must be text, not {type(value).__name__}: write str(...)")
     try:
@@ -35,7 +35,7 @@ def key(value: object) -> str:
 
 
 def stage(value: object) -> str:
-    """Return *value* if it can be a stage's name; raises `UsageError`."""
+    """Return *value* if *value* is a valid name of a stage; raises `UsageError`."""
     if not isinstance(value, str) or not _STAGE.fullmatch(value):
         raise UsageError(
             f"{value!r} is not a valid stage name: write a letter, then up to 63 letters, "
@@ -45,7 +45,7 @@ def stage(value: object) -> str:
 
 
 def use_case(value: object) -> str:
-    """Return *value* if it can be a use case's name, like a spider's; raises `UsageError`."""
+    """Return *value* if *value* is a valid name of a use case; raises `UsageError`."""
     if not isinstance(value, str) or not is_name(value):
         raise UsageError(
             f"{value!r} is not a valid use case name: write a letter, then up to 59 letters, "
@@ -55,7 +55,7 @@ def use_case(value: object) -> str:
 
 
 def data(value: object) -> dict[str, Any]:
-    """Return *value* as the data of a task, cleaned; raises `UsageError` if it is not a mapping."""
+    """Return the mapping *value* as a task's data, see `values.clean`; raises `UsageError`."""
     if not isinstance(value, Mapping):
         raise UsageError(f"a task's data must be a mapping, not {type(value).__name__}")
     clean_data: dict[str, Any] = values.clean(value)
@@ -63,7 +63,7 @@ def data(value: object) -> dict[str, Any]:
 
 
 def priority(value: object) -> int:
-    """Return *value* if it can be a priority, -1,000 to 1,000; raises `UsageError`."""
+    """Return *value* if it is a priority from -1,000 to 1,000; raises `UsageError`."""
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) > LARGEST_PRIORITY:
         raise UsageError(
             f"a priority must be a whole number from -{LARGEST_PRIORITY} to {LARGEST_PRIORITY}, "
@@ -73,7 +73,7 @@ def priority(value: object) -> int:
 
 
 def delay(value: object) -> timedelta:
-    """Return *value* if a task can be due after it, 100 years at most; raises `UsageError`."""
+    """Return *value* if it is a delay of at most 100 years; raises `UsageError`."""
     if not isinstance(value, timedelta):
         raise UsageError(
             f"a delay must be a timedelta, not {value!r}: write timedelta(seconds=...)"

@@ -1,8 +1,8 @@
-"""Define the session of one process on a use case: it claims, renews and ends tasks.
+"""Define the ledger session of one process, which claims, renews and ends tasks of a use case.
 
-All work on tracked tasks uses a session. A process thus has one name in the ledger, one renewal
-and one group commit. The process joins the list of workers at its first claim; other calls need no
-entry.
+All work of a process on tracked tasks uses one session, so that the process has one name in the
+ledger, one renewal of its leases, and one group commit. The process joins the ledger's list of
+workers before its first claim.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from crawlcw.tracking.use_case import Policy
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two reads of the use case's settings.
+#: Seconds between two reads of the use case's settings in the ledger.
 _POLICY_INTERVAL_S = 30.0
-#: Limit of the wait for an unavailable ledger at the end of a session.
+#: The maximum wait for an unavailable ledger at the end of a session.
 CLOSE_TIMEOUT = timedelta(seconds=5)
 
 
 class Session(WorkerSession):
-    """The leases of one process on one use case."""
+    """The ledger session of one process, with its leases of a use case's tasks."""
 
     def __init__(self, ledger: Ledger, policy: Policy, *, give_up: timedelta) -> None:
-        """Give up the ledger after *give_up* without an answer."""
+        """Calls fail after the ledger has been unavailable for *give_up*."""
         self.policy = policy
         super().__init__(ledger, lease_length=lambda: self.policy.lease, give_up=give_up)
         self._claims: Coalescer[Task, Claimed] = Coalescer(self._claim_for_callers)
@@ -53,7 +53,7 @@ class Session(WorkerSession):
         return await self._await_claim(asyncio.create_task(self._claim(tasks)))
 
     async def claim_one(self, task: Task) -> Lease | None:
-        """Claim one task as `claim` does; concurrent calls share a round trip."""
+        """Claim one task as `claim` does; concurrent calls share one request to the ledger."""
         await self._ensure_joined()
         claimed = await self._await_claim(self._claims(task))
         return next(iter(claimed.leases), None)
@@ -66,7 +66,7 @@ class Session(WorkerSession):
             raise
 
     async def _claim_for_callers(self, tasks: Sequence[Task]) -> list[Claimed]:
-        """Claim tasks for separate callers; if two want the same task, the second misses it."""
+        """Claim a task for each caller; if two callers want one task, only the first gets it."""
         task_by_id = {task.id: task for task in tasks}
         claimed = await self._claim(list(task_by_id.values()))
         lease_by_id = {lease.task.id: (lease,) for lease in claimed.leases}
@@ -84,15 +84,15 @@ class Session(WorkerSession):
         self.stats.claims_missed += claimed.missed
         self.leases.add(claimed.leases)
         if lease != self.policy.lease:
-            # The renewal after the change of the lease's duration did not include these new leases.
+            # Renew the new leases too, because the lease's duration changed during the claim.
             self.lease_changed()
         return claimed
 
     async def _undo_claim(self, claim_future: asyncio.Future[Claimed]) -> None:
-        """Release the tasks of a claim whose caller is gone."""
+        """Release the tasks of a claim whose caller was cancelled."""
         await asyncio.wait([claim_future], timeout=CLOSE_TIMEOUT.total_seconds())
         if not claim_future.done():
-            # The ledger is unavailable: when it is back, the renewal releases the claimed tasks.
+            # The ledger is unavailable, so the next renewal of leases releases the claimed tasks.
             claim_future.add_done_callback(self._orphan_leases)
             return
         with suppress(LedgerError):
@@ -103,12 +103,12 @@ class Session(WorkerSession):
             self.leases.orphans += claim_future.result().leases
 
     def commit(self, settlement: Settlement) -> asyncio.Future[LedgerError | None]:
-        """Record an outcome, together with other pending outcomes, and end its lease.
+        """Record an outcome, together with other pending outcomes, and end the outcome's lease.
 
-        The returned future says why the outcome was not recorded, see `commit_outcomes`; it raises
-        `LedgerError` if the ledger stays unavailable. The call itself raises `LedgerError` if
-        nothing can be recorded any more. If the waiter is cancelled, the outcome is still
-        recorded.
+        The returned future has the reason why the outcome was not recorded, or None, see
+        `commit_outcomes`. The future raises `LedgerError` if the ledger stays unavailable. This
+        method raises `LedgerError` if the session has failed or was closed. If the caller is
+        cancelled, the outcome is still recorded.
         """
         self._check()
         return self._commits(settlement)
@@ -120,7 +120,7 @@ class Session(WorkerSession):
         try:
             errors = await commit_outcomes(self.ledger, settlements)
         except LedgerError as error:
-            # Stop the work first: a session that fails stops all work under the current leases.
+            # Drop these leases before `_fail`, which cancels the work of all current leases.
             self.leases.end(leases)
             self._fail(error)
             raise
@@ -134,26 +134,26 @@ class Session(WorkerSession):
         return errors
 
     async def store_value(self, task_id: bytes, value: Any) -> Any:
-        """Return a clean *value*, or a reference to its blob if it is too large for a task."""
+        """Return a clean *value*, or store a value that is too large and return a `BlobRef`."""
         if value is None or values.size(value) <= self.policy.inline_limit:
             return value
         return await self.ledger.blobs.put(task_id, value)
 
     async def load_value(self, value: Any) -> Any:
-        """Return the value that `store_value` received; raises `LedgerError` if it is gone."""
+        """Return *value*, or the blob to which it refers; raises `LedgerError` without the blob."""
         return await self.ledger.blobs.read(value) if isinstance(value, BlobRef) else value
 
     async def delete_blobs(self, *stored_values: Any) -> None:
-        """Delete the blobs among the values; nothing may refer to these blobs any more."""
+        """Delete the blobs to which *stored_values* refer, which nothing may use any more."""
         if blobs := [value for value in stored_values if isinstance(value, BlobRef)]:
             await self.ledger.blobs.drop(blobs)
 
     async def release(self, leases: Iterable[Lease]) -> None:
-        """Release tasks without counting an attempt, even if cancelled; raises `LedgerError`."""
+        """Release tasks without counting an attempt, even if the caller is cancelled."""
         await run_shielded(self._release(list(leases)))
 
     async def release_in_time(self, leases: Iterable[Lease]) -> None:
-        """Release during a cancellation; if that takes too long, let the leases expire."""
+        """Release leases of a cancelled caller, or let the leases expire after 5 s."""
         with suppress(LedgerError, TimeoutError):
             release = self._release(list(leases))
             await run_shielded(asyncio.wait_for(release, CLOSE_TIMEOUT.total_seconds()))
@@ -166,7 +166,7 @@ class Session(WorkerSession):
             self.leases.end(leases)
 
     async def close(self) -> None:
-        """Write the pending outcomes, release the leases, and leave the list of workers."""
+        """Write the pending outcomes, release the leases, and leave the ledger's worker list."""
         if self._upkeep_task is None:
             return
         self.retry.shorten(CLOSE_TIMEOUT)
@@ -178,23 +178,23 @@ class Session(WorkerSession):
         await self.watchdog.__aexit__()
         self._failure = self._failure or LedgerError("the tracker was closed")
         leases = self.leases.all()
-        # If the ledger is unavailable, the next process on this machine detects the end of this
-        # process.
+        # Ignore an unavailable ledger, because the next process on this machine detects that this
+        # process has ended, and releases its leases.
         try:
             with suppress(LedgerUnavailableError):
                 await self.release_all()
                 await self.leave()
         finally:
-            # Cancel last, because this may stop the caller itself.
+            # Cancel the work on the leases last, because the caller may be part of the work.
             self.leases.lose([lease.task.id for lease in leases])
 
     async def refresh(self) -> None:
-        """Apply the settings that are in the ledger now; raises `LedgerUnavailableError`."""
+        """Apply the use case's current settings; raises `LedgerUnavailableError`."""
         old_lease = self.policy.lease
         try:
             self.policy = Policy.of(await self.ledger.notes.policy())
         except SettingsError as error:
-            # A user has made the settings in the database invalid; keep the current settings.
+            # Keep the old settings if a user has made the settings in the database invalid.
             logger.warning(
                 "the settings in the ledger are invalid, so the current ones stay in force: %s",
                 printable(error),
@@ -208,7 +208,7 @@ class Session(WorkerSession):
             raise self._failure
 
     async def _ensure_joined(self) -> None:
-        """Join the workers and begin the upkeep, unless the session has done so already."""
+        """Join the ledger's list of workers and start to renew leases, if not done already."""
         self._check()
         if self._upkeep_task is not None:
             return
@@ -227,7 +227,7 @@ class Session(WorkerSession):
             self._fail(errors.exceptions[0])
 
     def _fail(self, error: Exception) -> None:
-        """Stop all work under leases, because its outcome could not be recorded."""
+        """Cancel all work on leased tasks, because the session cannot record outcomes any more."""
         while isinstance(error, ExceptionGroup):
             error = error.exceptions[0]
         logger.error(
@@ -241,7 +241,7 @@ class Session(WorkerSession):
             self._upkeep_task.cancel()
 
     async def _follow_policy(self) -> None:
-        """Check from time to time whether another process has changed the settings."""
+        """Read the use case's settings every 30 s, because other processes may change them."""
         while True:
             await anyio.sleep(_POLICY_INTERVAL_S)
             with suppress(LedgerUnavailableError):
@@ -254,10 +254,10 @@ class Session(WorkerSession):
 async def commit_outcomes(
     ledger: Ledger, settlements: Sequence[Settlement]
 ) -> list[LedgerError | None]:
-    """Record outcomes; return for each outcome why it was not recorded, or None.
+    """Record outcomes; return the reason why an outcome was not recorded, or None, for each.
 
-    The reason is `LeaseLostError` if another worker has the lease now, and `LedgerError` if the
-    store cannot hold the outcome: then the ledger gives up the task as `store-rejected`.
+    The reason is `LeaseLostError` if another worker has the task's lease now. The reason is
+    `LedgerError` if the store cannot hold the outcome, and the ledger then gives up the task.
     """
     result = await ledger.outcomes.commit(settlements)
     errors: dict[tuple[bytes, str, int], LedgerError] = {}
@@ -271,5 +271,6 @@ async def commit_outcomes(
 
 
 def _lease_key(lease: Lease) -> tuple[bytes, str, int]:
-    # A worker that lost a task may end it together with the worker that has the lease now.
+    # A task's id is not enough, because one batch may contain endings by its former worker and by
+    # its current worker.
     return lease.task.id, lease.token, lease.fence

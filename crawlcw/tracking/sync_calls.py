@@ -1,4 +1,4 @@
-"""Let threads outside of the event loop use a tracker and its executions."""
+"""Let code in other threads use a tracker of the event loop, and its executions."""
 
 import asyncio
 import concurrent.futures
@@ -16,10 +16,10 @@ from crawlcw.errors import LeaseLostError, LedgerError, UsageError
 
 
 class ThreadProxy:
-    """An object of the event loop: its coroutine methods block until they have returned."""
+    """A proxy for an object of the event loop, whose coroutine methods become blocking methods."""
 
     def __init__(self, subject: Any, call: Callable[..., Any]) -> None:
-        """*call* runs a coroutine function in the event loop and returns its result."""
+        """*call* runs a coroutine function in the event loop and returns the function's result."""
         vars(self).update(_subject=subject, _call=call)
 
     def __getattr__(self, name: str) -> Any:
@@ -31,14 +31,14 @@ class ThreadProxy:
 
 
 class SyncExecution(ThreadProxy):
-    """The attributes and methods of `Execution`, for threads."""
+    """An `Execution` for use in a thread, with the same attributes and methods."""
 
 
 class SyncCalls(ThreadProxy):
-    """The attributes and methods of `Tracker`, for threads."""
+    """A `Tracker` for use in other threads, with the same attributes and methods."""
 
     def __init__(self, tracker: Any, portal: "LoopPortal") -> None:
-        """*portal* leads to the event loop of *tracker*."""
+        """*portal* runs functions in the event loop of *tracker*."""
         super().__init__(tracker, portal.call)
         vars(self)["_portal"] = portal
 
@@ -46,14 +46,14 @@ class SyncCalls(ThreadProxy):
     def start(self, key: str, **options: Any) -> Iterator[SyncExecution]:
         """See `Tracker.start`.
 
-        If the tracker is closed before the block has ended, the task is released, and the
+        If the tracker is closed before the `with` block has ended, the task is released, and the
         end of the block raises `LedgerError`.
         """
         portal: LoopPortal = self._portal
-        # Completes when the thread ends the block; its result is the exception that ended the
-        # block.
+        # The future completes when the thread leaves the `with` block, and its result is the
+        # exception that ended the block, or None.
         thread_end: concurrent.futures.Future[BaseException | None] = concurrent.futures.Future()
-        thread_end.set_running_or_notify_cancel()  # a cancelled wait must not cancel the future
+        thread_end.set_running_or_notify_cancel()  # `wrap_future` must not cancel it
 
         async def run_block(*, task_status: TaskStatus[Any]) -> None:
             tracked_block = self._subject.start(key, **options)
@@ -61,7 +61,8 @@ class SyncCalls(ThreadProxy):
             try:
                 error = await asyncio.wrap_future(thread_end)
             except BaseException as cause:
-                # The tracker was closed, or the lease was lost, so the block has not ended well.
+                # End the tracked block with an error, because the tracker was closed or the lease
+                # was lost.
                 await tracked_block.__aexit__(type(cause), cause, cause.__traceback__)
                 raise
             await tracked_block.__aexit__(
@@ -81,7 +82,7 @@ class SyncCalls(ThreadProxy):
 
 
 class LoopPortal:
-    """A portal into the running event loop, opened when the first thread needs it."""
+    """Lets threads call coroutine functions in the running event loop, by an anyio portal."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -92,12 +93,12 @@ class LoopPortal:
         self._closed = False
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return the coroutine function's result; raises `LedgerError` if the portal is closed."""
+        """Return the result of a coroutine function; raises `LedgerError` if *self* is closed."""
         with self.closed_as_ledger_error():
             return self.open().call(functools.partial(function, *args, **kwargs))
 
     def open(self) -> BlockingPortal:
-        """Return the portal; raises `UsageError` in the event loop's own thread."""
+        """Return the anyio portal; raises `UsageError` in the thread of the event loop."""
         if threading.get_ident() == self._thread:
             raise UsageError(
                 "`tracker.sync` works in other threads only: in a coroutine, use the tracker itself"
@@ -116,7 +117,7 @@ class LoopPortal:
         return self._portal
 
     async def close(self) -> None:
-        """Close the portal, and end all calls that still run."""
+        """Close the portal, and cancel all calls that are still running."""
         self._closed = True
         if self._portal is not None and self._host_task is not None:
             await self._portal.stop(cancel_remaining=True)
@@ -124,7 +125,7 @@ class LoopPortal:
 
     @contextmanager
     def closed_as_ledger_error(self, detail: str = "") -> Iterator[None]:
-        """Convert the error of a closed portal into a `LedgerError`; *detail* ended with it."""
+        """Convert the error of a closed portal into a `LedgerError` whose text ends in *detail*."""
         try:
             yield
         except (

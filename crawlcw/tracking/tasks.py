@@ -17,33 +17,33 @@ from crawlcw.tracking.sync_calls import LoopPortal
 from crawlcw.tracking.use_case import Policy, UseCase
 from crawlcw.tracking.views import Page, TrackedTask
 
-#: The resolution of a ledger's time.
+#: The resolution of times in a ledger.
 MILLISECOND = timedelta(milliseconds=1)
-#: One status or several, as members or by name: `Status.FAILED`, `"failed"`.
+#: One status or several statuses, such as `Status.FAILED` or `"failed"`.
 Statuses = Status | str | Collection[Status | str]
-#: Limit of a returned page; `walk` yields any number of tasks.
+#: The maximum number of tasks that `find` returns; `walk` yields any number of tasks.
 MAX_PAGE_SIZE = 1_000_000
 
 
 class Tasks:
     """Reads, counts and changes the tasks of a use case.
 
-    `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return their number. The
-    caller passes keys, filters, or `all=True` for every task. Each method raises `UsageError` if
-    the caller passes none of these, or an empty list of keys.
+    `retry`, `ignore`, `reset`, `reopen` and `purge` change tasks and return the number of changed
+    tasks. The caller chooses the tasks by keys, by filters, or by `all=True` for every task. Each
+    method raises `UsageError` if the caller passes no keys, no filters and no `all=True`.
     """
 
     def __init__(
         self, ledger: Ledger, use_case: UseCase, policy: Policy, *, give_up: timedelta
     ) -> None:
-        """Wait up to *give_up* for an unavailable ledger."""
+        """Calls fail after the ledger has been unavailable for *give_up*."""
         self.use_case = use_case
         self.session = Session(ledger, policy, give_up=give_up)
         self.ledger = self.session.ledger
-        #: Set after this process has made tasks due.
+        #: This event is set after this process has made tasks due.
         self.tasks_due = asyncio.Event()
         self.portal = LoopPortal()
-        #: Reads tasks by id; concurrent reads share one query.
+        #: Reads tasks by id, with one query for concurrent reads.
         self.records: Coalescer[bytes, Record | None] = Coalescer(self._read)
 
     async def get(self, key: str) -> TrackedTask:
@@ -90,10 +90,11 @@ class Tasks:
         limit: int = 100,
         cursor: str | None = None,
     ) -> Page:
-        """Return the tasks that match, the last changed first; *cursor* continues a listing.
+        """Return tasks that match the filters, sorted by their last change, newest first.
 
-        *changed_since* and *changed_before* (aware) bound the last change of their status. Large
-        values are `BlobRef`s: `get` reads them. Raises `UsageError`.
+        *cursor* is the `next_cursor` of an earlier page, after which this page begins.
+        *changed_since* and *changed_before* are aware datetimes that limit the time of the last
+        change of status. Large values are `BlobRef`s, which `get` reads. Raises `UsageError`.
         """
         task_filter = _task_filter(
             status=status,
@@ -110,7 +111,7 @@ class Tasks:
         record_by_id: dict[bytes, Record] = {}
         for host in self._stored_stages(stage):
             stage_filter = replace(task_filter, host=host)
-            # If a task moves to another stage during the reads, its later record counts.
+            # If a task moves to another stage between two queries, use the later record.
             record_by_id |= {
                 row.task.id: row
                 for row in await self.ledger.queries.find(
@@ -124,10 +125,10 @@ class Tasks:
         )
 
     async def walk(self, **filters: Any) -> AsyncGenerator[TrackedTask, None]:
-        """Yield every task that matches, see `find`, in flat memory.
+        """Yield every task that matches the filters of `find`, with constant use of memory.
 
-        A task that changes meanwhile may be missed, because it moves to the beginning, which was
-        already yielded.
+        A task that changes during the walk may be missed, because it moves to the beginning of the
+        order, which was already yielded.
         """
         cursor = None
         while True:
@@ -139,11 +140,11 @@ class Tasks:
                 return
 
     async def counts(self) -> Counts:
-        """Return how many tasks each status has."""
+        """Return the number of tasks with each status."""
         return await self.ledger.queries.counts()
 
     async def reasons(self) -> dict[str, int]:
-        """Return how many failed and ignored tasks each reason has."""
+        """Return the number of failed and ignored tasks by reason."""
         return await self.ledger.queries.reasons()
 
     async def retry(
@@ -152,7 +153,7 @@ class Tasks:
         reason: Reason | str | None = None,
         stage: str | None = None,
         changed_since: datetime | None = None,
-        all: bool = False,  # noqa: A002  # the clearest name
+        all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
         """Try failed tasks again. `reset` reopens withdrawn tasks, which have not failed."""
         filters = {"reason": reason, "stage": stage, "changed_since": changed_since}
@@ -169,9 +170,9 @@ class Tasks:
         stage: str | None = None,
         changed_since: datetime | None = None,
         changed_before: datetime | None = None,
-        all: bool = False,  # noqa: A002  # as in `retry`
+        all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Withdraw tasks that no worker leases. `reset` reopens them."""
+        """Withdraw tasks that no worker leases. `reset` queues withdrawn tasks again."""
         filters = {
             "reason": reason,
             "stage": stage,
@@ -187,12 +188,12 @@ class Tasks:
         self,
         *chosen_keys: str,
         stage: str | None = None,
-        all: bool = False,  # noqa: A002  # as in `retry`
+        all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Start tasks of any status again, except leased tasks.
+        """Start tasks of any status again from *stage*, except leased tasks.
 
-        The tasks go to *stage*, by default the use case's first. Their results are deleted; data
-        and context stay.
+        The default *stage* is the use case's first stage. The tasks' results are deleted, and their
+        data and context stay.
         """
         (task_filter,) = self._filters(chosen_keys, all)
         first_stage = keys.stage(self.use_case.first_stage if stage is None else stage)
@@ -205,11 +206,11 @@ class Tasks:
         from_status: Statuses | None = None,
         changed_since: datetime | None = None,
         changed_before: datetime | None = None,
-        all: bool = False,  # noqa: A002  # as in `retry`
+        all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Make a second pass: queue tasks of a status for *stage*.
+        """Queue tasks that have the status *from_status* again, for *stage*.
 
-        *from_status* is by default `Status.FINISHED`.
+        The default *from_status* is `Status.FINISHED`, for a second pass over finished tasks.
         """
         filters = {
             "from_status": from_status,
@@ -228,9 +229,9 @@ class Tasks:
         changed_since: datetime | None = None,
         changed_before: datetime | None = None,
         force: bool = False,
-        all: bool = False,  # noqa: A002  # as in `retry`
+        all: bool = False,  # noqa: A002  # `all` is the clearest name
     ) -> int:
-        """Delete tasks; with *force* also leased tasks."""
+        """Delete tasks, and with *force* also leased tasks."""
         filters = {
             "status": status,
             "changed_since": changed_since,
@@ -248,10 +249,10 @@ class Tasks:
     def _filters(
         self, chosen_keys: Collection[str], all_tasks: bool, **filters: Any
     ) -> list[TaskFilter]:
-        """Return a filter for each stored name of the stage; raises `UsageError`."""
+        """Return a filter for each name that the ledger has for the stage; raises `UsageError`."""
         if chosen_keys and all_tasks:
             raise UsageError("pass either keys or all=True, not both")
-        # A caller may have computed an empty list of keys, so it does not mean all tasks.
+        # Refuse an empty list of keys, because the caller may not have meant all tasks.
         if not (chosen_keys or all_tasks) and all(value is None for value in filters.values()):
             filter_names = "".join(f"{name}=, " for name in filters)
             raise UsageError(f"choose tasks: pass keys, {filter_names}or all=True for every task")
@@ -262,11 +263,11 @@ class Tasks:
         return [replace(task_filter, host=host) for host in self._stored_stages(stage)]
 
     def _stored_stages(self, stage: str | None) -> Sequence[str | None]:
-        """Return the ledger's `host` values for *stage*; [None], for any, if it is None."""
+        """Return the ledger's names for *stage*, or a single None if *stage* is None."""
         return (None,) if stage is None else self.use_case.stored_stages([keys.stage(stage)])
 
     async def _reopen(self, task_filter: TaskFilter, *, stage: str, anew: bool = False) -> int:
-        # Skip tasks that change from now on: a repeated call must not change these.
+        # Skip tasks that change from now on, because a retried write must not reopen them again.
         changed_before = task_filter.changed_before or self.ledger.now() + MILLISECOND
         count = await self.ledger.admin.reopen(
             replace(task_filter, changed_before=changed_before), stage=stage, deletes_results=anew
@@ -286,7 +287,7 @@ def _task_filter(
     changed_since: datetime | None = None,
     changed_before: datetime | None = None,
 ) -> TaskFilter:
-    """Return the filter for the arguments; raises `UsageError`."""
+    """Return the arguments as a `TaskFilter`; raises `UsageError`."""
     return TaskFilter(
         statuses=parse_statuses(status),
         reason=None if reason is None else _parse_reason(reason),
@@ -298,7 +299,7 @@ def _task_filter(
 
 
 def parse_statuses(value: Statuses | None) -> tuple[Status, ...]:
-    """Return the given statuses, all for None; raises `UsageError`."""
+    """Return the statuses in *value*, or all statuses for None; raises `UsageError`."""
     if value is None:
         return tuple(Status)
     if isinstance(value, Status | str):
@@ -323,7 +324,7 @@ def _status_error(value: object) -> UsageError:
 
 def _parse_reason(value: object) -> Reason:
     try:
-        return Reason(value)  # type: ignore[arg-type]  # whatever it is, it is looked up
+        return Reason(value)  # type: ignore[arg-type]  # *value* may have any type
     except ValueError:
         raise UsageError(
             f"{value!r} is not a reason: write one of `crawlcw.errors.Reason`"

@@ -1,4 +1,4 @@
-"""Track any tasks in a ledger: each is done once, and keeps its state and history."""
+"""Track tasks in a ledger, which does each task once and keeps its state and history."""
 
 import functools
 from collections.abc import (
@@ -48,12 +48,12 @@ T = TypeVar("T")
 TrackerT = TypeVar("TrackerT", bound="Tracker")
 
 _LEDGER_GIVE_UP = timedelta(minutes=5)
-#: Number of tasks in one write.
+#: The number of new tasks in one write.
 CHUNK_SIZE = 500
 
 
 class TrackerOpening(Generic[TrackerT]):
-    """A tracker that opens by `await`, or by `async with`, which closes it as well."""
+    """A tracker to open by `await`, or by `async with`, which also closes the tracker."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, TrackerT]) -> None:
         self._coroutine = coroutine
@@ -70,7 +70,7 @@ class TrackerOpening(Generic[TrackerT]):
 
 
 class Tracker(Tasks):
-    """The tasks of one use case."""
+    """Adds, works on, reads and changes the tasks of one use case in a ledger."""
 
     @classmethod
     def open(
@@ -84,10 +84,10 @@ class Tracker(Tasks):
     ) -> TrackerOpening[Self]:
         """Open the tasks of *use_case* in the ledger at *url*, which is created if missing.
 
-        Await it, or use it by `async with`, which closes it. *url* is as for
-        `open_ledger`; *driver* is `pymongo` or `motor`. *policy* are settings of `Policy` to
-        record; other settings do not change. Raises `UsageError`, `LedgerConfigurationError` (the
-        name is a spider's), `LedgerUnavailableError`.
+        Use the result by `await`, or by `async with`, which closes the tracker. *url* is as for
+        `open_ledger`. *driver* is `pymongo` or `motor`. *policy* has the settings of `Policy` to
+        record, and other settings do not change. Raises `UsageError`, `LedgerUnavailableError`, and
+        `LedgerConfigurationError` if *use_case* is the name of a spider.
         """
         declaration = use_case if isinstance(use_case, UseCase) else UseCase(use_case)
         return TrackerOpening(cls._open(url, declaration, driver, ledger_give_up, policy))
@@ -120,7 +120,7 @@ class Tracker(Tasks):
     async def close(self) -> None:
         """Release the leases, and close the ledger.
 
-        Tasks in a block of `start` are released too, also in other threads.
+        Tasks in running `start` blocks are released too, even in other threads.
         """
         await self.portal.close()
         await self.session.close()
@@ -128,7 +128,7 @@ class Tracker(Tasks):
 
     @property
     def sync(self) -> SyncCalls:
-        """The same tracker for other threads: `with tracker.sync.start(key)`."""
+        """The tracker for use in other threads, as in `with tracker.sync.start(key)`."""
         return SyncCalls(self, self.portal)
 
     @property
@@ -138,13 +138,14 @@ class Tracker(Tasks):
 
     @property
     def policy(self) -> Policy:
-        """The current settings."""
+        """The use case's current settings."""
         return self.session.policy
 
     async def configure(self, **policy: Any) -> Policy:
-        """Record settings: this process follows them immediately, other processes in half a minute.
+        """Record settings of the use case, and return all its current settings.
 
-        Return all current settings. Raises `SettingsError`.
+        This process follows new settings immediately, and other processes within half a minute.
+        Raises `SettingsError`.
         """
         settings = stored_settings(policy)
         await self.ledger.notes.set_policy(settings)
@@ -161,10 +162,10 @@ class Tracker(Tasks):
         context: Mapping[str, Any] | None = None,
         delay: timedelta = timedelta(0),
     ) -> bool:
-        """Add a task; return whether it was new. An existing task does not change.
+        """Add a task; return whether the task was new. An existing task does not change.
 
-        *stage* is by default the use case's first. The task is due after *delay*. Raises
-        `UsageError`, and `LedgerError` if the store cannot hold it.
+        The default *stage* is the use case's first stage. The task is due after *delay*. Raises
+        `UsageError` for an invalid argument, or if the store cannot hold the task.
         """
         new_task = NewTask(
             key, data or {}, priority=priority, stage=stage, context=context, delay=delay
@@ -177,11 +178,11 @@ class Tracker(Tasks):
     async def add_many(
         self, tasks: Iterable[NewTask | str] | AsyncIterable[NewTask | str]
     ) -> Added:
-        """Add the tasks that the ledger does not have, 500 at a time, whatever their number.
+        """Add the tasks that the ledger does not have, in writes of 500 tasks.
 
-        Tasks of an asynchronous source are added soon after it yields them. If the source raises,
-        the tasks that it has already yielded are added. Raises `UsageError` for an object that is
-        not a task. The earlier tasks are added, except tasks that would share its write.
+        Tasks of an asynchronous source are added soon after the source yields them. If the source
+        raises, the tasks that it has already yielded are added. Raises `UsageError` if an object is
+        not a task; only the tasks of earlier writes are then added.
         """
         check_many(tasks)
         added = Added()
@@ -210,15 +211,15 @@ class Tracker(Tasks):
         from_status: Statuses = (),
         stage: str | None = None,
     ) -> AsyncIterator[Execution]:
-        """Hold a task within the block, with a renewed lease.
+        """Claim a task, and renew its lease until the end of the `with` block.
 
-        - A normal end finishes the task.
-        - An exception costs an attempt and propagates.
+        - The normal end of the block finishes the task.
+        - An exception in the block costs an attempt and propagates.
         - Cancellation and KeyboardInterrupt release the task.
 
-        With *from_status* a task of that status, such as `Status.FINISHED`, is reopened in
+        A task whose status is in *from_status*, such as `Status.FINISHED`, is first reopened in
         *stage*. Raises a subclass of `TaskMissedError` if the task cannot be started now, and
-        `LeaseLostError` if another worker has claimed it during the block.
+        `LeaseLostError` if another worker has claimed the task during the block.
         """
         reopened_statuses = parse_statuses(from_status)
         lease = await self._claim(keys.key(key), reopened_statuses, stage)
@@ -227,7 +228,7 @@ class Tracker(Tasks):
 
     @asynccontextmanager
     async def start_leased(self, lease: Lease) -> AsyncIterator[Execution]:
-        """Hold a task as `start` does, by the lease that the caller has."""
+        """Work on a task as `start` does, by a *lease* that the caller has already claimed."""
         held_leases = self.session.leases
         execution: Execution | None = None
         try:
@@ -282,10 +283,10 @@ class Tracker(Tasks):
                     await self.session.release_in_time([lease])
                     raise
                 return lease
-            # Another worker was faster, or the ledger gave up the task: read it again.
+            # Read the task again, because another worker was faster, or the ledger gave it up.
 
     def _check_due(self, task: Task) -> None:
-        """Raise if a task cannot be claimed now."""
+        """Raise a subclass of `TaskMissedError` if a task cannot be claimed now."""
         now = self.ledger.now()
         key, due_at = task.url, task.due
         if task.status is Status.IGNORED:
@@ -309,9 +310,9 @@ class Tracker(Tasks):
         await self.ledger.admin.reopen(task_filter, stage=new_stage)
 
     def task(self, function: Callable[[Execution], Awaitable[T]]) -> Callable[[str], Awaitable[T]]:
-        """Return a coroutine function that takes a key and runs *function* on that task.
+        """Return a coroutine function that takes a key and runs *function* on the key's task.
 
-        *function* also becomes the handler of the stage with its name.
+        *function* also becomes the handler of the stage that has the name of *function*.
         """
         self.use_case.add_handler(function.__name__, function)
         handler = self.use_case.handlers[function.__name__]
@@ -327,14 +328,14 @@ class Tracker(Tasks):
 
 
 class SyncTracker(SyncCalls):
-    """The attributes and methods of `Tracker`, for code that is not asynchronous."""
+    """A `Tracker` for synchronous code, with the same attributes and methods."""
 
     @classmethod
     @contextmanager
     def open(cls, url: str, use_case: str | UseCase, **options: Any) -> Iterator[Self]:
-        """Open a use case for a `with` block, see `Tracker.open`.
+        """Open the tasks of a use case for a `with` block, see `Tracker.open`.
 
-        Its event loop runs in a separate thread.
+        The tracker's event loop runs in a separate thread.
         """
 
         async def opening() -> Any:

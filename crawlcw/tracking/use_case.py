@@ -1,7 +1,7 @@
-"""Declare a use case: its name, its stages and their handlers, and its settings.
+"""Declare a use case, which has a name, stages with handlers, and settings.
 
-The ledger records the settings, and every process on the use case follows them. `Tracker.open`
-records the settings that it gets; other settings stay as recorded.
+The ledger records the settings of a use case, and all processes that work on its tasks follow the
+recorded settings. `Tracker.open` records only the settings that its caller passes.
 """
 
 import difflib
@@ -19,34 +19,34 @@ from crawlcw.model.retry import KEPT_ERRORS, RetryPolicy
 from crawlcw.tracking import keys
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-#: The ledger's name of the first stage, for tasks that were added without a stage.
+#: The stage that the ledger stores with a task that was added without a stage.
 NO_STAGE = "todo"
 _SHORTEST_LEASE = timedelta(milliseconds=100)
 
 
 class Executor(StrEnum):
-    """Place in which a handler runs."""
+    """Whether a handler runs in the event loop, in a thread, or in a process."""
 
-    LOOP = "loop"  #: a coroutine function, in the event loop
-    THREAD = "thread"  #: a function, which gets a `SyncExecution`
-    PROCESS = "process"  #: a function in a separate process, which gets key, data and context
+    LOOP = "loop"  #: the handler is a coroutine function
+    THREAD = "thread"  #: the handler gets a `SyncExecution`
+    PROCESS = "process"  #: the handler gets key, data and context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """The function for one stage, which returns its result."""
+    """The function that does the work of one stage and returns the stage's result."""
 
     function: Callable[..., Any]
     executor: Executor
 
 
 class UseCase:
-    """Declaration of tasks of one kind, which `crawlcw work module:object` accepts."""
+    """A use case, which declares tasks of one kind for `crawlcw work module:object`."""
 
     def __init__(self, name: str, *, chain: Sequence[str] = (), **policy: Any) -> None:
-        """*chain* has stages in their order: when a stage is done, the next stage is due.
+        """When a stage in *chain* is done, the task goes to the next stage in *chain*.
 
-        *policy* are settings of `Policy`. Raises `UsageError` and `SettingsError`.
+        *policy* has settings of `Policy`. Raises `UsageError` and `SettingsError`.
         """
         self.name = keys.use_case(name)
         self.chain = tuple(keys.stage(stage) for stage in chain)
@@ -57,24 +57,24 @@ class UseCase:
 
     @property
     def first_stage(self) -> str:
-        """The stage of a new task."""
+        """The stage of a task that is added without a stage."""
         if self.chain:
             return self.chain[0]
         return next(iter(self.handlers), NO_STAGE)
 
     def resolve_stage(self, stage: str) -> str:
-        """Return the stage of a task with the ledger's *stage*: the first stage for `NO_STAGE`."""
+        """Return *stage*, or the use case's first stage if *stage* is `NO_STAGE`."""
         return self.first_stage if stage == NO_STAGE else stage
 
     def stored_stages(self, stages: Iterable[str]) -> tuple[str, ...]:
-        """Return the ledger's names of *stages*; the first stage also has the name `NO_STAGE`."""
+        """Return *stages*, and `NO_STAGE` if *stages* contains the first stage."""
         names = dict.fromkeys(stages)
         return (
             (*names, NO_STAGE) if self.first_stage in names and NO_STAGE not in names else (*names,)
         )
 
     def next_stage(self, stage: str) -> str | None:
-        """Return the stage that follows in the chain, if any."""
+        """Return the stage that follows *stage* in the chain, or None."""
         stage = self.resolve_stage(stage)
         if stage not in self.chain:
             return None
@@ -89,10 +89,10 @@ class UseCase:
     def stage(
         self, function: _F | None = None, *, name: str | None = None, process: bool = False
     ) -> _F | Callable[[_F], _F]:
-        """Decorate a function as the handler of a stage, by default the stage with its name.
+        """Decorate a function as the handler of the stage *name*, by default the function's name.
 
-        A coroutine function runs in the event loop. Another function runs in a thread, or with
-        *process* in a separate process.
+        A coroutine function runs in the event loop. A function that is not a coroutine function
+        runs in a thread, or in a separate process if *process* is true.
         """
 
         def register(function: _F) -> _F:
@@ -154,12 +154,12 @@ class Policy:
 
     @classmethod
     def of(cls, stored_values: Mapping[str, Any]) -> Self:
-        """Return the policy that a ledger has recorded, with defaults for missing settings."""
+        """Return the policy with a ledger's recorded settings, and defaults for other settings."""
         return replace(cls(), **check_settings(stored_values))
 
     @cached_property
     def retries(self) -> RetryPolicy:
-        """The settings that `transitions` needs."""
+        """The settings about retries, in the form that `transitions` needs."""
         return RetryPolicy(
             max_retry=self.max_retry,
             base=self.backoff_base,
@@ -169,7 +169,7 @@ class Policy:
 
 
 def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the *values* that are not None; raises `SettingsError`."""
+    """Return the settings in *values* that are not None; raises `SettingsError`."""
     setting_names = {field.name for field in fields(Policy)}
     settings = {name: value for name, value in values.items() if value is not None}
     for name in settings:
@@ -186,7 +186,7 @@ def check_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of *values* as a ledger records them: durations in seconds."""
+    """Return the settings in *values* as a ledger records them, with durations in seconds."""
     settings = check_settings(values)
     policy = replace(Policy(), **settings)
     setting_values = {name: getattr(policy, name) for name in settings}

@@ -1,4 +1,4 @@
-"""Show a tracked task of the ledger as its users see it."""
+"""Convert the ledger's tracked tasks to the form that users of the API see."""
 
 import base64
 import binascii
@@ -13,7 +13,7 @@ from crawlcw.model.task import AttemptError, AttemptRecord, BlobRef, Payload, Re
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
-#: Fields that a tracked task and the ledger's task have in common.
+#: The fields that `TrackedTask` and the ledger's `Task` have in common.
 _TASK_FIELDS = (
     *("status", "reason", "context", "priority", "retry", "lost", "due"),
     *("create_time", "update_time"),
@@ -22,28 +22,28 @@ _TASK_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedTask:
-    """One tracked task, as it was when it was read."""
+    """A tracked task, with the values at the time of the read."""
 
     key: str
     stage: str
     status: Status
-    reason: Reason | None  #: why it failed or is ignored
-    data: Mapping[str, Any] | BlobRef  #: a `BlobRef` if it is large and was not loaded
-    results: Mapping[str, Any]  #: stage -> its result
+    reason: Reason | None  #: why the task failed or is ignored
+    data: Mapping[str, Any] | BlobRef  #: data, or a `BlobRef` if the data is large and not loaded
+    results: Mapping[str, Any]  #: maps stages to results
     context: Mapping[str, Any] | BlobRef | None
     priority: int
-    retry: int  #: failed attempts at this stage
-    lost: int  #: workers lost while they worked on it
-    due: datetime | None  #: when a worker may claim it, or the end of its lease; None: never
-    holder: str | None  #: name of the worker that leases it
+    retry: int  #: number of failed attempts at the stage
+    lost: int  #: number of workers that crashed while they ran the task
+    due: datetime | None  #: time from which a worker may claim the task; None: never
+    holder: str | None  #: name of the worker that leases the task
     create_time: datetime
-    update_time: datetime  #: of the last change of its status
+    update_time: datetime  #: time of the last change of the status
     errors: tuple[AttemptError, ...]
     trace: tuple[AttemptRecord, ...]
 
     @classmethod
     def of(cls, record: Record, *, stage: str) -> Self:
-        """Return the view of a record; *stage* is its stage as the use case calls it."""
+        """Return the task in *record*; *stage* is the use case's name of the task's stage."""
         task = record.task
         payload = task.carried or Payload()
         return cls(
@@ -60,26 +60,26 @@ class TrackedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Some of the tasks that match."""
+    """One page of the tasks that match a filter."""
 
     tasks: tuple[TrackedTask, ...]
-    next_cursor: str | None  #: argument of `find` for the next page; None: no next page
+    next_cursor: str | None  #: `cursor` for the next page; None: this is the last page
 
 
 def holder_of(task: Task) -> str | None:
-    """Return the holder of a task, whose token is `holder:n`."""
+    """Return the name of the worker that leases a task, from the lease's token `name:n`."""
     return None if task.lock is None else task.lock.partition(":")[0]
 
 
 def cursor_text(position: Cursor | Task) -> str:
-    """Return the position of a task as text."""
+    """Return as text the position of a task in a list of tasks."""
     milliseconds = (position.update_time - _EPOCH) // _MILLISECOND
     raw = milliseconds.to_bytes(8, "big", signed=True) + position.id
     return base64.urlsafe_b64encode(raw).decode("ascii")
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Return the position that `cursor_text` encoded; raises `UsageError` for any other text."""
+    """Return the position that `cursor_text` encoded; raises `UsageError` for an invalid text."""
     try:
         if not isinstance(text, str):
             raise ValueError

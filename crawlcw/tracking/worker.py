@@ -1,8 +1,8 @@
-"""A worker: pulls tasks of the stages that it has handlers for, and runs the handlers.
+"""Define the worker of a use case, which claims tasks and runs the handlers of their stages.
 
-It pulls when its pool is low, so that it never leases more tasks than it can begin soon. If there
-is nothing to do, it polls with growing pauses. It polls immediately when a task is added in this
-process, or when the store reports a change.
+A worker claims more tasks when few leased tasks wait in its pool, so that it leases only tasks that
+it can begin soon. If no task is due, the worker polls the ledger with growing pauses. The worker
+polls immediately when this process adds a task, or when the store reports a change.
 """
 
 import asyncio
@@ -43,24 +43,24 @@ _MIN_PAUSE_S = 0.05
 _MAX_PAUSE_S = 10.0
 _MIN_RECONNECT_PAUSE_S = 1.0
 _MAX_RECONNECT_PAUSE_S = 60.0
-#: Number of tasks that a read adds while leases have a grace period after an outage.
+#: The number of additional tasks that a read gets after an outage, because some tasks are skipped.
 _GRACE_SCAN = 1_000
 _MAX_RETREAT_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """Result of the work, as far as this process knows."""
+    """The result of a worker's run in this process."""
 
     finish_reason: FinishReason  #: `drained`, `stopped` or `stopped-at-once`
-    succeeded: int  #: stages that ended well
-    failed: int  #: attempts that failed
-    released: int  #: tasks released at the end
-    counts: Counts | None = None  #: tasks of the whole use case; None: not counted in time
+    succeeded: int  #: number of stages that ended successfully
+    failed: int  #: number of failed attempts
+    released: int  #: number of tasks released at the end
+    counts: Counts | None = None  #: tasks of the whole use case by status; None: unknown
 
 
 class Worker:
-    """Works on the tasks of one use case until they are drained, or it is stopped."""
+    """Works on the tasks of one use case until no task remains, or until it is stopped."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Worker:
         grace: timedelta = timedelta(seconds=10),
         stall_timeout: timedelta = timedelta(seconds=60),
     ) -> None:
-        """*handlers* (stage -> function) are added to the handlers of the tracker's use case.
+        """*handlers* maps stages to functions that become handlers of the tracker's use case.
 
-        At most *concurrency* tasks run, and *prefetch* more (by default the same number) are
-        leased. With *drain*, `run` ends when there is no more work; otherwise it continues. A
+        At most *concurrency* tasks run at a time. At most *prefetch* further tasks are leased, by
+        default as many as *concurrency*. If *drain* is true, `run` ends when no work remains. A
         handler that blocks the event loop for longer than *stall_timeout* (0: no limit) ends the
         process. Raises `UsageError`.
         """
@@ -115,13 +115,13 @@ class Worker:
 
     @property
     def in_flight(self) -> int:
-        """The number of tasks that handlers are working on."""
+        """The number of tasks whose handlers are running."""
         return self._pool.dispatched - self._pool.queued_count
 
     def stop(self) -> None:
-        """Stop soon: finish the running tasks within the grace period; release all other tasks."""
+        """Stop after the running tasks, at most the grace period later; release other tasks."""
         self._stopping = True
-        # A stop does not wait until an unavailable ledger is back.
+        # Limit the wait for an unavailable ledger, because the worker must stop soon.
         self._session.retry.shorten(max(self.grace, CLOSE_TIMEOUT))
         self._wake.set()
 
@@ -142,11 +142,11 @@ class Worker:
         await self._session.abandon(ledger)
 
     def stuck_in(self) -> str:
-        """Return which handler blocks the event loop now; empty if none does."""
+        """Return the name of the handler that blocks the event loop now, or an empty text."""
         return self._session.watchdog.blocking_code()
 
     async def run(self) -> WorkReport:
-        """Work until drained or stopped; raises `LedgerError` if the ledger stays unavailable."""
+        """Work until no task remains or the worker is stopped; raises `LedgerError`."""
         with single_errors():
             reason = await self._run()
         counts = await self._session.retry.read_for_report(self._ledger.queries.counts)
@@ -159,7 +159,7 @@ class Worker:
         )
 
     async def _run(self) -> FinishReason:
-        reason = FinishReason.STOPPED  # the reason if `run` is cancelled
+        reason = FinishReason.STOPPED  # if `run` is cancelled
         async with anyio.create_task_group() as task_group:
             task_group.start_soon(self._wake_by_additions)
             task_group.start_soon(cancelled_gently, self._wake_by_changes)
@@ -177,7 +177,7 @@ class Worker:
         return FinishReason.STOPPED_AT_ONCE if stopped_at_once else reason
 
     async def _pull(self) -> FinishReason:
-        """Keep the pool filled until the worker stops, or no work is left."""
+        """Claim tasks to keep the pool filled, until the worker stops or no work remains."""
         while not self._stopping:
             self._wake.clear()
             free_capacity = self._pool.size + self._prefetch - self._pool.dispatched
@@ -200,7 +200,7 @@ class Worker:
             task
             for task in page
             if task.id not in self._session.leases
-            # Skip these tasks: after an outage their holders may come back soon.
+            # Skip tasks whose leases expired during an outage, because their workers may come back.
             and not ended_since(task, grace_start)
         ][:free_capacity]
         if not claimable:
@@ -211,7 +211,7 @@ class Worker:
         if claimed.leases:
             self._pause_s = _MIN_PAUSE_S
         elif claimed.missed:
-            # Other workers claim the same tasks, so pause for a random time to leave their rhythm.
+            # Pause for a random time, because other workers claim tasks in the same rhythm.
             await anyio.sleep(random.random() * _MAX_RETREAT_S)
         return True
 
@@ -219,9 +219,9 @@ class Worker:
         return await self._ledger.queries.next_due(due_by=self._ledger.now())
 
     async def _wait_for_due(self, next_due: datetime | None) -> None:
-        """Pause until more tasks may be due; this worker cannot claim the tasks that are due now.
+        """Pause until more tasks may be due, because this worker can claim no task now.
 
-        While no task is due, the worker only asks when the next task is due.
+        While no task is due, the worker only reads the time of the next due task.
         """
         if self._is_due(next_due):
             self._warn_of_stages()
@@ -262,12 +262,12 @@ class Worker:
 
     async def _work_on(self, lease: Lease) -> None:
         if not self._session.leases.is_current(lease):
-            return  # its lease was lost while it waited in the queue
+            return  # the lease was lost while the task was queued
         handler = self._handlers[self._tracker.use_case.resolve_stage(lease.task.callback)]
         try:
             async with self._tracker.start_leased(lease) as execution:
                 while not await self._quarantine.enter(lease):
-                    pass  # an earlier quarantined task had to run alone first
+                    pass  # another quarantined task ran first
                 async with Cancellation().contained():
                     await run_handler(
                         handler, execution, threads=self._threads, processes=self._processes
@@ -304,7 +304,7 @@ class Worker:
             self._quarantine.leave(lease)
 
     async def _release_waiting(self) -> None:
-        """Release the tasks that have not begun."""
+        """Release the leased tasks whose handlers have not begun."""
         if waiting_leases := self._pool.take_queued():
             await self._session.release(waiting_leases)
             self._released += len(waiting_leases)
@@ -316,7 +316,7 @@ class Worker:
             self._wake.set()
 
     async def _wake_by_changes(self) -> None:
-        """Poll whenever the store reports a change; otherwise the pauses are enough."""
+        """Wake the worker whenever the store reports a change, if the store can report changes."""
         pause = _MIN_RECONNECT_PAUSE_S
         while True:
             try:
