@@ -1,8 +1,8 @@
 """Cache responses on disk, so that each page is fetched only once while a spider is developed.
 
-It is not an HTTP cache: it ignores the servers' rules of freshness, and uses a response until it
-is `cache_expires` old. Libraries for HTTP caches need a different client, or work inside of
-aiohttp's client, where bodies are not yet decoded and limited.
+The cache ignores the servers' rules of freshness, and uses a response until the response is
+`cache_expires` old. Libraries for HTTP caches cannot be used, because they need a different client,
+or work inside of aiohttp's client, where bodies are not yet decoded and limited.
 """
 
 import json
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(".crawlcw/cache")
 _THREADS = 4
 _LARGE = 1 << 18
-#: Statuses of responses that a spider's author can treat as permanent.
+#: HTTP statuses of the responses that the cache stores, because the server would repeat them.
 _CACHED_STATUSES = frozenset({200, 203, 301, 302, 303, 307, 308, 404, 410})
 
 
 class DevCache:
-    """The layer that answers GET requests with stored responses.
+    """Layer that answers GET requests with stored responses.
 
-    It does not store saved files, and no response that is cut, throttled or broken. It also
-    does not store responses to requests with a session or with cookies.
+    The cache stores no saved files, and no response that is cut, throttled or broken. The cache
+    also stores no response to a request with a session or with cookies.
     """
 
     @classmethod
@@ -44,14 +44,14 @@ class DevCache:
         return None if settings.cache == "off" else cls(settings, memory)
 
     def __init__(self, settings: Settings, memory: MemoryBudget, *, folder: Path = FOLDER) -> None:
-        """Take memory for stored bodies from *memory*, which the downloader also uses."""
+        """Reserve memory for stored bodies in *memory*, the downloader's memory budget."""
         self._folder = folder
         self._expires = settings.cache_expires.total_seconds()
         self._is_read = settings.cache == "dev"
         self._max_body = settings.max_body
         self._memory = memory
         self._limiter = anyio.CapacityLimiter(_THREADS)
-        self._is_told = False  #: whether the log has said that nothing can be stored
+        self._is_told = False  #: whether the log has a warning that no page can be stored
 
     async def __call__(self, attempt: Attempt, request: Request, call_next: Next) -> Response:
         """Return the stored response, or a new response."""
@@ -60,7 +60,7 @@ class DevCache:
             request.method != "GET"
             or request.body
             or options.save_to is not None
-            # A stored response serves every user, and would not set the session's cookies again.
+            # Do not cache pages of a user, because a stored response would set no cookies.
             or options.cookies
             or (attempt.session is not None and attempt.session.jar is not None)
         ):
@@ -85,7 +85,7 @@ class DevCache:
     async def _stored_response(
         self, path: Path, attempt: Attempt, request: Request
     ) -> Response | None:
-        """Return the stored response; None: it is missing, too old, or cut by a crash."""
+        """Return the stored response; None if it is missing, too old, or cut by a crash."""
         reservation, body = None, b""
         try:
             with attempt.deadline:
@@ -136,7 +136,7 @@ class DevCache:
 
 
 def _write(path: Path, content: tuple[bytes, ...]) -> None:
-    # Pages may contain secrets, which other users must not read.
+    # Let only the owner read the folder, because pages may contain secrets.
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with NamedTemporaryFile(dir=path.parent, delete=False) as stream:
         temporary_file = Path(stream.name)

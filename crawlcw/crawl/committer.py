@@ -1,15 +1,15 @@
-"""Group commit of the fetchers' outcomes.
+"""Commit the outcomes of fetchers to the ledger, in groups.
 
-The order of writes, and the state if the process dies after each write:
+The committer writes a group of outcomes in this order:
 
-1. Other changes of pages (cookies of a session, the spider's state): the page is done again.
-2. Links that are too deep, then the links to follow: they are stored; the page is done again.
-3. The hosts of the links are woken: if a wake-up is lost, an idle process finds the host by its
-   sweep.
-4. The outcomes, each with the end of its lease, atomically: the page is done.
+1. the body files that the outcomes name;
+2. the changes of session cookies and of the spider's state;
+3. the links that are too deep, and then the links to follow;
+4. the wake-ups of the links' hosts (an idle process finds a host with a lost wake-up by its sweep);
+5. the outcomes (one atomic write stores an outcome and ends the lease of its task).
 
-The bodies that the outcomes name are synced to the disk before the first step. A page that is done
-again adds no link twice, because links are known by their identity.
+If the process dies before the last write, the pages are crawled again. A page that is crawled again
+adds no link twice, because the ledger knows a link by its id.
 """
 
 import asyncio
@@ -36,15 +36,15 @@ from crawlcw.model.transitions import Settlement
 
 logger = logging.getLogger(__name__)
 
-#: Two generations of this many ids of 16 bytes: about 20 MB.
+#: A `SeenFilter` holds at most twice this number of task ids, in about 20 MB of memory.
 _GENERATION = 100_000
 
 
 class SeenFilter(dict[bytes, None]):
-    """A bounded set of the ids of tasks that the ledger has, which forgets the oldest.
+    """Ids of tasks that the ledger has; if the filter is full, it forgets its oldest ids.
 
-    It saves writes, because most links of a page are known. A dictionary needs no call of a Python
-    method.
+    The filter saves writes, because the ledger has most links of a page already. The filter is a
+    dictionary, so a lookup calls no Python method.
     """
 
     def __init__(self, *, generation: int = _GENERATION) -> None:
@@ -62,26 +62,25 @@ class SeenFilter(dict[bytes, None]):
 class TaskAdder:
     """Adds tasks to the ledger of one crawl: start requests, links, targets of redirects.
 
-    It also admits links that were too deep and are nearer now, and reopens changed pages.
+    The adder also reopens changed pages, and makes too deep links due if a shorter path is found.
     """
 
     ledger: Ledger
     stats: Stats
     announce: Callable[[Iterable[Task]], Awaitable[None]]  #: wakes the hosts of tasks
     max_depth: int | None  #: the crawl's maximum depth; earlier crawls may have had a smaller one
-    #: Writes the changes of sessions and of the spider's state, durably and before any task.
+    #: Functions that write changes of sessions and of the spider's state; `add` calls them first.
     writes_before: Sequence[Callable[[], Awaitable[None]]] = ()
-    run_started_at: datetime | None = None  #: when this run began; None if that is not known yet
-    known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that need not be added again
-    #: Links that are too deep and that the ledger keeps. A shorter path to their pages still
-    #: counts.
+    run_started_at: datetime | None = None  #: start of this run; None if unknown
+    known_ids: SeenFilter = field(default_factory=SeenFilter)  #: tasks that the ledger has
+    #: Too deep links that the ledger has. A shorter path to such a link still makes the link due.
     too_deep_ids: SeenFilter = field(default_factory=SeenFilter)
 
     async def add(self, tasks: Iterable[Task], too_deep: Iterable[Task] = ()) -> int:
         """Add tasks and wake their hosts; return how many of them become due.
 
-        Tasks that are *too_deep* are only kept. Changes of sessions and of the spider's state are
-        written in any case.
+        The ledger stores tasks that are *too_deep*, but no worker claims them. Changes of sessions
+        and of the spider's state are written even if there are no tasks.
         """
         for write in self.writes_before:
             await write()
@@ -93,7 +92,7 @@ class TaskAdder:
         if deep:
             await self.put(deep)
             self.too_deep_ids.add(deep)
-        # Two pages of one group often have the same new links.
+        # A dictionary drops duplicates, because pages of a group often have the same new links.
         fresh = {
             task.id: task
             for task in tasks
@@ -110,7 +109,7 @@ class TaskAdder:
         return new
 
     def forget(self) -> None:
-        """Forget which tasks the ledger has, because it may have lost them."""
+        """Forget which tasks the ledger has, because tasks may have been purged from the ledger."""
         self.known_ids.clear()
         self.too_deep_ids.clear()
 
@@ -130,8 +129,8 @@ class TaskAdder:
                 due_count += await self.ledger.tasks.admit_nearer(due)
             changed_tasks = [task for task in due if isinstance(task, ChangedTask)]
             if changed_tasks and (run_started_at := self.run_started_at) is not None:
-                # Skip pages that were done in this run. Otherwise two sitemaps with dates in the
-                # future that link to each other would never end.
+                # Do not reopen pages that this run has crawled: two sitemaps that link to each
+                # other with dates in the future would reopen each other for ever.
                 changed_tasks = [task.capped_at(run_started_at) for task in changed_tasks]
                 due_count += await self.ledger.tasks.reopen_changed(changed_tasks)
         return due_count
@@ -146,15 +145,15 @@ class Committer:
     coordinator: Coordinator
     adder: TaskAdder
     state: KeptState
-    bodies: Bodies | None  #: has the files that outcomes name
-    end: End  #: ends the crawl if the files cannot be written
+    bodies: Bodies | None  #: writes body files; None if the crawl stores no pages
+    end: End  #: ends the crawl if body files cannot be written
 
     async def run(self, results: asyncio.Queue[Done], workers_wait: Callable[[], bool]) -> None:
-        """Write *results* until cancelled. While *workers_wait*, write each group at once."""
+        """Write *results* until cancelled; if *workers_wait* is true, do not delay a group."""
         await write_in_groups(results, self._write, workers_wait=workers_wait)
 
     async def write_links(self, tasks: list[Task], too_deep: list[Task]) -> None:
-        """Add links of a page whose callback still runs; its outcome comes later."""
+        """Add links of a page whose callback still runs, so the page has no outcome yet."""
         if await self.adder.add(tasks, too_deep):
             self.coordinator.note_written(has_more=True, retry_hosts=())
 
@@ -195,7 +194,7 @@ class Committer:
         )
 
     async def _are_synced(self, bodies: Bodies, settlements: list[Settlement]) -> bool:
-        """Return whether the bodies that outcomes name are on the disk; if not, end the crawl."""
+        """Sync the bodies that *settlements* name; if the disk fails, end the crawl."""
         if any(settlement.change.stored is not None for settlement in settlements):
             try:
                 await bodies.sync()
@@ -209,8 +208,8 @@ class Committer:
         committed = await self.session.ledger.outcomes.commit(settlements)
         not_recorded = set[bytes]()
         for lease in committed.lost:
-            # This is no failure: the lease expired while the page was loading, and the result of
-            # the newer holder counts.
+            # A lost lease is no failure of the page: the lease expired while the page was loading,
+            # so only the result of the worker with the newer lease counts.
             not_recorded.add(lease.task.id)
             stats.leases_lost += 1
             logger.info(
@@ -230,7 +229,7 @@ class Committer:
 
 
 def _warn(task: Task, reason: str) -> None:
-    """Log that the store cannot hold a task, or its outcome."""
+    """Log that the ledger's store cannot hold a task, or the outcome of a task."""
     logger.warning(
         "cannot store %s: %s",
         printable(task.url),

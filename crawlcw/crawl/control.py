@@ -1,7 +1,7 @@
-"""Orders to the running crawls of a ledger: pause, stop, other settings.
+"""Orders of the user to running crawls: pause, stop, change settings.
 
-The orders stay in the ledger until they are withdrawn (`Control`, no I/O). Each process polls them
-(`Steering`).
+`Control` is the set of orders; an order stays in the ledger until the user withdraws the order.
+`Steering` polls the orders in each process of a crawl.
 """
 
 import logging
@@ -20,14 +20,14 @@ from crawlcw.model.durations import iso_time
 from crawlcw.model.sanitize import printable
 
 if TYPE_CHECKING:
-    # The commands that write an order must not load the crawler.
+    # Commands such as `crawlcw stop` import this module, and they must not load the crawler.
     from crawlcw.crawl.committer import TaskAdder
     from crawlcw.crawl.coordinator import Coordinator
     from crawlcw.engine.session import WorkerSession
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two polls; each reads one small document by its key.
+#: Seconds between two polls of the orders; a poll reads one small document by its key.
 POLL_INTERVAL_S = 0.5
 #: The settings that an order can change while a crawl runs.
 ADJUSTABLE = ("concurrency", "delay", "per_host_concurrency")
@@ -40,12 +40,12 @@ _OTHER_DESCRIPTORS = 150
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """The orders in a ledger, each by its name. Times are the ledger's."""
+    """The user's orders in a ledger; all times are by the ledger's clock."""
 
     paused: datetime | None = None  #: when the user paused the crawls
-    stopped: datetime | None = None  #: crawls that began before this must end
-    fed: str | None = None  #: a new text each time that the user adds or purges tasks
-    settings: Mapping[str, str] = field(default_factory=dict)  #: override the crawls' own
+    stopped: datetime | None = None  #: crawls that began before this time must end
+    fed: str | None = None  #: a text that changes each time the user adds or purges tasks
+    settings: Mapping[str, str] = field(default_factory=dict)  #: override the spider's settings
 
     @classmethod
     def of(cls, written: Mapping[str, Any]) -> Self:
@@ -68,7 +68,7 @@ class Control:
         return replace(settings, **self.settings)
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields for a program: `paused` and `set`."""
+        """Return the orders as JSON fields: `paused` and `set`."""
         paused = None if self.paused is None else iso_time(self.paused)
         return {"paused": paused, "set": dict(self.settings)}
 
@@ -90,7 +90,7 @@ def check(settings: Mapping[str, str]) -> None:
 def check_changes(changes: Mapping[str, str | None]) -> None:
     """Raise `SettingsError` if crawls cannot apply *changes*. A value of None resets the setting.
 
-    Secures the file descriptors for a new `concurrency`, see `secure_descriptors`.
+    If *changes* set `concurrency`, `secure_descriptors` secures the file descriptors.
     """
     check({name: "1" if value is None else value for name, value in changes.items()})
     if concurrency := changes.get("concurrency"):
@@ -109,12 +109,12 @@ def _moment(orders: Mapping[str, Any], name: str) -> datetime | None:
 
 
 def secure_descriptors(concurrency: int) -> None:
-    """Raise the limit on open files of this process and its children to the need of its fetchers.
+    """Let this process and its children open as many files as *concurrency* fetchers need.
 
-    With a lower limit, pages and the ledger's connections would wait for descriptors. Raises
-    `SettingsError` if the system does not allow that.
+    With too few files, pages and the ledger's connections would wait for descriptors. Raises
+    `SettingsError` if the system does not allow the higher limit on open files.
     """
-    # Double the number, for idle connections and for files that a spider opens.
+    # Double the number of descriptors, because idle connections and the spider's files need some.
     needed = 2 * (concurrency + _OTHER_DESCRIPTORS)
     limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit >= needed:
@@ -153,7 +153,7 @@ class Steering:
         try:
             control = Control.of(await self.session.ledger.notes.control())
         except SettingsError as error:
-            # No command of crawlcw writes invalid orders. The earlier orders stay in force.
+            # Another program wrote invalid orders, so the earlier orders stay in force.
             self._warn(error)
             return
         old_control, self._control = self._control, control
@@ -175,7 +175,7 @@ class Steering:
             self.end(FinishReason.STOPPED, "by `crawlcw stop`")
 
     def _settings_by(self, control: Control) -> Settings:
-        """Return the settings to apply: if the order does not fit the crawl, its own settings."""
+        """Return the settings by *control*; if these are invalid, return the crawl's own."""
         try:
             settings = control.applied(self.settings)
             if settings.concurrency > self.settings.concurrency:

@@ -1,12 +1,12 @@
-"""Choose the next work: lease hosts, read and claim their tasks, and queue them by host.
+"""Coordinate a crawl: lease hosts, read and claim the hosts' tasks, and queue the tasks by host.
 
-The coordinator leases hosts that are ready, pages their due tasks and claims them ahead. It claims
-twice as many tasks as there are fetchers, or up to eight times as many if there are many slow
-hosts. It dispatches each task when its host's turn comes.
+The coordinator leases hosts that are ready, reads their due tasks and claims tasks ahead of time.
+The coordinator claims two tasks for each fetcher, or up to eight if many hosts are slow. The
+coordinator gives a task to a fetcher when the task's host may get a request.
 
-It sleeps until something changes or the next task is due. It ends when no task in the ledger is due
-now or later. After a long outage of the ledger it claims nothing for 10 s, so that the holders of
-expired leases can renew them first.
+The coordinator sleeps until something changes or the next task is due. The coordinator ends when no
+task in the ledger is due now or later. After a long outage of the ledger, the coordinator claims
+nothing for 10 s, so that workers can first renew their expired leases.
 """
 
 import asyncio
@@ -42,19 +42,19 @@ _MIN_IDLE_S = 0.05
 _MAX_IDLE_S = 8.0
 _SHARED_IDLE_S = 1.0
 _HOSTS_PER_QUERY = 100
-#: Tasks claimed ahead for each fetcher.
+#: Number of tasks that the coordinator claims ahead for each fetcher.
 _PREFETCH = 2
 #: The minimum number of tasks to claim for a host without limits.
 _MIN_CLAIM = 8
-_SLOW_HOST_TASKS = 8  #: tasks of each slow host that may be claimed beyond the prefetch
-_MAX_CLAIMED_FACTOR = 4  #: limit of all claimed tasks, as a multiple of the prefetch
+_SLOW_HOST_TASKS = 8  #: additional tasks to claim for each slow host, besides `_PREFETCH`
+_MAX_CLAIMED_FACTOR = 4  #: limit of all claimed tasks, as a multiple of `_PREFETCH`
 #: Seconds without work until an idle process polls its hosts and sweeps for lost wake-ups.
 _SWEEP_AFTER_S = 0.8
-#: Seconds to wait before the next claim while other workers may still renew expired leases.
+#: Seconds to wait before the next claim while workers may still renew leases that have expired.
 _GRACE_PAUSE_S = 1.0
-#: Seconds without a request in progress after which a crawl counts as waiting.
+#: A crawl counts as waiting if it has had no request in progress for this number of seconds.
 _WAITING_AFTER_S = 1.0
-#: Minimum seconds between two polls for each of many hosts: one query serves all changes.
+#: Minimum seconds between two polls, multiplied by the number of hosts if there are many.
 _PAUSE_PER_HOST_S = 20e-6
 _MANY_HOSTS = 100
 #: Seconds that the poll of host leases may wait for a free fetcher.
@@ -64,7 +64,7 @@ _IDLE_AFTER_S = 0.1
 
 
 class Coordinator:
-    """Keeps the queue filled for the fetchers of one process."""
+    """Keeps the queue of claimed tasks filled for the fetchers of one process."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Coordinator:
         state: KeptState,
         end: End,
     ) -> None:
-        """Work for the process of *session*; *end* ends the crawl, see `Ending.end`."""
+        """Coordinate the process of *session*; *end* ends the crawl, see `Ending.end`."""
         self.frontier = frontier = opening.frontier
         self.host_leaser = HostLeaser(session, frontier, settings)
         self.internal_errors = InternalErrors(session, end=end)
@@ -101,14 +101,14 @@ class Coordinator:
         self._paused_since: datetime | None = None  #: when the user paused the crawl
         self._idle_pause_s = _MIN_IDLE_S
         self._last_request_end = time.monotonic()  #: when the last request ended
-        #: The reason to wait, from the last poll of the ledger.
+        #: Why the crawl waits, as the last poll of the ledger has found.
         self._idle_reason: IdleReason | None = None
-        self._timer_at = 0.0  #: when the timer takes the next turn of a host
-        self._lease_poll_at = 0.0  #: when to poll the leases of hosts again
-        self._ledger_poll_at = 0.0  #: when to poll the whole ledger again
+        self._timer_at = 0.0  #: when the timer calls `dispatch`
+        self._lease_poll_at = 0.0  #: when to poll the host leases next
+        self._ledger_poll_at = 0.0  #: when to poll the whole ledger next
 
     async def run(self) -> FinishReason:
-        """Keep the queue filled until no work remains; return why the crawl ended."""
+        """Fill the queue of claimed tasks until no work remains; return why the crawl ended."""
         async with anyio.create_task_group() as background:
             reason = await self._fill_queue(background)
             self.frontier.lends = False
@@ -118,7 +118,7 @@ class Coordinator:
 
     async def _fill_queue(self, background: anyio.abc.TaskGroup) -> FinishReason:
         while True:
-            # Clear before the poll, so that a change during the poll ends the wait below at once.
+            # Clear the event before the poll, so that a change during the poll ends the next wait.
             self._poll_wanted.clear()
             self.dispatch()
             if self._is_stopping:
@@ -156,7 +156,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def note_written(self, *, has_more: bool, retry_hosts: Iterable[str]) -> None:
-        """Note written outcomes. *has_more* says that work remains; *retry_hosts* have retries."""
+        """Note written outcomes: *has_more* if they make tasks due, *retry_hosts* by retries."""
         self.frontier.poll(*retry_hosts)
         if has_more or not self._task_leases:
             self.wake()
@@ -199,7 +199,7 @@ class Coordinator:
         self.wake()
 
     def free_slot(self, lease: Lease) -> None:
-        """Free the slot of a dispatched lease, once, so that its host's next request may start."""
+        """Free the host slot that a dispatched task uses, so that the next request may start."""
         key = (lease.task.id, lease.fence)
         if key not in self._slot_users:
             return
@@ -209,12 +209,12 @@ class Coordinator:
         self.dispatch()
 
     def note_done(self, lease: Lease) -> None:
-        """Note that the work on a dispatched lease has ended."""
+        """Note that a fetcher has ended its work on a task."""
         self.free_slot(lease)
         self.pool.task_done()
         now = self._last_request_end = time.monotonic()
         self.dispatch()
-        # Other new work, such as links, sets `Frontier.poll_wanted` itself.
+        # New links and other new work need no check, because they set `Frontier.poll_wanted`.
         needs_tasks = self._is_low() and now >= min(
             self._ledger_poll_at, self.frontier.low_hosts()[1]
         )
@@ -222,7 +222,7 @@ class Coordinator:
             self._poll_wanted.set()
 
     def requeue(self, lease: Lease, *, to_ledger: bool) -> None:
-        """Take back a task that was not tried: its host has failed or is not ours any more."""
+        """Take back a task that a fetcher did not try, because its host has failed or is lost."""
         if to_ledger:
             self.frontier.pending.release([lease])
         else:
@@ -230,7 +230,7 @@ class Coordinator:
         self._poll_wanted.set()
 
     def _queue_or_release(self, lease: Lease) -> None:
-        """Queue a task for its host's turn, or release it if its host may not be asked now."""
+        """Queue a task until its host may get a request; release a task whose host may get none."""
         task, frontier = lease.task, self.frontier
         host = frontier.hosts.get(task.host)
         if host is None or host.phase is Phase.LEAVING:
@@ -238,41 +238,41 @@ class Coordinator:
             return
         obstacle = host.obstacle(task)
         if obstacle is None:
-            # The origin's rest may have ended since the claim, before the host is open. Then
-            # release the task: the host is opened when the task is read again.
+            # If the origin's rest has ended since the claim and the host is not open, the task is
+            # released, because the host is opened when its tasks are read again.
             if host.is_open and (task.due is None or task.due <= self._ledger.now()):
                 self._queues.add(lease, now=time.monotonic())
                 return
         elif isinstance(obstacle, datetime):
             lease = deferred_lease(lease, due=obstacle)
         elif frontier.calls.include(task.errback):
-            # The task needs no request: its errback is called with the failure.
+            # The task needs no request, because its origin is given up and only its errback runs.
             self._queues.add(lease, now=time.monotonic(), needs_request=False)
             return
         # The ledger ignores the task together with all other tasks of a given-up origin.
         frontier.pending.release([lease])
 
     def forget_lost(self, task_ids: set[bytes]) -> None:
-        """Forget waiting tasks whose leases are lost."""
-        # Lost leases that wait for their release may stay: releasing a lost lease does nothing.
+        """Forget the queued tasks whose leases this process has lost."""
+        # Leases in `pending.to_release` may stay, because the release of a lost lease does nothing.
         self._queues.withdraw(is_unwanted=lambda lease: lease.task.id in task_ids)
 
     def idle_reason(self) -> IdleReason | None:
-        """Return why no request has been in progress for a moment; None if a request has been."""
+        """Return why the crawl makes no requests; None if a request was in progress just now."""
         if self._paused_since is not None:
             return IdleReason(paused_since=self._paused_since)
         reason = self._opening.causes.rests.idle_reason(self._ledger.now())
         if reason.down_since is not None:
-            return reason  # requests in progress only check whether the network is back
+            return reason  # requests may be in progress, to test whether the network is back
         if self.pool.dispatched or time.monotonic() - self._last_request_end < _WAITING_AFTER_S:
             return None
         return reason if reason.hosts or reason.proxies else self._idle_reason or reason
 
     def dispatch(self) -> None:
-        """Give free fetchers the leases whose turn has come; a timer calls it at the next turn."""
+        """Give free fetchers the tasks whose hosts may get a request; set a timer for the next."""
         pool = self.pool
         free_fetchers = pool.size - pool.dispatched
-        # The most frequent reason comes first, because this runs several times a page.
+        # Check the most frequent reason first, because `dispatch` runs several times a page.
         if (
             free_fetchers <= 0
             or self._is_stopping
@@ -282,8 +282,8 @@ class Coordinator:
             return
         stats = self._stats
         for _, counter, limit in self._limits:
-            # Each page in progress may produce an item. If a page produces several items, all of
-            # them are recorded.
+            # Each page in progress may produce an item. If a page produces several items, the
+            # crawl records all items of the page, even beyond the limit.
             count = getattr(stats, counter) + getattr(stats, f"unwritten_{counter}")
             free_fetchers = min(free_fetchers, limit - count - pool.dispatched)
         now = time.monotonic()
@@ -300,12 +300,12 @@ class Coordinator:
             free_fetchers -= 1
 
     def _on_timer(self) -> None:
-        # uvloop rounds to milliseconds: if the timer fires early, dispatch must set it again.
+        # uvloop rounds to milliseconds: if the timer fires early, `dispatch` must set a new timer.
         self._timer_at = 0.0
         self.dispatch()
 
     def _free_capacity(self) -> int:
-        """Return how many more tasks to claim: the prefetch, and a few more for each slow host."""
+        """Return how many more tasks to claim: `_PREFETCH` a fetcher, and more for slow hosts."""
         queues, size = self._queues, self.pool.size
         prefetch = _PREFETCH * size
         slow_host_tasks = min(_SLOW_HOST_TASKS, size) * len(self.frontier.hosts)
@@ -316,18 +316,18 @@ class Coordinator:
         return self._free_capacity() >= _PREFETCH * self.pool.size // 2
 
     async def _poll(self, background: anyio.abc.TaskGroup) -> bool:
-        """Release, lease, page and claim; return whether the ledger is drained."""
-        # Release tasks before their hosts: the next owner would not find tasks that are leased.
+        """Release tasks, lease hosts, and claim tasks; return whether the ledger is drained."""
+        # Release tasks before their hosts, because a host's next owner does not find leased tasks.
         frontier = self.frontier
         if frontier.pending.to_release:
             await self._release(frontier.pending.take_to_release())
         for host in [*frontier.opening]:
-            # Ask the probe page of a half-open host before any other page.
+            # Request the probe page of a failed host before any other page of the host.
             if not (host.is_busy or self._opening.probe(host, background)) and host.is_open:
                 host.enter(Phase.SERVING)
         if await self.host_leaser.poll(background, idle=self.pool.has_idle_workers()):
             self._idle_pause_s = _MIN_IDLE_S
-        # Claim only what fits: no other process can work on a task that waits in this process.
+        # Claim no more tasks than needed, because no other process can work on a claimed task.
         if not self._is_low() or await self._page_and_claim(background):
             return False
         if time.monotonic() < self._ledger_poll_at:
@@ -335,7 +335,7 @@ class Coordinator:
         return await self._drained()
 
     async def release_undispatched(self) -> int:
-        """Release the tasks that no fetcher has started; return their number."""
+        """Release the tasks that no fetcher has started; return the number of tasks."""
         leases = self.pool.take_queued()
         for lease in leases:
             self.free_slot(lease)
@@ -344,15 +344,15 @@ class Coordinator:
 
     async def _release(self, leases: list[Lease]) -> int:
         count = await self._ledger.outcomes.release(leases)
-        # Forget the tasks only after the release: if this process dies in between, no task is lost.
+        # Forget the leases only after the release, because a failed release needs them again.
         self._task_leases.end(leases)
-        # If this process dies before it announces the tasks, an idle process's sweep finds the
-        # host.
+        # If this process dies before it announces the tasks, an idle process finds their hosts by
+        # its sweep.
         await self.announce(lease.task for lease in leases)
         return count
 
     async def _page_and_claim(self, background: anyio.abc.TaskGroup) -> bool:
-        """Page and claim tasks of the hosts that need tasks; return whether any host did."""
+        """Read and claim tasks for hosts that have too few; return whether a host had too few."""
         low_hosts, _ = self.frontier.low_hosts()
         if not low_hosts:
             return False
@@ -361,9 +361,9 @@ class Coordinator:
         hosts = heapq.nsmallest(_HOSTS_PER_QUERY, low_hosts, key=_feeding_order)
         batch_size_by_host = dict[str, int]()
         for host in hosts:
-            # Clear the flag before the read: a task that is added from now on sets the flag again.
+            # Clear the flag before the read, because a task that is added during the read sets it.
             host.poll(is_stale=False)
-            # Ask for two turns of its allowed requests: other hosts need capacity as well.
+            # Read tasks for at most two requests in each slot, because other hosts need tasks too.
             batches = 1 if host.queue.delay else 2 * host.queue.slots or _MIN_CLAIM
             task_count = min(
                 free_capacity, self._queues.free_capacity(host.name), max(share, batches)
@@ -383,8 +383,8 @@ class Coordinator:
         for host in sorted(hosts, key=_feeding_order):
             tasks = tasks_by_host[host.name]
             if host.borrowed_loan is not None:
-                # The owner claims the first half, and other borrowers also claim from the second
-                # half.
+                # The host's owner claims the first half of the tasks, and all its borrowers claim
+                # from the second half.
                 tasks = tasks[len(tasks) // 2 :]
                 random.shuffle(tasks)
             claimable_tasks = self._claimable(host, tasks, background)
@@ -396,7 +396,7 @@ class Coordinator:
                     host.quota = max(0, host.quota - len(chosen_tasks))
             is_full = (
                 len(tasks_by_host[host.name]) == batch_size_by_host[host.name]
-            )  # the ledger may have more
+            )  # more tasks may be due
             if is_full or len(chosen_tasks) < len(claimable_tasks):
                 host.poll()
         await self._claim(tasks_to_claim)
@@ -405,12 +405,12 @@ class Coordinator:
     def _claimable(
         self, host: FrontierHost, tasks: list[Task], background: anyio.abc.TaskGroup
     ) -> list[Task]:
-        """Return the tasks of a host that may be claimed; start to open a new host that has tasks.
+        """Return the tasks to claim at a host; if the host is new, start to open the host.
 
-        Until the host is open, claim only tasks that need no request, because other leases would
-        expire.
+        Until a host is open, only tasks that need no request are claimed, because the leases of
+        waiting tasks would expire.
         """
-        # A task is listed again if our lease on it expired while this process stalled.
+        # The ledger lists a task of ours again if its lease expired while this process stalled.
         tasks = [task for task in tasks if task.id not in self._task_leases]
         # Tasks of a resting origin are deferred after the claim.
         ready_tasks = (
@@ -418,22 +418,22 @@ class Coordinator:
         )
         if not ready_tasks:
             return tasks
-        # Prefer a task whose origin does not fail.
+        # Open the host with a task whose origin does not fail, if there is one.
         opening_task = min(ready_tasks, key=lambda task: host.origin(task).failures > 0)
         if self._opening.open(host, opening_task.url, background):
             return tasks
         return [task for task in tasks if isinstance(host.obstacle(task), Reason)]
 
     async def _claim(self, tasks: list[Task]) -> None:
-        # Check the time now, because the page may have waited for the ledger. After a short outage
-        # no lease has expired, so claims need not wait.
+        # Read the clock here, because the query for tasks may have waited for the ledger. After a
+        # short outage no lease has expired, so claims need not wait.
         now = self._ledger.now()
         outage_start = self._session.retry.grace_start(now)
         if outage_start is not None and now - outage_start >= self._settings.lease / 2:
             self.frontier.poll(*(task.host for task in tasks))
             await anyio.sleep(_GRACE_PAUSE_S)
             return
-        # Claims take time: let fetchers start with the first batch.
+        # Claim in batches, so that fetchers can start with the first batch early.
         batch_size, stats = self._ledger.leases.batch_size, self._stats
         for start in range(0, len(tasks), batch_size):
             batch = tasks[start : start + batch_size]
@@ -444,7 +444,8 @@ class Coordinator:
                 max_lost=self._settings.max_lost,
             )
             self._task_leases.add(claimed.leases)
-            # Refresh after the claim: a page's state change was written before its links.
+            # Read the spider's state after the claim, because a page that links to a claimed task
+            # has written its state changes before the task.
             await self._kept_state.refresh()
             stats.claims += len(batch)
             stats.claims_missed += claimed.missed
@@ -468,18 +469,18 @@ class Coordinator:
                 )
 
     async def _drained(self) -> bool:
-        """Return whether this process and the ledger have no work; if not, set the next poll."""
-        # Background work on a host counts as work until it ends.
+        """Return whether this process and the ledger have no work; if there is work, poll later."""
+        # Background work on a host, such as its robots.txt, counts as work.
         has_work = bool(self._task_leases) or any(
             host.is_busy for host in self.frontier.hosts.values()
         )
-        # If only long pages are in progress, the free fetchers have no host to ask.
+        # If all leased hosts have a page in progress and no task waits, free fetchers lack a host.
         under_way, leased = self._task_leases.count_by_host.keys(), self.frontier.leased.keys()
         lacks_hosts = leased <= under_way and not self._queues.waiting_count
         if has_work:
             self._idle_reason = None
             if self._idle_pause_s >= _SWEEP_AFTER_S:
-                # A retry, or a task of another worker, must not wait for the end of a long page.
+                # Read the tasks of busy hosts again, because other workers may have added some.
                 self.frontier.poll(*self._task_leases.count_by_host)
             if self._idle_pause_s < _SWEEP_AFTER_S or not lacks_hosts:
                 self._rest(min(self._idle_pause_s, _SHARED_IDLE_S))
@@ -487,8 +488,9 @@ class Coordinator:
         next_due = await self._ledger.queries.next_due(due_by=self._ledger.now())
         if self._poll_wanted.is_set():
             return False  # work arrived while the query ran
-        # A task has a due time until its outcome is committed, and its links are written before the
-        # commit. So the ledger is drained if nothing in it has a due time.
+
+        # A task has a due time until its outcome is committed, and the task's links are written
+        # before the commit. So the ledger is drained if no task has a due time.
         if next_due is None and self.frontier.is_seeded and not has_work:
             return True
         await self.internal_errors.end_if_only_these_remain()
@@ -498,7 +500,7 @@ class Coordinator:
         self._session.set_idle(others_work and lacks_hosts and idle_s >= _IDLE_AFTER_S)
         if idle_s >= _SWEEP_AFTER_S:
             if others_work:
-                # Another process leases the ready hosts, or we have as many as allowed.
+                # Other processes own the hosts with due tasks, or we own the maximum of hosts.
                 wakes_at = await self._ledger.hosts.next_ready()
                 await self.host_leaser.sweep()
             is_waiting = not (has_work or self.frontier.leased)
@@ -506,7 +508,7 @@ class Coordinator:
         if wakes_at is not None and wakes_at > now:
             idle_s = (wakes_at - now).total_seconds()
         if next_due is not None and next_due <= now + self._settings.lease:
-            # Another process may finish, or find more work, at any time.
+            # Poll often, because another process may finish or find more work at any time.
             idle_s = min(idle_s, _SHARED_IDLE_S)
         # A wake-up during the query has shortened `self._idle_pause_s`.
         self._rest(min(idle_s, self._idle_pause_s))
@@ -519,22 +521,22 @@ class Coordinator:
         self._idle_pause_s = min(self._idle_pause_s * 2, _MAX_IDLE_S)
 
     async def _waiting(self, next_due: datetime | None, wakes_at: datetime | None) -> IdleReason:
-        """Return the reason to wait, if this process has nothing to do until *wakes_at*."""
+        """Return why this process has nothing to do until *wakes_at*."""
         now = self._ledger.now()
         if next_due is None:
             return IdleReason(start=True)
         workers, _ = await self._session.neighbours()
-        # Other workers have the due tasks if their leases end or are renewed by then.
+        # A task that becomes due within the length of a lease is probably leased to another worker.
         if workers > 1 and (wakes_at is None or wakes_at <= now + self._settings.lease):
             return IdleReason(others_have_tasks=True)
         return IdleReason(ends_at=wakes_at)
 
     def _next_poll(self) -> float:
-        """Return the seconds until the next poll, which a change can make earlier."""
+        """Return the seconds until the next poll; a change causes an earlier poll."""
         is_idle = self.pool.has_idle_workers()
         self._lease_poll_at = self.host_leaser.next_poll(idle=is_idle)
-        # If all fetchers are busy, wait: the next free fetcher wakes us. Releasing hosts now could
-        # release one whose turn has just come.
+        # If all fetchers are busy, poll later: the next free fetcher wakes the coordinator, and a
+        # poll now could release a host that may get its next request just now.
         next_poll_at = self._lease_poll_at + (0 if is_idle else _BUSY_PAUSE_S)
         if self._is_low():
             next_poll_at = min(next_poll_at, self._ledger_poll_at, self.frontier.low_hosts()[1])
@@ -542,9 +544,9 @@ class Coordinator:
 
 
 def _feeding_order(host: FrontierHost) -> tuple[bool, float]:
-    """Return the order of feeding: hosts with a delay go first, because a missed turn is lost.
+    """Return the sort key by which hosts get new tasks: hosts with a delay first.
 
-    Then come the hosts that were fed longest ago. As in `HostQueues.take`, a priority counts as
-    seconds of waiting.
+    Hosts without a delay follow, sorted by the time of their last claim. As in `HostQueues.take`,
+    a priority counts as seconds of waiting.
     """
     return not host.queue.delay, host.last_claimed_at - bonus(host.priority)

@@ -1,4 +1,4 @@
-"""One crawl in one process: its concurrent parts, and its end.
+"""A crawl in one process: run the concurrent parts of a crawl, and end them.
 
     seeder ──> ledger <── committer <── done ── fetchers <── queue ── coordinator <── ledger
                  ^──────── renewer
@@ -49,12 +49,12 @@ LAST_WORDS = timedelta(seconds=2)
 
 
 class Ending:
-    """The early end of one crawl; signal handlers of the loop may also request it."""
+    """Ends a crawl early; signal handlers of the event loop may call its methods."""
 
     def __init__(self, retry: LedgerRetry, *, grace: timedelta) -> None:
-        #: Ends the source of tasks.
+        #: Function that stops the coordinator, so that no new task starts.
         self.on_stop: Callable[[], None] = lambda: None
-        #: Called with the grace when the crawl begins to end, or must end sooner.
+        #: Function that gets the grace period when the crawl begins to end, or must end sooner.
         self.on_end: Callable[[timedelta], None] = lambda _: None
         self._retry = retry
         self._grace = grace
@@ -65,17 +65,17 @@ class Ending:
         #: The latest end of the spider's code, by the loop's clock.
         self._ends_at = math.inf
         self.ends_at_once = False
-        #: Why the crawl itself ends early; None if it does not.
+        #: Why the crawl ends early, unless the user stops the crawl; None without an early end.
         self.early_end: EarlyEnd | None = None
 
     def stop(self) -> None:
-        """End soon because the user asked for it; pages in progress have the grace."""
+        """End the crawl for the user; pages in progress have the grace period to finish."""
         grace, log_fields = format_duration(self._grace), {"event": "stopping"}
         logger.debug("stopping: current requests have up to %s to finish", grace, extra=log_fields)
         self._begin()
 
     def stop_now(self) -> None:
-        """End without the grace."""
+        """End the crawl without the grace period."""
         self.ends_at_once = True
         self._retry.shorten(LAST_WORDS)
         for scope in (self._crawl_scope, self.opening, self._closing_scope):
@@ -83,7 +83,7 @@ class Ending:
         self._begin()
 
     def end(self, reason: FinishReason, detail: str) -> None:
-        """End soon for a *reason* of the crawl itself; only the first reason counts."""
+        """End the crawl for a *reason* other than the user; only the first *reason* counts."""
         if self.early_end is None:
             self.early_end = EarlyEnd(reason=reason, detail=detail)
             logger.warning("%s: %s", reason, printable(detail), extra={"event": reason})
@@ -102,17 +102,17 @@ class Ending:
         return self._ends_at
 
     def stop_by_spider(self, why: str) -> None:
-        """End because the spider asked for it."""
+        """End the crawl because the spider raised `StopCrawl`."""
         self.end(FinishReason.STOPPED_BY_SPIDER, why)
 
     def why(self, reason: FinishReason) -> EarlyEnd:
-        """Return why the crawl has ended: an early end, or else the coordinator's *reason*."""
+        """Return why the crawl has ended; *reason* is why the coordinator has ended."""
         if self.ends_at_once:
             return EarlyEnd(reason=FinishReason.STOPPED_AT_ONCE, detail="")
         return self.early_end or EarlyEnd(reason=reason, detail="")
 
     def grace_scope(self) -> anyio.CancelScope:
-        """Return the scope of the wait for pages in progress; the grace counts from the stop."""
+        """Return a cancel scope that ends the wait for pages in progress after the grace period."""
         self._crawl_scope.deadline = self._ends_within_grace()
         return self._crawl_scope
 
@@ -120,7 +120,7 @@ class Ending:
     def limit_closed(self) -> Iterator[None]:
         """Cancel the spider's `closed` in the block when the grace ends or the user stops at once.
 
-        `closed` has a moment even if the pages in progress have used up the grace.
+        `closed` gets `LAST_WORDS` even if the pages in progress have used up the grace period.
         """
         earliest_end = anyio.current_time() + LAST_WORDS.total_seconds()
         ends_at = max(self._ends_within_grace(), earliest_end)
@@ -136,39 +136,39 @@ class Ending:
 
 
 class Parts:
-    """The parts of one crawl; `assembly` puts them together."""
+    """The parts of one crawl; the module `assembly` creates the parts."""
 
     spider: Spider
     settings: Settings
     session: WorkerSession
     ending: Ending
-    # The stations of a task, from the seed to the outcome:
+    # Parts through which a task passes, from the seed to the outcome:
     seeder: Seeder
     coordinator: Coordinator
     fetcher: Fetcher
     committer: Committer
-    # Parts that run beside the stations, or are closed at the end:
+    # Parts that serve a crawl beside its tasks:
     robots: Robots
     sessions: Sessions
     state: KeptState
     steering: Steering
     render: Render
     bodies: Bodies | None  #: stores pages; None if the crawl stores no pages
-    meter: Meter | None  #: None if the crawl is not measured
+    meter: Meter | None  #: measures times; None if the crawl is not measured
     rests: Rests
-    #: Each of these parts runs beside the crawl, and ends with the crawl at the latest.
+    #: Functions that run beside the crawl; they end with the crawl at the latest.
     background: Sequence[Callable[[], Coroutine[Any, Any, None]]]
 
 
 class Crawl:
-    """A crawl of one spider's ledger by this process, together with any number of other processes.
+    """A crawl of one spider's ledger by this process; other processes may share the crawl.
 
     `run` may be called once; signal handlers of the loop may call `stop` and `stop_now` at any
     time.
     """
 
     def __init__(self, parts: Parts) -> None:
-        """Crawl with these parts; the ledger and the downloader stay open."""
+        """Crawl with *parts*, and leave the ledger and the downloader open at the end."""
         self.spider = parts.spider
         self.ledger = parts.session.raw_ledger
         self.settings = parts.settings
@@ -186,12 +186,12 @@ class Crawl:
 
     @property
     def idle_reason(self) -> IdleReason | None:
-        """Why nothing has been in progress for a moment; None if something is."""
+        """Why the crawl makes no requests; None if a request was in progress just now."""
         return self._parts.coordinator.idle_reason()
 
     @property
     def ending(self) -> EarlyEnd | None:
-        """Why the crawl itself ends early; None if it does not."""
+        """Why the crawl ends early, unless the user stops the crawl; None without an early end."""
         return self._ending.early_end
 
     def measures(self) -> Measures | None:
@@ -211,21 +211,21 @@ class Crawl:
         self._parts.seeder.run_start.earliest_end = earliest_end
 
     def stop(self) -> None:
-        """End soon: claim nothing more, give fetchers the grace to finish, release other tasks."""
+        """End the crawl: claim no task, finish pages within the grace period, release tasks."""
         self._ending.stop()
 
     def stop_now(self) -> None:
-        """End at once: release everything, even pages in progress."""
+        """End the crawl at once: release all tasks and hosts, even pages in progress."""
         self._ending.stop_now()
 
     def on_end(self, call: Callable[[timedelta], None]) -> None:
-        """Call *call* with the grace when the crawl begins to end, or must end sooner."""
+        """Let *call* get the grace period when the crawl begins to end, or must end sooner."""
         self._ending.on_end = call
 
     async def abandon(self, ledger: Ledger, *, at_once: bool) -> Report:
-        """Release everything with a *ledger* in another thread's loop, because `run` does not end.
+        """Release all tasks with another thread's *ledger*, because a blocked `run` does not end.
 
-        *at_once* says that the order was to end at once; a blocked loop has not seen that order.
+        *at_once* is true if the user ordered an end at once, which a blocked event loop has missed.
         """
         self._ending.ends_at_once |= at_once
         self._released += await self._session.abandon(ledger)
@@ -239,7 +239,8 @@ class Crawl:
         """Crawl until no work remains, or until `stop`.
 
         Raises `LedgerUnavailableError` if the ledger stays away longer than `ledger_give_up`, and
-        `SpiderError` if `start`, `opened` or `closed` raises. All leases are released first.
+        `SpiderError` if `start`, `opened` or `closed` raises. All leases are released before `run`
+        raises.
         """
         bodies = self._parts.bodies or nullcontext()
         render = aclosing(self._parts.render)
@@ -259,7 +260,7 @@ class Crawl:
             await self._leave()
         queries, in_time = self._session.ledger.queries, self._session.retry.read_for_report
         report = self._report(await in_time(queries.counts), await in_time(queries.reasons))
-        # Otherwise `closed` may lack values that `opened` sets.
+        # Do not call `closed` after a cancelled `opened`: `closed` may need values of `opened`.
         if not opening.cancelled_caught:
             with (
                 self._ending.limit_closed(),
@@ -298,16 +299,15 @@ class Crawl:
         parts, ledger = self._parts, self._session.ledger
         state = await ledger.notes.state()
         seeded = await parts.seeder.is_seeded(state)
-        # Start the due revisits only once: if a revisit comes due during the run, it waits for the
-        # next run.
+        # Start the due revisits only here: a revisit that comes due later waits for the next run.
         await ledger.admin.revisit_due()
         # Read the orders first, because a paused crawl must start nothing.
         await parts.steering.poll()
         coordinator, pool = parts.coordinator, parts.coordinator.pool
-        # This queue leads from the fetchers to the committer. Fetchers wait if it is full.
+        # Fetchers put results into this queue for the committer; if the queue is full, they wait.
         results: asyncio.Queue[Done] = asyncio.Queue(2 * self.settings.concurrency)
-        # Two groups: after the fetchers have ended, the committer must still write their results,
-        # and until then the renewer must renew their leases.
+        # The committer and the renewer outlive the pool, because the committer must still write the
+        # fetchers' last results, and those results need renewed leases.
         async with anyio.create_task_group() as background:
             renew_leases = partial(
                 self._session.keep_alive,
@@ -339,16 +339,15 @@ class Crawl:
         self._released += await self._parts.coordinator.release_undispatched()
 
     async def _leave(self) -> None:
-        """Release the remaining leases, even while being cancelled, and sign off."""
-        # The shield has a time limit, because the leases expire anyway.
+        """Release the remaining leases, even if cancelled, and leave the list of workers."""
+        # The shield against cancellation has a time limit, because the leases expire anyway.
         coordinator = self._parts.coordinator
         self._session.retry.shorten(LAST_WORDS)
         with anyio.move_on_after(2 * LAST_WORDS.total_seconds(), shield=True):
             try:
                 leases = self._session.leases.all()
                 self._released += await self._session.release_all()
-                # Wake the hosts of other processes, which would otherwise wait until the leases
-                # expire.
+                # Wake the hosts of the released tasks, so that other processes find the tasks now.
                 await coordinator.announce(lease.task for lease in leases)
                 await self._session.leave()
             except LedgerUnavailableError as error:
@@ -358,5 +357,5 @@ class Crawl:
                     extra={"event": "not_released"},
                 )
             finally:
-                # Close this last, because it waits for the user's layers.
+                # Close the robots cache last, because the close waits for the user's layers.
                 await self._parts.robots.close()

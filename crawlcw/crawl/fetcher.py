@@ -1,7 +1,7 @@
-"""From a lease to a response: request the page and pass its result on.
+"""Fetch the page of a leased task, and pass the result to the committer.
 
-No failure of a page ends a fetcher: the failure becomes an outcome of that page alone, see
-`Outcomes`. After a bug in crawlcw the page is requeued, see `InternalErrors`.
+A failure of a page never ends a fetcher, because `Outcomes` turns the failure into an outcome of
+that page. After a bug in crawlcw the page is requeued, see `InternalErrors`.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ from crawlcw.model.visits import Visit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait until the pages in progress end, before one page runs alone: all fetchers wait.
+#: Maximum seconds that all fetchers wait for pages in progress, so that one page can run alone.
 _QUARANTINE_WAIT_S = 5.0
-#: If a spider sends one of these headers itself, no condition is added.
+#: If the spider sends one of these headers, the fetcher does not add a conditional header.
 _PRECONDITIONS = frozenset(
     ["if-match", "if-none-match", "if-modified-since", "if-unmodified-since", "if-range", "range"]
 )
@@ -45,11 +45,11 @@ _PRECONDITIONS = frozenset(
 
 @dataclass
 class Fetcher:
-    """The work of all fetchers of a process."""
+    """Does the work of all fetchers of a process."""
 
     session: WorkerSession
     _: KW_ONLY
-    next_by_purpose: Mapping[str, Next]  #: the chain of layers for each purpose
+    next_by_purpose: Mapping[str, Next]  #: layers that send a request, by its purpose
     robots: Robots
     coordinator: Coordinator  #: dispatches tasks
     outcomes: Outcomes
@@ -63,10 +63,10 @@ class Fetcher:
         self._keeps_pages = self.outcomes.bodies is not None
 
     async def run(self, results: asyncio.Queue[Done]) -> None:
-        """Work on one task after another until cancelled."""
+        """Fetch one task after another until cancelled."""
         task_leases, quarantine = self.session.leases, self._quarantine
         while True:
-            # One scope serves many pages, until a lease is lost.
+            # One cancel scope serves many pages, until the loss of a lease cancels the scope.
             with anyio.CancelScope() as lease_scope:
                 while not lease_scope.cancel_called:
                     lease = await self.coordinator.pool.get()
@@ -76,14 +76,14 @@ class Fetcher:
                         try:
                             result = await self._work(lease)
                             if result is not None:
-                                # Wait for room before `note_done`: otherwise the fetcher would
-                                # take a page it cannot finish.
+                                # Wait for room in the queue before `note_done`, because a fetcher
+                                # must not start a page that it cannot finish.
                                 await results.put(result)
                                 self.session.stats.count_unwritten(result.settlements)
                         except BaseException:
                             settlements = () if result is None else result.settlements
                             leases = [entry.lease for entry in settlements]
-                            # Without this the lease of this page would be renewed for ever.
+                            # Let the session release the leases, or it would renew them for ever.
                             task_leases.orphans += filter(task_leases.is_current, leases)
                             for entry in (lease, *leases):
                                 self.outcomes.state.undo(entry)
@@ -93,8 +93,8 @@ class Fetcher:
                             self.coordinator.note_done(lease)
                         # The committer owns the outcome and the state changes from now on.
                         if quarantine.quarantined_lease is lease:
-                            # Wait for the commit: until then, a crash by another page would count
-                            # against this page.
+                            # Wait for the commit before other pages start, because a crash by
+                            # another page would still count against the quarantined page.
                             await task_leases.wait_for_end(lease)
                     finally:
                         quarantine.leave(lease)
@@ -136,7 +136,7 @@ class Fetcher:
                     raise Defer("its host must not get requests now")
                 return await outcomes.given_up(attempt, given_up)
             async with attempt:
-                if not has_slot:  # the login of its session took the slot
+                if not has_slot:  # the login of the session used the task's slot
                     await sessions.admission.enter(attempt, task.url)
                 try:
                     return await self._page(attempt)
@@ -170,8 +170,7 @@ class Fetcher:
         """Return the result of a page's response; raises the failure if there is no response."""
         request, outcomes = attempt.request, self.outcomes
         response = await self._answer(attempt)
-        # Measure the latency before parsing, because the host does not cause a stall during
-        # parsing.
+        # Measure the latency before parsing, because a stall during parsing is not the host's.
         stalled_s = outcomes.watchdog.stall_since(attempt.started_at)
         first_response = attempt.redirects[0] if attempt.redirects else response
         attempt.latency = first_response.elapsed.total_seconds() - stalled_s
@@ -202,7 +201,7 @@ class Fetcher:
         return await outcomes.parsed(attempt, response)
 
     async def _answer(self, attempt: PageAttempt) -> Response:
-        """Request a page if robots.txt allows it; `Admission` checks its further hops."""
+        """Request a page if robots.txt allows the URL; `Admission` checks redirects of the page."""
         task, request, stats = attempt.lease.task, attempt.request, self.session.stats
         frontier, session = self.coordinator.frontier, attempt.session
         if (rules := self.robots.known_rules(request.url)) is None:
@@ -224,7 +223,7 @@ class Fetcher:
             # no body.
             request = conditional(request, visit)
             attempt.is_conditional = request is not attempt.request
-        # The loop may have been busy since the turn came, so the delay counts from `began`.
+        # Count the host's delay from the start of the attempt, because the loop may have been busy.
         frontier.note_request(task.host, sent_at=attempt.started_at)
         instruments = self.outcomes.instruments
         try:
@@ -236,10 +235,10 @@ class Fetcher:
                 if step is not None:
                     step.record_response(status=response.status, size=response.size)
         except FetchError:
-            # The time of the last request is unknown, so the delay counts from now.
+            # The time of the attempt's last request is unknown, so the delay counts from now.
             frontier.note_request(task.host, sent_at=time.monotonic())
             raise
-        # If connecting took long, the request was sent later.
+        # Note the time of the request again, because a slow connection delays the request.
         was_redirected = response.url != request.url
         elapsed = 0.0 if was_redirected else response.elapsed.total_seconds()
         frontier.note_request(task.host, sent_at=time.monotonic() - elapsed)
@@ -256,7 +255,7 @@ class Fetcher:
 
 
 def conditional(request: Request, visit: Visit) -> Request:
-    """Return *request*, with conditions if it can get a 304 for a page unchanged since *visit*."""
+    """Return *request* with headers that ask for a 304 if the page is unchanged since *visit*."""
     if request.method != "GET" or request.body is not None:
         return request
     conditions = {"If-None-Match": visit.etag, "If-Modified-Since": visit.last_modified}

@@ -1,11 +1,11 @@
-"""Leases of this process's hosts: leased many at a time, renewed, saved, released.
+"""Lease, renew, save and release the hosts of this process, many hosts at a time.
 
 A host is released in these cases:
-- no work remains at the host;
-- it rests for long;
+- no task of the host is due or in progress;
+- the host rests for long;
 - the crawl gives the host up;
-- its time slice is over and other hosts wait;
-- other workers have no hosts.
+- the host's time slice is over and other hosts wait;
+- other workers have no host to work on.
 """
 
 import logging
@@ -26,15 +26,15 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: Hosts leased for each fetcher: most of them wait for their next turn.
+#: Maximum number of hosts to lease for each fetcher, because most hosts wait for their delay.
 _HOSTS_PER_FETCHER = 4
-#: Responses or seconds after which a host is released if other hosts wait.
+#: A host is released after this number of responses or seconds if other hosts wait.
 SLICE_PAGES = 20
 SLICE_SECONDS = 30.0
 #: Seconds between two polls for ready hosts, and between two polls for waiting workers.
 _LEASE_INTERVAL_S = 0.1
 _SHARE_INTERVAL_S = 1.0
-#: Hosts are released in batches: after these seconds, or at this number.
+#: Idle hosts are released in batches: after this number of seconds, or at this number of hosts.
 _IDLE_LINGER_S = 0.3
 _IDLE_BATCH_SIZE = 32
 #: Number of hosts that one sweep checks for a lost wake-up.
@@ -42,7 +42,7 @@ _SWEEP_SIZE = 25
 
 
 class HostLeaser:
-    """The leases of hosts of one process."""
+    """Leases, renews and releases the hosts of one process."""
 
     def __init__(self, session: WorkerSession, frontier: Frontier, settings: Settings) -> None:
         """Lease hosts for the process of *session*."""
@@ -52,13 +52,13 @@ class HostLeaser:
         self._lease_length = settings.lease
         self._capacity = _HOSTS_PER_FETCHER * settings.concurrency
         self.next_lease_at = 0.0  #: when to poll next for ready hosts
-        self._no_lease_until = 0.0  #: until then we leave released hosts to other workers
+        self._no_lease_until = 0.0  #: lease no host until this time
         self._next_share_at = 0.0
         self._idle_since: float | None = None
         self._sweep_cursor = ""
 
     def resize(self, concurrency: int) -> None:
-        """Lease as many hosts as this number of fetchers needs."""
+        """Lease as many hosts as *concurrency* fetchers need."""
         self._capacity = _HOSTS_PER_FETCHER * concurrency
 
     def wake(self) -> None:
@@ -66,7 +66,7 @@ class HostLeaser:
         self.next_lease_at = min(self.next_lease_at, time.monotonic() + _LEASE_INTERVAL_S)
 
     def next_poll(self, *, idle: bool) -> float:
-        """Return the time of the next poll; *idle* means that some fetchers have no work."""
+        """Return when to call `poll` next; *idle* means that some fetchers have no work."""
         if len(self._frontier.leased) >= self._capacity:
             next_poll = max(self._next_share_at, time.monotonic() + _LEASE_INTERVAL_S)
         else:
@@ -97,17 +97,17 @@ class HostLeaser:
         return has_leased
 
     async def leave_all(self, background: anyio.abc.TaskGroup) -> None:
-        """Leave all hosts: they are released when the requests in progress have ended."""
+        """Start no request to any host; a host is released when its last request has ended."""
         await self._save(self._frontier.pending.take_unsaved())
-        # A host with a page in progress is served again as soon as the pause is over.
+        # This *left_at* lets a host with a page in progress be served again after the user's pause.
         self._start_leaving(self._staying_hosts(), left_at=float("-inf"))
         await self._release_idle(background)
 
     async def _lease_hosts(self, *, idle: bool) -> bool:
         """Lease hosts that are ready; return whether any host was ready.
 
-        The ledger is asked often if few hosts are leased or fetchers are *idle*. If not, it is
-        asked less often, because other workers wait.
+        This process queries the ledger for hosts less often if it has many hosts and no *idle*
+        fetcher, because other workers may need the hosts.
         """
         now = time.monotonic()
         free_capacity = self._capacity - len(self._frontier.leased)
@@ -118,7 +118,7 @@ class HostLeaser:
         leases = await self._ledger.host_leases.lease(
             worker=self._session.worker, limit=free_capacity, lease=self._lease_length
         )
-        # An owner that died may have lent slots, which are still in use.
+        # If the previous owner of a host died, the slots that it has lent may still be in use.
         workers = [] if all(lease.clean for lease in leases) else await self._ledger.workers.all()
         loans = {
             worker.name: worker.loan
@@ -126,7 +126,7 @@ class HostLeaser:
             if worker.name != self._session.worker and worker.borrows(self._ledger.now())
         }
         for lease in leases:
-            # If the request was repeated, the lease may be older and began at the first request.
+            # A repeated request returns the lease of the first request, so the lease may be older.
             remaining = lease.expires - self._ledger.now()
             elapsed_s = max(0.0, (self._lease_length - remaining).total_seconds())
             host = self._frontier.add_leased(lease, sent_at=time.monotonic() - elapsed_s)
@@ -139,17 +139,17 @@ class HostLeaser:
         return bool(leases)
 
     def leases(self) -> list[HostLease]:
-        """Return our leases of hosts; the thread that watches the event loop calls this too."""
+        """Return the host leases of this process; the watchdog's thread may call this method."""
         return [host.lease for host in [*self._frontier.leased.values()] if host.lease is not None]
 
     async def renew(self) -> None:
-        """Renew all leases and save their hosts' states; the leases of tasks were just renewed."""
+        """Renew all host leases and save the hosts' states; the task leases are already renewed."""
         self._frontier.pending.take_unsaved()
         await self._save(self._frontier.leased.values())
         if not (leases := self.leases()):
             return
         sent_at = time.monotonic()
-        # Do not retry this while the ledger is away: later the process has other leases.
+        # Do not retry the renewal, because this process may have other leases after an outage.
         lost_names = await self._session.raw_ledger.host_leases.renew(
             leases, lease=self._lease_length
         )
@@ -159,9 +159,9 @@ class HostLeaser:
                 host.extend_lease(sent_at=sent_at)
             elif host is not None and _is_same(host.lease, lease):
                 self._lose(host.name)
-        # An idle coordinator does this more often.
+        # Have new due tasks of busy hosts read; an idle coordinator reads due tasks more often.
         self._frontier.poll(*self._session.leases.count_by_host)
-        # Hosts whose lease was almost over may be asked again.
+        # Wake the coordinator, because hosts whose lease was almost over may get requests again.
         self._frontier.poll_wanted.set()
 
     def _lose(self, name: str) -> None:
@@ -212,7 +212,8 @@ class HostLeaser:
         await self._release(list(self._frontier.leased.values()))
 
     async def _release(self, hosts: Iterable[FrontierHost]) -> None:
-        # Forget the hosts before the release: a process that adds tasks to them then wakes them.
+        # Forget the hosts before the release, so that a task added during the release wakes its
+        # host.
         states = [
             (host.lease, self._frontier.forget(host)) for host in hosts if host.lease is not None
         ]
@@ -242,11 +243,11 @@ class HostLeaser:
                     extra={"event": "host_given_up", "host": name, "reason": str(reason)},
                 )
         if is_full:
-            # If the lease expired in between, the host is forgotten like any lost host.
+            # `_release` skips the host if its lease expired, and then `_release_idle` forgets it.
             await self._release([host])
 
     async def _share_hosts(self) -> None:
-        """Release hosts if this process has no room for ready hosts, or if workers lack hosts."""
+        """Release hosts if ready hosts exceed this process's maximum, or if workers lack hosts."""
         now, owned_hosts = time.monotonic(), self._staying_hosts()
         self._next_share_at = now + _SHARE_INTERVAL_S
         if len(self._frontier.leased) < 2:
@@ -262,7 +263,7 @@ class HostLeaser:
                 self._start_leaving(
                     served_hosts[: self._capacity // _HOSTS_PER_FETCHER], left_at=now
                 )
-        # Keep new hosts for a while: otherwise they would pass from process to process unused.
+        # Keep new hosts for a second, because hosts could pass from process to process unused.
         settled_hosts = [
             host
             for host in owned_hosts
@@ -274,7 +275,7 @@ class HostLeaser:
         if share := len(owned_hosts) * idle_count // max(worker_count, 1):
             settled_hosts.sort(key=lambda host: self._session.leases.count_by_host[host.name])
             self._start_leaving(settled_hosts[:share], left_at=now)
-            # Otherwise this process would lease the hosts again before other workers see them.
+            # Lease no host for a while, so that other workers can lease the released hosts first.
             self._no_lease_until = self._next_share_at = now + 2 * _SHARE_INTERVAL_S
 
     def _staying_hosts(self) -> list[FrontierHost]:
@@ -287,7 +288,7 @@ class HostLeaser:
             host.left_at = left_at
 
     def _serve_again(self) -> None:
-        """If pages of a host take long, serve a left host again and give a new host more slots."""
+        """Give hosts with slow pages another slot; serve a LEAVING host again if it has pages."""
         now, leases_by_host = time.monotonic(), self._session.leases.count_by_host
         for host in self._frontier.leased.values():
             host.add_slot()
@@ -301,11 +302,11 @@ class HostLeaser:
                 and not (is_resting or must_stay)
             ):
                 host.enter(Phase.OPENING)
-                # The host stays for at least one whole time slice.
+                # Release the host only after at least one whole time slice.
                 host.slice_responses, host.slice_start = 0, now + SLICE_SECONDS
 
     async def sweep(self) -> None:
-        """Wake the next few hosts with due tasks whose wake-up was lost with a dead process."""
+        """Wake the next few hosts that have due tasks, but whose wake-up was lost by a crash."""
         names = await self._ledger.hosts.due(last_host=self._sweep_cursor, limit=_SWEEP_SIZE)
         self._sweep_cursor = names[-1] if len(names) == _SWEEP_SIZE else ""
         hosts_by_name = await self._ledger.hosts.get(names)
@@ -326,5 +327,5 @@ class HostLeaser:
 
 
 def _is_same(current: HostLease | None, lease: HostLease) -> bool:
-    # Another write may have changed the host's state in the lease.
+    # Compare no more than token and epoch, because `_save` changes the host's state in the lease.
     return current is not None and (current.token, current.epoch) == (lease.token, lease.epoch)

@@ -1,9 +1,8 @@
 """Host queues: the tasks that wait for their host's next turn, and heaps of the turns' times.
 
-Synchronous: the time is an argument. A lease waits in its queue until its host may be asked again.
-So no fetcher sleeps before a task's first request, and a slow host delays no other host. Further
-requests of an attempt (hops of redirects, logins) take slots as well, and they go before waiting
-tasks.
+This module does no I/O, and its callers pass the time. The lease of a task waits in its host's
+queue until the host may get a request, so no fetcher sleeps and a slow host delays no other host.
+The hops of a request (redirects, logins) take slots as well, and go before waiting tasks.
 """
 
 import asyncio
@@ -15,60 +14,60 @@ from itertools import count
 
 from crawlcw.model.task import Lease
 
-#: If a host has a delay, its tasks are claimed for the turns of this number of seconds.
+#: At a host with a delay, claim the tasks that can start within this number of seconds.
 CLAIM_AHEAD_S = 5.0
 _MAX_BONUS_S = 10
-#: If there are more queues of hosts that are not ours, the idle queues are forgotten.
+#: Maximum number of queues of hosts that are not ours; beyond it, idle queues are removed.
 _MAX_UNOWNED = 1000
 
 
 def bonus(priority: int) -> int:
-    """Return the seconds of waiting that *priority* counts for: its value, at most ten."""
+    """Return how many seconds of waiting *priority* counts as: its value, from -10 to 10."""
     return max(-_MAX_BONUS_S, min(priority, _MAX_BONUS_S))
 
 
 @dataclass(slots=True, eq=False)
 class HostQueue:
-    """One host's queue in this process."""
+    """The queue of a host's claimed tasks in this process."""
 
     host: str
     limit: int  #: the user's maximum of concurrent requests; 0: no limit
-    slots: int  #: concurrent requests allowed now
+    slots: int  #: maximum of concurrent requests now; 0: no limit
     delay: float  #: seconds between the starts of two requests
     next_start: float  #: the earliest start of the next request
-    deadline: float  #: when the right to ask the host ends
-    is_open: bool = False  #: false until the host's robots.txt is known
-    last_sent_at: float = float("-inf")  #: when its last request started, if that is known
-    rests_until: float = float("-inf")  #: end of its rest, regardless of its delay
+    deadline: float  #: no request starts later, because the host's lease ends
+    is_open: bool = False  #: whether tasks may start; false until the host's robots.txt is known
+    last_sent_at: float = float("-inf")  #: start of the host's last request, if known
+    rests_until: float = float("-inf")  #: end of the host's rest, without the host's delay
     active: int = 0  #: requests in progress; more tasks may be in progress without a request
-    #: The hops that wait for a slot, in order. A hop tries again when its event is set.
+    #: Events that wake the hops that wait for a slot, in order.
     hops: list[asyncio.Event] = field(default_factory=list)
-    hops_rest_until: float = float("-inf")  #: end of the hops' rest after a throttled hop
+    hops_rest_until: float = float("-inf")  #: no hop starts before this time, after a throttled hop
     waiting: list[tuple[int, int, Lease]] = field(default_factory=list)  #: leases, as a heap
-    is_scheduled: bool = False  #: whether it is in a heap of turns
-    counted_leases: tuple[int, int] = (0, 0)  #: its share of the sums in `HostQueues`
-    max_leases: int = 1  #: the number of leases worth claiming
+    is_scheduled: bool = False  #: whether the queue is in a heap of turns
+    counted_leases: tuple[int, int] = (0, 0)  #: its parts of `waiting_count`, `soon_count`
+    max_leases: int = 1  #: the maximum number of leases to claim ahead
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free."""
+        """Whether all slots of the host are in use."""
         return 0 < self.slots <= self.active
 
 
 class HostQueues:
-    """The queues of all hosts that one process may ask."""
+    """The queues of all hosts at which one process may start requests."""
 
     def __init__(self, *, half_lease: float) -> None:
         """Queue no more tasks for a host than it can serve in *half_lease* seconds."""
         self._claim_ahead_s = min(CLAIM_AHEAD_S, half_lease)
         self.by_host: dict[str, HostQueue] = {}
-        #: Queues of hosts that are not ours, while hops ask these hosts.
+        #: Queues for hops to hosts that this process does not own.
         self.unowned: dict[str, HostQueue] = {}
         self._scheduled: list[tuple[float, int, HostQueue]] = []
         #: Queues whose turn came while no fetcher was free, the most urgent first.
         self._urgent: list[tuple[float, int, HostQueue]] = []
         self._order = count()
-        #: Leases that need no request to their host.
+        #: Leases of tasks that need no request, because only their errback runs.
         self._without_request: deque[Lease] = deque()
         #: Names of hosts that have changed, or whose queues have changed.
         self.changed: set[str] = set()
@@ -77,10 +76,10 @@ class HostQueues:
         self.soon_count = 0
 
     def add_host(self, host: str, *, limit: int, next_start: float, deadline: float) -> HostQueue:
-        """Make a queue for a host; it is closed until `open` and has no delay until `pace`."""
+        """Add a queue for a host; `open` lets its tasks start, and `pace` sets its delay."""
         queue = HostQueue(host, limit, limit, 0.0, next_start, deadline, rests_until=next_start)
         if (old_queue := self.unowned.pop(host, None)) is not None:
-            # Keep the object, because waiting hops refer to it.
+            # Use the old queue again, because waiting hops refer to it.
             old_queue.limit = old_queue.slots = limit
             old_queue.delay, old_queue.deadline = 0.0, deadline
             old_queue.next_start = old_queue.rests_until = max(old_queue.next_start, next_start)
@@ -101,7 +100,7 @@ class HostQueues:
         return leases
 
     def hop_queue(self, host: str, *, now: float) -> HostQueue:
-        """Return the queue for hops to a host; one request at a time if its lease is not ours."""
+        """Return the queue for hops to a host; a host that is not ours gets one hop at a time."""
         queue = self.by_host.get(host) or self.unowned.get(host)
         if queue is None:
             if len(self.unowned) >= _MAX_UNOWNED:
@@ -114,9 +113,9 @@ class HostQueues:
     def start_hop(
         self, queue: HostQueue, *, now: float, takes_slot: bool, is_paced: bool = True
     ) -> bool:
-        """Start a hop if it may be sent now, and return whether; without a slot, it *takes_slot*.
+        """Start a hop if its host may get a request now; return whether the hop has started.
 
-        The next request after a hop that *is_paced* keeps the host's delay.
+        A hop that *takes_slot* has no slot yet. The host's delay follows a hop that *is_paced*.
         """
         if (takes_slot and queue.is_full) or not queue.next_start <= now < queue.deadline:
             return False
@@ -126,7 +125,7 @@ class HostQueues:
         return True
 
     def end_hop(self, queue: HostQueue, *, now: float, frees_slot: bool) -> None:
-        """Note that a hop stopped waiting, or that its request ended, which *frees_slot*."""
+        """Note that a hop has ended; *frees_slot* is true if the hop has taken its own slot."""
         queue.active -= frees_slot
         if queue is self.unowned.get(queue.host):
             self._forget_idle(queue, now)
@@ -142,7 +141,7 @@ class HostQueues:
     def withdraw(
         self, *, host: str | None = None, is_unwanted: Callable[[Lease], bool] = lambda _: True
     ) -> list[Lease]:
-        """Forget and return the unwanted leases in all queues, or in that of *host* if given."""
+        """Remove and return the unwanted leases of *host*, or of all hosts if *host* is None."""
         withdrawn: list[Lease] = []
         for queue in self.by_host.values() if host is None else [self.by_host[host]]:
             withdrawn += [lease for _, _, lease in queue.waiting if is_unwanted(lease)]
@@ -159,7 +158,7 @@ class HostQueues:
         return withdrawn
 
     def open(self, host: str, *, now: float) -> None:
-        """Start to serve a host."""
+        """Let the tasks of a host start from now on."""
         queue = self.by_host[host]
         queue.is_open = True
         self._schedule(queue, now)
@@ -167,9 +166,9 @@ class HostQueues:
     def pace(
         self, host: str, *, delay: float, slots: int, now: float, limit: int | None = None
     ) -> None:
-        """Serve a host with *slots* concurrent requests, *delay* seconds apart.
+        """Allow *slots* concurrent requests to a host, which start at least *delay* seconds apart.
 
-        If the user has set a new *limit*, the delay counts from the last request.
+        If the user has set a new *limit*, the delay counts from the host's last request.
         """
         queue = self.by_host[host]
         if limit is None and (queue.delay, queue.slots) == (delay, slots):
@@ -177,10 +176,10 @@ class HostQueues:
         if limit is not None:
             queue.limit = limit
             queue.next_start = max(queue.rests_until, queue.last_sent_at + delay)
-            # The heap may have only a later turn. A turn with nothing to serve is skipped.
+            # Schedule the queue once more, because its entry in the heap may be too late.
             queue.is_scheduled = False
         if delay > queue.delay and queue.active:
-            # The request that showed the need for a longer delay was sent just now.
+            # Count the longer delay from now, because the request that caused it was just sent.
             queue.last_sent_at = now
             queue.next_start = max(queue.next_start, now + delay)
         queue.delay = delay
@@ -192,8 +191,8 @@ class HostQueues:
     def rest(self, host: str, *, rest_end: float, sent_at: float | None = None) -> None:
         """Start no request to a host before *rest_end*.
 
-        If *sent_at* is given, the rest is only the delay after a request that was sent at that time
-        without a lease.
+        If *sent_at* is given, the host does not rest: *rest_end* is the end of its delay after a
+        request that was sent at *sent_at*.
         """
         queue = self.by_host[host]
         if sent_at is None:
@@ -203,13 +202,13 @@ class HostQueues:
         queue.next_start = max(queue.next_start, rest_end)
 
     def extend(self, host: str, *, deadline: float, now: float) -> None:
-        """Set the end of the right to ask a host."""
+        """Let requests to a host start until *deadline*, because its lease or loan was renewed."""
         queue = self.by_host[host]
         queue.deadline = deadline
         self._schedule(queue, now)
 
     def add(self, lease: Lease, *, now: float, needs_request: bool = True) -> None:
-        """Queue a lease; if it *needs_request*, it waits for its host's next start."""
+        """Queue a lease; a lease that *needs_request* waits until its host may get a request."""
         if not needs_request:
             self._without_request.append(lease)
             self.waiting_count += 1
@@ -220,22 +219,22 @@ class HostQueues:
         self._schedule(queue, now)
 
     def free_capacity(self, host: str) -> int:
-        """Return how many more leases of *host* are worth claiming."""
+        """Return how many more tasks of *host* may be claimed ahead."""
         queue = self.by_host[host]
         return max(0, queue.max_leases - len(queue.waiting))
 
     def _limit_leases(self, queue: HostQueue) -> None:
-        """Limit the leases to a few turns; with a delay, to a few seconds within half a lease."""
+        """Set the maximum of leases: a few for each slot, or a few seconds of work with a delay."""
         max_leases = min(4 * queue.limit or 1 << 30, 8 * queue.slots or 1 << 30)
         if queue.delay:
             max_leases = min(max_leases, max(1, int(self._claim_ahead_s / queue.delay)))
         queue.max_leases = max_leases
 
     def take(self, *, now: float) -> Lease | None:
-        """Return the next lease whose host's turn has come, or None; the longest wait comes first.
+        """Return a lease of the host that has waited longest for its next request, or None.
 
-        A priority counts as seconds of waiting. A delay counts in the same way, up to
-        `CLAIM_AHEAD_S`, because a missed turn of a host with a delay is lost.
+        A task's priority counts as seconds of waiting. A host's delay also counts as waiting, up to
+        `CLAIM_AHEAD_S`, because a host with a delay cannot catch up on a late request.
         """
         if self._without_request:
             lease = self._without_request.popleft()
@@ -262,7 +261,7 @@ class HostQueues:
         return None
 
     def _may_start(self, queue: HostQueue, now: float) -> bool:
-        """Return whether a queue may use its turn now; if not, it gets a later turn or no turn."""
+        """Return whether a task of a queue may start now; if not, schedule the queue again."""
         has_slot = not queue.hops and not queue.is_full
         if (
             queue.is_open
@@ -286,7 +285,7 @@ class HostQueues:
             self.end_hop(queue, now=now, frees_slot=True)
 
     def next_start(self) -> float | None:
-        """Return the time of the next turn, if any queue waits for one."""
+        """Return when the next task may start, or None if no task waits for a time."""
         if self._urgent or self._without_request:
             return float("-inf")
         return self._scheduled[0][0] if self._scheduled else None

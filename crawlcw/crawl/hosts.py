@@ -1,8 +1,8 @@
-"""Hosts that this process may ask: their leases, pace and turns.
+"""Hosts at which this process may start requests: their leases, delays, slots and phases.
 
-Synchronous and without I/O. `causes` changes a host when its requests end. `host_leases` leases,
-saves and releases hosts as this module says. Only this module writes the sets of hosts. An owner
-lends slots of a host without a delay, and a borrower asks the host beside its owner, see `lending`.
+This module is synchronous and does no I/O. `causes` changes a host when its requests end.
+`host_leases` leases, saves and releases the hosts that this module selects. No other module changes
+the sets of hosts. A host's owner may lend slots to a borrower (another process), see `lending`.
 
               robots.txt is known, and a good page was answered
     leased ──> OPENING ─────────────────────────────────────────> SERVING
@@ -10,9 +10,9 @@ lends slots of a host without a delay, and a borrower asks the host beside its o
                  │ v └───────────── leased again ─────────────┐    v │
                  └─────────────────────────────────────────── LEAVING
 
-Only a SERVING host has an open queue. While a host is LEAVING, its requests in progress end, and
-then it is released. If it is leased again before that, or if one of these requests takes long, it
-continues as a newly leased host does.
+Only a SERVING host has an open queue. A LEAVING host is released when its requests in progress have
+ended. A LEAVING host returns to OPENING or SERVING if this process leases the host again, or if a
+request in progress takes long.
 """
 
 import asyncio
@@ -46,49 +46,49 @@ _SLOW_PAGE_S = 60.0
 class Phase(Enum):
     """The phase of a process's work on a host."""
 
-    OPENING = auto()  #: only its robots.txt is requested and, after a failure, a probe page
-    SERVING = auto()  #: its tasks get their turns
-    LEAVING = auto()  #: no request starts; the host is released next
+    OPENING = auto()  #: only the host's robots.txt is requested and, after a failure, a probe page
+    SERVING = auto()  #: tasks of the host start
+    LEAVING = auto()  #: no request to the host starts, because it is released next
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FrontierHost:
-    """A host that this process may ask."""
+    """A host at which this process may start requests."""
 
     frontier: "Frontier"
     name: str  #: the politeness key
-    queue: HostQueue  #: its queue, with the current delay
-    state: Host  #: its record in the ledger, as this process knows it
-    lease: HostLease | None  #: None: another process owns it
+    queue: HostQueue  #: the host's queue, with the current delay
+    state: Host  #: the host's record in the ledger, as this process knows the record
+    lease: HostLease | None  #: the host's lease; None if another process owns the host
     limit: HostLimit
-    borrowed_loan: Loan | None = None  #: set if we borrow it from another process
-    loans: dict[str, Loan] = field(default_factory=dict)  #: loans in use, by borrower
+    borrowed_loan: Loan | None = None  #: loan by which this process borrows the host
+    loans: dict[str, Loan] = field(default_factory=dict)  #: loans to borrowers, by worker name
     #: failures that a borrower reports to the owner
     faults: list[Fault] = field(default_factory=list)
-    pages: int = 0  #: pages that we finished as its borrower
-    #: Tasks that may be claimed until the next poll of `Lending`; None if the host is not shared.
+    pages: int = 0  #: number of pages that this process finished as the host's borrower
+    #: Number of tasks to claim until the next poll of `Lending`; None if the host is not shared.
     quota: int | None = None
     slice_start: float
-    left_at: float = float("-inf")  #: when it was last released for other workers, if ever
-    slice_responses: int = 0  #: responses in this time slice
-    last_claimed_at: float = 0.0  #: when its tasks were last claimed
-    priority: int = 0  #: the priority of its best task when its tasks were last read
-    crawl_delay: float = 0.0  #: the delay of its robots.txt, in seconds
-    is_open: bool = False  #: whether its robots.txt is known
-    is_busy: bool = False  #: whether background work runs on it, see `work`
-    is_stale: bool = True  #: whether its due tasks must be read again, see `poll`
-    phase: Phase = Phase.OPENING  #: only `enter` changes it
+    left_at: float = float("-inf")  #: when the host last became LEAVING for other workers
+    slice_responses: int = 0  #: number of responses in the host's time slice
+    last_claimed_at: float = 0.0  #: when tasks of the host were last claimed
+    priority: int = 0  #: highest priority of the host's due tasks at the last read
+    crawl_delay: float = 0.0  #: the delay of the host's robots.txt, in seconds
+    is_open: bool = False  #: whether the host's robots.txt is known
+    is_busy: bool = False  #: whether background work runs on the host, see `work`
+    is_stale: bool = True  #: whether the host's due tasks must be read again, see `poll`
+    phase: Phase = Phase.OPENING  #: phase of the host; only `enter` changes the phase
     slow_start: SlowStart = field(default_factory=SlowStart)
 
-    # --- serving it
+    # --- serve the host
 
     def poll(self, *, is_stale: bool = True) -> None:
-        """Request a read of its due tasks; with *is_stale* False, note that the read starts now."""
+        """Have the host's due tasks read; with *is_stale* False, note that the read starts now."""
         self.is_stale = is_stale
         self.frontier.queues.changed.add(self.name)
 
     def work(self, background: anyio.abc.TaskGroup, work: Callable[[], Awaitable[None]]) -> None:
-        """Run *work* in the background; until it ends, the host is neither fed nor released."""
+        """Run *work* on the host in the background; meanwhile the host gets no new tasks."""
 
         async def work_and_poll() -> None:
             await work()
@@ -107,7 +107,7 @@ class FrontierHost:
         robots: RobotsRecord | None = None,
         was_fetched: bool = False,
     ) -> None:
-        """Note that its robots.txt is known; *was_fetched* says that we have just fetched it."""
+        """Note that the host's robots.txt is known; *was_fetched* if it was fetched just now."""
         self.is_open = True
         self.poll()
         self.crawl_delay = crawl_delay
@@ -115,17 +115,17 @@ class FrontierHost:
         if robots is not None:
             self.state.robots = robots
             if not self.queue.delay:
-                self.frontier.pending.save(self)  # borrowers read it
+                self.frontier.pending.save(self)  # borrowers read the rules
         if was_fetched:
             self.frontier.note_request(self.name, sent_at=self.frontier.clock())
         elif self.lease is not None and not self.lease.clean:
-            # As in `Frontier.add_leased`, which did not know the delay of robots.txt yet.
+            # Count the new delay from the lease, because the last request's time is unknown.
             self.frontier.note_request(self.name, sent_at=self.slice_start)
         if self.phase is Phase.OPENING:
             self.enter(Phase.SERVING)
 
     def enter(self, phase: Phase) -> None:
-        """Change its phase, and open or close its queue to match."""
+        """Change the host's phase, and open or close the host's queue."""
         self.phase = phase
         frontier, queues = self.frontier, self.frontier.queues
         (frontier.opening.add if phase is Phase.OPENING else frontier.opening.discard)(self)
@@ -134,7 +134,7 @@ class FrontierHost:
         else:
             self.queue.is_open = False
             if self.borrowed_loan:
-                # Neither a hop starts, nor a task that a fetcher has already taken.
+                # Let no request start, not even a hop or a task that a fetcher has already taken.
                 self.queue.deadline = float("-inf")
             if self.loans or self.borrowed_loan:
                 frontier.loans_changed.set()
@@ -144,9 +144,9 @@ class FrontierHost:
         frontier.poll_wanted.set()
 
     def pace(self, *, limit: int | None = None) -> None:
-        """Set the pace of its queue by its health and limits; *limit* is set if the limits are new.
+        """Set the delay and slots of the host's queue; *limit* is given if the user's limit is new.
 
-        The longest of its delays counts. A failing host gets one request at a time until it
+        The longest of the host's delays counts. A failing host gets one request at a time until it
         answers.
         """
         concurrency = self.limit.concurrency
@@ -155,7 +155,7 @@ class FrontierHost:
         else:
             slots = min(concurrency, self.slow_start.window(finished=self.state.finished))
             if self.loans and concurrency:
-                # Never 0, because 0 means no limit.
+                # Leave at least one slot, because 0 slots would mean no limit.
                 slots = max(1, slots - self.lent_slots)
         self.frontier.queues.pace(
             self.name,
@@ -169,12 +169,12 @@ class FrontierHost:
 
     @property
     def lent_slots(self) -> int:
-        """The slots that count as lent."""
+        """The number of slots that are lent to borrowers."""
         return sum(loan.slots for loan in self.loans.values())
 
     @property
     def is_healthy(self) -> bool:
-        """Whether its pages are requested without a delay and none of its origins fails."""
+        """Whether the host is SERVING without a delay, and none of its origins fails."""
         return (
             self.phase is Phase.SERVING
             and not (self.queue.delay or self.state.failures or self.state.given_up)
@@ -182,20 +182,20 @@ class FrontierHost:
         )
 
     def rest(self, *, seconds: float) -> None:
-        """Send it no request for some *seconds*."""
+        """Send the host no request for *seconds*."""
         self.frontier.queues.rest(self.name, rest_end=self.frontier.clock() + seconds)
 
     def extend_loan(self, loan: Loan) -> None:
-        """Continue to ask it, with a renewed loan."""
+        """Continue to send requests to a borrowed host, by a new or renewed loan."""
         frontier, now = self.frontier, self.frontier.clock()
         self.borrowed_loan = loan
         remaining_s = (loan.expires - frontier.ledger_now()).total_seconds()
         frontier.queues.extend(self.name, deadline=now + (1 - _LEASE_MARGIN) * remaining_s, now=now)
 
     def add_slot(self) -> None:
-        """Allow one more concurrent page if the pages in progress take long.
+        """Allow one more concurrent page of the host if the pages in progress take long.
 
-        Its first page may be a film: other pages must not wait until the film ends.
+        If a page is a film, for example, the other pages must not wait until the film ends.
         """
         queue = self.queue
         may_grow = queue.is_full and not self.state.failures
@@ -204,20 +204,20 @@ class FrontierHost:
             self.pace()
 
     def extend_lease(self, *, sent_at: float) -> None:
-        """Use its renewed lease; the request for the renewal was sent at *sent_at*."""
+        """Use the host's renewed lease; the request for the renewal was sent at *sent_at*."""
         deadline = sent_at + self.frontier.usable_lease_s
         self.frontier.queues.extend(self.name, deadline=deadline, now=self.frontier.clock())
 
-    # --- the origins of its tasks
+    # --- the origins of the host's tasks
 
     def origin(self, task: Task) -> Origin:
         """Return the breaker of a task's origin."""
         return self.state.origins[urls.scheme_of(task.url)]
 
     def obstacle(self, task: Task) -> Reason | datetime | None:
-        """Return the obstacle of a task: when its origin's rest ends, or why the origin has ended.
+        """Return when the rest of a task's origin ends, or why the origin is given up, or None.
 
-        Tasks of a given-up origin begin to be ignored, unless each is settled by itself.
+        If the origin is given up, its tasks are ignored later, unless their errbacks must run.
         """
         scheme = urls.scheme_of(task.url)
         origin = self.state.origins[scheme]
@@ -230,20 +230,20 @@ class FrontierHost:
         return origin.given_up
 
     def probe_url(self) -> str | None:
-        """Return the probe page that must be asked before any other page, if there is one."""
+        """Return the URL of the probe page that must be requested before other pages, or None."""
         return self.state.probe_url(now=self.frontier.ledger_now())
 
 
 @dataclass(slots=True, kw_only=True)
 class PageLimit:
-    """The maximum number of pages of a host."""
+    """The limit on the number of pages of a host (`max_pages_per_host`)."""
 
     max_pages: int | None
     full_hosts: set[str]  #: hosts that have reached the maximum
     unlimited_hosts: set[str] = field(default_factory=set)  #: hosts without a maximum
 
     def is_reached(self, state: Host) -> bool:
-        """Return whether a host has reached its limit."""
+        """Return whether a host has reached its limit of pages."""
         is_at_limit = self.max_pages is not None and state.finished >= self.max_pages
         return is_at_limit and state.name not in self.unlimited_hosts
 
@@ -258,22 +258,22 @@ class Pending:
         self.to_release: list[Lease] = []  #: tasks to release
 
     def save(self, host: FrontierHost) -> None:
-        """Have the state of a host saved at once, if we own the host."""
+        """Let the coordinator save the state of a host soon, if this process owns the host."""
         if host.lease is not None:
             self.unsaved.add(host)
             host.frontier.poll_wanted.set()
 
     def ignore(self, host: FrontierHost) -> None:
-        """Have the tasks of a host's given-up origins ignored, if we own the host."""
+        """Let the coordinator ignore the tasks of a host's given-up origins, if we own the host."""
         if host.lease is not None:
             self.to_ignore.add(host)
 
     def release(self, leases: Iterable[Lease]) -> None:
-        """Have tasks released."""
+        """Let the coordinator release tasks."""
         self.to_release += leases
 
     def forget(self, host: FrontierHost) -> None:
-        """Drop the work on a host, because we do not own it any more."""
+        """Drop the pending work on a host that this process does not own any more."""
         self.unsaved.discard(host)
         self.to_ignore.discard(host)
 
@@ -295,7 +295,7 @@ class Pending:
 
 
 class Frontier:
-    """The hosts that one process may ask."""
+    """The hosts at which one process may start requests."""
 
     def __init__(
         self,
@@ -307,23 +307,23 @@ class Frontier:
         clock: Callable[[], float],
         ledger_now: Callable[[], datetime],
     ) -> None:
-        """Start without hosts. *clock* is monotonic, in seconds."""
-        # If the spider has no `on_error`, only a page with an errback must be settled by itself.
+        """Start without hosts. *clock* returns monotonic seconds."""
+        # A spider without `on_error` gets the failure of a page only by the page's errback.
         has_on_error = getattr(spider.on_error, "__func__", None) is not Spider.on_error
         self.policy = settings.host_policy
-        #: Tasks of a given-up origin that are settled one by one.
+        #: Which tasks of a given-up origin are settled one by one, to tell the spider the failure.
         self.calls = FailureCalls.ALL if has_on_error else FailureCalls.ERRBACK
         self.page_limit = page_limit
-        #: Whether all start URLs are known. Until then the crawl's own hosts are unknown.
+        #: Whether all start URLs, and so the crawl's own hosts, are known.
         self.is_seeded = False
         self.clock = clock
         self.ledger_now = ledger_now
         self.queues = HostQueues(half_lease=settings.lease.total_seconds() / 2)
         self.uplink = Uplink()
-        #: Set if there is new work for the coordinator.
+        #: Event that tells the coordinator of new work.
         self.poll_wanted = asyncio.Event()
         self.lends = True  #: whether slots are lent and borrowed; False while the crawl ends
-        #: Set if owners and borrowers must know a change at once, see `lending`.
+        #: Event that tells `Lending` of a change, so that owners and borrowers know at once.
         self.loans_changed = asyncio.Event()
         self.borrowed_host: FrontierHost | None = None  #: the host that this process borrows
         self.hosts: dict[str, FrontierHost] = {}
@@ -333,7 +333,7 @@ class Frontier:
         self._task_leases = task_leases
         self._limits = Limits(spider.limits)
         self.use_settings(settings)
-        #: Usable seconds of a lease.
+        #: Seconds of a host lease in which requests may start; the margin comes after them.
         self.usable_lease_s = settings.lease.total_seconds() * (1 - _LEASE_MARGIN)
         #: Hosts that need more tasks for their next turns.
         self._low_hosts: set[FrontierHost] = set()
@@ -345,7 +345,7 @@ class Frontier:
         """Start to work on a leased host; the request for the lease was sent at *sent_at*."""
         state, name, now = lease.host.copy(), lease.host.name, self.clock()
         if state.given_up is Reason.HOST_FULL and not self.page_limit.is_reached(state):
-            state.given_up = None  # the limit has been raised
+            state.given_up = None  # the user has raised the limit
         host = self.hosts.get(name)
         if host is not None:
             # The host was borrowed until now, or lost and leased again before its last request
@@ -362,7 +362,7 @@ class Frontier:
             host = self._add(state, lease, sent_at=sent_at)
         self.leased[name] = host
         if state.lost_origins:
-            # The previous owner may have died before the waiting tasks were ignored.
+            # The previous owner may have died before it ignored the tasks of given-up origins.
             self.pending.ignore(host)
         for origin in state.origins.values():
             if origin.probe_page is not None and not origin.failures:
@@ -371,7 +371,7 @@ class Frontier:
             rest_s = (state.not_before - self.ledger_now()).total_seconds()
             self.queues.rest(name, rest_end=now + rest_s)
         if not lease.clean:
-            # The time of the previous owner's last request is unknown.
+            # The previous owner's last request may be recent, so the delay counts from now.
             self.note_request(name, sent_at=now)
         if host.queue.next_start - now > CLAIM_AHEAD_S or state.given_up is not None:
             host.enter(Phase.LEAVING)
@@ -384,8 +384,8 @@ class Frontier:
     def mark_full(self, host: FrontierHost) -> None:
         """Request no more pages of a host, because it has reached `max_pages_per_host`.
 
-        While `start` runs, the host may still become one of the crawl's own hosts, which have no
-        limit. So it only rests.
+        While `start` runs, the host only rests, because a later seed may make the host one of the
+        crawl's own hosts, which have no limit.
         """
         if self.is_seeded:
             self.page_limit.full_hosts.add(host.name)
@@ -395,7 +395,7 @@ class Frontier:
         host.enter(Phase.LEAVING)
 
     def borrow(self, state: Host, loan: Loan) -> FrontierHost:
-        """Ask a host of another process, with a *loan*."""
+        """Start to send requests to a host of another process, by a *loan*."""
         host = self.hosts.get(state.name)
         if host is None:
             host = self._add(state, None, sent_at=self.clock())
@@ -439,7 +439,7 @@ class Frontier:
         """Note that this process has lost the lease of a host."""
         if host := self.hosts.get(name):
             host.lease = None
-            host.loans.clear()  # the loans expire before the next lease
+            host.loans.clear()  # the loans expire before another process can lease the host
             self.leased.pop(name, None)
             self.pending.forget(host)
             host.enter(Phase.LEAVING)
@@ -457,11 +457,11 @@ class Frontier:
         moment = self.ledger_now()
         not_before = moment + timedelta(seconds=rest_s) if rest_s > 0 else None
         if host.loans:
-            # Rest until the loans end: the next owner does not search for loans, because this owner
-            # released the host.
+            # Let the host rest until its loans end, because the next owner of a released host does
+            # not search for loans.
             loans_end = max(loan.expires for loan in host.loans.values())
             not_before = max(not_before or moment, loans_end)
-        # If more tasks remain, say so: the ledger need not search for them.
+        # Give the ledger `ready_at` if the host may have due tasks, so that no search is needed.
         has_tasks = host.is_stale and host.state.given_up is None
         ready_at = (not_before or moment) if has_tasks else None
         return replace(host.state, not_before=not_before, ready_at=ready_at)
@@ -471,14 +471,14 @@ class Frontier:
     def may_lend(self, host: FrontierHost) -> bool:
         """Return whether slots of a host may be lent, or stay lent."""
         pages = self.page_limit
-        # Only the owner counts the pages of a host.
+        # Only its owner counts the pages of a host, so a host with a limit is not lent.
         counts_pages = pages.max_pages is not None and host.name not in pages.unlimited_hosts
         fits = not host.limit.concurrency or host.lent_slots < host.limit.concurrency
         is_lendable = self.lends and host.lease is not None and host.is_healthy
         return is_lendable and fits and not counts_pages
 
     def use_settings(self, settings: Settings) -> None:
-        """Use other settings from now on, also for the present hosts."""
+        """Use new settings from now on, also for the hosts that are already leased."""
         self._settings = settings
         for host in [*self.hosts.values()]:
             host.limit = limit_of(host.name, self._limits, settings)
@@ -489,36 +489,36 @@ class Frontier:
         return limit_of(name, self._limits, self._settings)
 
     def note_request(self, name: str, *, sent_at: float) -> None:
-        """Note when a request to a host was sent: the delay of the next request begins then."""
+        """Note that a request to a host was sent at *sent_at*; the host's delay begins then."""
         host = self.hosts.get(name)
         # Skip hosts without a delay, because this runs twice for each page.
         if host is not None and (delay := host.queue.delay):
             self.queues.rest(name, rest_end=sent_at + delay, sent_at=sent_at)
 
     def may_ask(self, task: Task, *, now: float) -> bool:
-        """Return whether a task's origin may be asked *now*."""
+        """Return whether a request for a task may start *now*."""
         host = self.hosts.get(task.host)
-        # After a stall of the event loop the host may have a new owner: do not ask it.
+        # After its deadline a host may have a new owner, so this process must not send requests.
         if self.uplink.is_blocked or host is None or now >= host.queue.deadline:
             return False
         return host.obstacle(task) is None
 
     def given_up_reason(self, task: Task) -> Reason | None:
-        """Return why a task's origin has been given up, if the spider must hear of it."""
+        """Return why a task's origin is given up, if the task's errback must run; else None."""
         host = self.hosts.get(task.host)
         reason = None if host is None else host.origin(task).given_up
         return reason if self.calls.include(task.errback) else None
 
-    # --- work left to do
+    # --- hosts with work
 
     def poll(self, *names: str) -> None:
-        """Note that hosts may have more due tasks."""
+        """Have the due tasks of hosts read, because there may be new due tasks."""
         for name in names:
             if host := self.hosts.get(name):
                 host.poll()
 
     def _classify(self) -> None:
-        """Sort each host that has changed since the last call; a forgotten host is in no set."""
+        """Update the sets of low and idle hosts for each host that has changed."""
         changed = self.queues.changed
         while changed:
             host = self.hosts.get(changed.pop())
@@ -526,26 +526,26 @@ class Frontier:
                 continue
             queue = host.queue
             is_polled = host.is_stale and host.phase is not Phase.LEAVING
-            # At least half of the useful leases are used up. A shared host has a quota as well.
+            # A host is low if at most half of its maximum of leases is left.
             is_low = is_polled and not host.is_busy and len(queue.waiting) <= queue.max_leases // 2
             is_low = is_low and host.quota != 0
             (self._low_hosts.add if is_low else self._low_hosts.discard)(host)
-            # A task with a lost lease may still be in progress, so the queue is active.
-            # Hops that wait at a host that we do not own any more continue without it.
+            # `queue.active` also counts tasks in progress whose leases are lost. Hops to a host
+            # that is not ours count as no work, because they need no `FrontierHost`.
             hops = queue.hops if host.lease is not None else ()
             has_work = is_polled or host.is_busy or queue.active or queue.waiting or hops
-            # A borrower returns the loan itself.
+            # A borrowed host is not idle, because `Lending` returns its loan first.
             is_idle = not (has_work or host.loans or host.borrowed_loan)
             (self._idle_hosts.add if is_idle else self._idle_hosts.discard)(host)
 
     def low_hosts(self) -> tuple[list[FrontierHost], float]:
-        """Return the hosts that need tasks for their next turns, and when the next host will."""
+        """Return the hosts that need more tasks now, and the time when the next host will."""
         self._classify()
         now, next_at = self.clock(), float("inf")
         low_hosts = []
         for host in self._low_hosts:
             needed_at = host.queue.next_start - CLAIM_AHEAD_S
-            # Nothing can start before the lease is renewed.
+            # Skip a host whose lease must be renewed before a request can start.
             if now < host.queue.deadline:
                 next_at = min(next_at, needed_at)
                 if needed_at <= now:

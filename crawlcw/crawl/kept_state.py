@@ -1,8 +1,8 @@
-"""The state of a spider in one process: the page of each change, and when it is written.
+"""The state of a spider in one process: which page made a change, and when to write the change.
 
-A context variable shows which page's callback makes a change. The changes of all pages are written
-with the next group of outcomes, before these outcomes and before any link. A change outside a
-callback (`start`, `opened`, a hook) belongs to no page, and stays.
+A context variable shows which page's callback makes a change. Before the committer writes a group
+of links and outcomes, it writes the changes of all pages. A change outside a callback (in `start`,
+in `opened` or in a hook) belongs to no page, and is never undone.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ class KeptState:
         self._writing = asyncio.Lock()
         self._thread = threading.get_ident()
         self._is_refused = False
-        #: Whether the state is read before each batch of pages.
+        #: Whether the spider uses its state, so that the state must be read for each batch.
         self._is_used = False
         state = spider.state
-        # A spider may have its own attribute named `state`.
+        # Skip a spider whose `state` is its own attribute.
         if isinstance(state, State):
             state.keep_in(self._history, page=self._page)
             self._is_used = _names_state(type(spider))
@@ -57,9 +57,9 @@ class KeptState:
         return page
 
     def _refusal(self, where: str) -> SpiderError:
-        """Return the error of an invalid use, and log the first one.
+        """Return the error of an invalid use of the state; log the first such error.
 
-        The thread or the task may end unseen, together with the error.
+        The log is needed because an error that ends a thread or an asyncio task may stay unseen.
         """
         error = SpiderError(f"self.state was used {where}")
         if not self._is_refused:
@@ -69,7 +69,7 @@ class KeptState:
 
     @contextmanager
     def running(self, task: Task) -> Iterator[Page]:
-        """Return a block in which a callback runs for the page of a task."""
+        """Note that the callback for the page of a task runs in the `with` block."""
         # The claim of the task has raised its fence by one since *task* was read.
         page = Page((task.id, task.fence + 1), task.settled, task.url)
         token = _RUNNING.set(page)
@@ -80,7 +80,7 @@ class KeptState:
             self._history.end(page)
 
     def changes(self, page: Page) -> dict[str, Any]:
-        """Return the changed values of a page, by name; None means that the name is deleted."""
+        """Return the values that a page has changed, by name; a deleted name has the value None."""
         return {name: self._history.view.get(name) for name in sorted(page.names)}
 
     def undo(self, lease: Lease) -> None:
@@ -90,7 +90,7 @@ class KeptState:
     # Writes and reads.
 
     async def open(self) -> None:
-        """Read the state, and settle the changes of dead processes."""
+        """Read the spider's state, and settle the pending changes of dead processes."""
         await self._read()
         if self._history.stored.revision:
             self._is_used = True
@@ -103,22 +103,22 @@ class KeptState:
                 await self._read()
 
     async def keep(self) -> None:
-        """Write durably the changes of ended callbacks and, so far, of the running callback."""
+        """Write the changes of ended callbacks, and those that the running callback has made."""
         if self._history.unwritten(_RUNNING.get()):
             await self._write()
 
     async def close(self) -> None:
-        """Write the remaining changes, and merge the settled changes into the values."""
+        """Write the remaining changes, and merge settled changes into the values of the state."""
         if self._is_used:
             await self._settle_others()
             await self._write(is_last=True)
 
     async def _write(self, *, is_last: bool = False) -> None:
-        """Write the changes that are not written yet; the *last* write includes settled changes."""
+        """Write the unwritten changes; if *is_last*, also write that changes are settled."""
         assert self._ledger is not None
         page, history = _RUNNING.get(), self._history
         async with self._writing:
-            # An earlier write, which this write waited for, may have included all changes.
+            # The write before, which held the lock, may have included all changes.
             while (pages := history.unwritten(page)) or is_last:
                 new_state = history.next(pages)
                 if not pages and new_state.pending == history.stored.pending:
@@ -126,7 +126,7 @@ class KeptState:
                 if await self._ledger.spider_state.change(history.stored, new_state):
                     history.wrote(new_state)
                     return
-                # Another process has written meanwhile.
+                # Read again, because another process has changed the state since the last read.
                 await self._read()
 
     async def _read(self) -> None:
@@ -138,7 +138,7 @@ class KeptState:
             self._history.load(stored_state)
 
     async def _settle_others(self) -> None:
-        """Settle the changes that other processes left pending, by how their pages ended."""
+        """Settle or undo the pending changes of other processes, by the outcomes of their pages."""
         runs = dict(self._history.unknown())
         if not runs:
             return
@@ -155,7 +155,7 @@ class KeptState:
     # Ends of pages.
 
     def settled(self, settlements: Sequence[Settlement], *, lost: Collection[bytes]) -> None:
-        """Note the recorded outcomes, except the outcomes of tasks that are *lost*."""
+        """Settle the changes of pages whose outcomes are recorded; undo those of *lost* tasks."""
         if not self._is_used:
             return
         for settlement in settlements:
@@ -173,8 +173,8 @@ _RUNNING: ContextVar[Page | None] = ContextVar("running", default=None)
 def _names_state(kind: type[Spider]) -> bool:
     """Return whether the code of a spider uses the name `state`.
 
-    If it does, the state is read early: another process may change it before its first use in this
-    process.
+    The state of such a spider is read early, because another process may change the state before
+    the spider uses the state in this process.
     """
     classes = kind.__mro__[: kind.__mro__.index(Spider)]
     code_objects = [

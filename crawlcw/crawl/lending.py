@@ -1,13 +1,13 @@
-"""Slots of a host that its owner lends to idle workers, and the work of a borrower.
+"""Lend slots of a host to idle workers, and borrow slots from the owner of a host.
 
     owner      lends ──> renews while the borrower beats ──> ends it ──> counts it until returned
     borrower          idle ──> asks and reports ──> stops at once ──> returns it with its last slot
 
 An owner lends slots of a host only while its own event loop is late or all its fetchers are busy,
-because otherwise a second process gains nothing. Only a healthy host without a delay is lent. The
-first failure at any process ends all loans of the host: the borrower reports the failure and stops,
-and only the owner's circuit breaker decides about a rest. So limits and rests hold over all
-processes.
+because a second process cannot speed up the crawl of the host at other times. The host must be
+healthy and have no delay. The first failure at any process ends all loans of the host: a borrower
+reports its failure to the owner and stops. Only the owner's circuit breaker decides about a rest,
+so limits and rests hold over all processes.
 """
 
 import logging
@@ -33,23 +33,23 @@ logger = logging.getLogger(__name__)
 #: Length of a loan. A loan is renewed after a third of its length. If a borrower dies, its slots
 #: become free when the loan ends.
 _LOAN_LENGTH = timedelta(seconds=9)
-#: Seconds between two polls of a process that lends or borrows, of an idle process, and of any
-#: other process.
+#: Seconds between two polls for loans: of a process that lends or borrows, of an idle process, and
+#: of any other process.
 _POLL, _IDLE_POLL, _PAUSE = 0.1, 0.25, 1.0
 #: Seconds between two heartbeats of a borrower. A borrower counts as gone after this number of
 #: missed heartbeats.
 _HEARTBEAT_S, _MISSED_BEATS = 1.0, 3
-#: A host with only this number of tasks is not lent, because its owner finishes them sooner.
+#: A host with at most this number of tasks is not lent, because its owner finishes the tasks soon.
 _MIN_TASKS = 8
 #: Seconds without a task after which a loan is returned.
 _MAX_UNUSED_S = 1.0
-#: An event loop is overloaded if its mean lag is this number of seconds, or if it computes for this
-#: share of the time.
+#: An event loop is overloaded if its mean lag reaches `_LATE_S` seconds, or if it uses the CPU for
+#: `_BUSY_SHARE` of the time.
 _LATE_S, _BUSY_SHARE = 0.02, 0.6
 
 
 class Lending:
-    """The loans of one process: the loans that it gives as owner, and its own loan as borrower."""
+    """Lends slots of hosts that a process owns, and uses the loan that the process borrows."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Lending:
         *,
         has_free_fetchers: Callable[[], bool],
     ) -> None:
-        """Lend and borrow for the process of *session*."""
+        """Lend and borrow slots for the process of *session*."""
         self._session = session
         self._workers, self._hosts = session.ledger.workers, session.ledger.hosts
         self._now = session.ledger.now
@@ -69,17 +69,17 @@ class Lending:
         self._robots = robots
         self._has_free_fetchers = has_free_fetchers
         self._loan_numbers = count(1)
-        #: The last report on each loan that is lent.
+        #: The borrower's last report on each loan of this owner, by the id of the loan.
         self._applied_reports: dict[str, LoanReport] = {}
-        self._sent_report = LoanReport("")  #: our own report, as last written
+        self._sent_report = LoanReport("")  #: last report of this borrower
         self._report_sent_at = self._used_at = 0.0
-        #: A past sample: the time, the loop's total lag, its CPU seconds and its pages.
+        #: Last sample: the time, the loop's total lag, the CPU seconds and the number of pages.
         self._last_sample = (self._clock(), 0.0, time.thread_time(), 0)
         self._pages_per_second = 0.0
         self._is_overloaded = False
 
     async def run(self) -> None:
-        """Lend and borrow until cancelled."""
+        """Lend and borrow slots until cancelled."""
         while True:
             self._frontier.loans_changed.clear()
             pause = await self.poll()
@@ -87,7 +87,7 @@ class Lending:
                 await self._frontier.loans_changed.wait()
 
     async def poll(self) -> float:
-        """Act as borrower and as owner; return the seconds until the next poll."""
+        """Use, offer and renew loans; return the seconds until the next poll."""
         frontier, is_idle = self._frontier, self._session.is_idle
         self._sample()
         if frontier.borrowed_host is not None or is_idle:
@@ -112,7 +112,7 @@ class Lending:
             new - old for new, old in zip(now, self._last_sample, strict=True)
         )
         if seconds >= _PAUSE:
-            # The lag is measured ten times a second.
+            # The session measures the lag ten times a second, so divide the total by ten.
             self._is_overloaded = (
                 lag >= 10 * _LATE_S * seconds or cpu_seconds >= _BUSY_SHARE * seconds
             )
@@ -120,31 +120,31 @@ class Lending:
             self._last_sample = now
 
     def _limit(self, host: FrontierHost) -> None:
-        """Claim only as many tasks of a shared host as this process finishes in a second.
+        """Let a shared host have only as many claimed tasks as this process finishes in a second.
 
-        With more tasks, answered pages would wait in this process for their callbacks at the end of
-        the crawl, while another process has nothing to do.
+        With more tasks, pages would wait here for their callbacks at the end of the crawl, while
+        another process has nothing to do.
         """
         host.quota = None
         if host.loans or host.borrowed_loan is not None:
             max_leases = max(4 * host.queue.slots or _MIN_TASKS, int(self._pages_per_second))
             host.quota = max(0, max_leases - self._session.leases.count_by_host[host.name])
-        # The other process may have added tasks.
+        # Read the host's tasks again, because the other process may have added tasks.
         host.poll()
         self._frontier.poll_wanted.set()
 
     # --- the owner
 
     def _candidates(self) -> list[FrontierHost]:
-        """Return the host that another process could also ask, if there is one."""
+        """Return the host of which slots can be lent, in a list; empty if there is none."""
         leased = self._frontier.leased
-        # If the process has several hosts, `HostLeaser` releases some of them instead.
+        # A process with several hosts lends no slots, because `HostLeaser` releases hosts instead.
         hosts = leased.values() if len(leased) == 1 else ()
         return [host for host in hosts if self._may_lend_more(host)]
 
     def _may_lend_more(self, host: FrontierHost) -> bool:
         allowed_slots = host.queue.slots
-        # Each process has a slot for a host without a limit.
+        # A host without a limit of slots can always be lent.
         gains = not allowed_slots or self._is_overloaded or not self._has_free_fetchers()
         has_slots = not allowed_slots or (allowed_slots > 1 and host.state.finished >= FIRST_PAGES)
         has_tasks = self._session.leases.count_by_host[host.name] > min(allowed_slots, _MIN_TASKS)
@@ -158,10 +158,10 @@ class Lending:
             await self._offer(host, workers)
 
     async def _update_loan(self, host: FrontierHost, name: str, worker: Worker | None) -> None:
-        """Apply the report of a borrower; renew, end or forget its loan."""
+        """Apply a borrower's report on its loan; renew, end or forget the loan."""
         loan, now = host.loans.get(name), self._now()
         if loan is None:
-            return  # the host was lost during the query
+            return  # this process lost the host during the query
         is_recorded = worker is not None and worker.loan is not None and worker.loan.id == loan.id
         report = None if worker is None else worker.report
         if report is not None and report.loan != loan.id:
@@ -175,9 +175,9 @@ class Lending:
             host.poll()
             return
         if worker is None:
-            return  # the borrower is gone, but the server may still work on its requests
+            return  # the borrower died, but the server may still answer its requests
         if not is_recorded and host.queue.slots and host.queue.active > host.queue.slots:
-            return  # its slots are still in use by this process
+            return  # this process still uses the slots that it lends
         is_ended = loan.is_closing or not self._frontier.may_lend(host)
         if is_ended and not is_recorded:
             del host.loans[name]
@@ -185,31 +185,32 @@ class Lending:
             return
         is_alive = now - worker.heartbeat < timedelta(seconds=_MISSED_BEATS * _HEARTBEAT_S)
         expires = loan.expires
-        # A loan without a report is unused: its worker may have seen the end first, or have a host.
+        # Do not renew a loan without a report, because its borrower does not use the loan.
         if report is not None and is_alive and expires - now < _LOAN_LENGTH * 2 / 3:
             expires = self._expiry(host)
         new_loan = replace(loan, is_closing=is_ended, expires=max(expires, loan.expires))
         if new_loan == loan and is_recorded:
             return
-        # Note the loan before the write, because the reply to the write may be lost.
+        # Store the loan in memory before the write, because the ledger's reply may be lost.
         host.loans[name] = new_loan
         is_lent = await self._workers.lend(worker, new_loan)
         if not (is_lent or is_recorded) and host.loans.get(name) is new_loan:
-            # Another owner was faster.
+            # Another owner has lent slots to this worker first.
             del host.loans[name]
             host.pace()
 
     def _expiry(self, host: FrontierHost) -> datetime:
-        """Return when a loan expires that starts or is renewed now: before the owner's lease."""
+        """Return when a new or renewed loan expires, which is before the owner's host lease."""
         remaining = timedelta(seconds=host.queue.deadline - self._frontier.clock())
         remaining -= timedelta(microseconds=remaining.microseconds % 1000)
         return self._now() + min(_LOAN_LENGTH, remaining)
 
     def _apply_report(self, host: FrontierHost, report: LoanReport) -> None:
-        """Apply the news of a report."""
+        """Apply the pages, delays and failures in a borrower's report that are new."""
         old_report = self._applied_reports.get(report.loan)
         if old_report is None:
-            # A dead earlier owner has counted these pages, but may not have seen the failures.
+            # An earlier owner, if it lent the slots, has counted the pages of its borrower, but may
+            # have died before it saw the failures.
             is_ours = report.loan.startswith(f"{self._session.worker}:")
             old_report = LoanReport(report.loan, finished=0 if is_ours else report.finished)
         if report == old_report:
@@ -251,7 +252,7 @@ class Lending:
                 slots=slots,
                 expires=self._expiry(host),
             )
-            # This process does not use these slots from now on.
+            # Lower the host's own slots now, because the borrower uses the lent slots.
             host.loans[worker.name] = loan
             host.pace()
             logger.debug(
@@ -264,12 +265,12 @@ class Lending:
     # --- the borrower
 
     async def _borrow(self) -> None:
-        """Start, continue or return a loan."""
+        """Start, continue or return the loan of this borrower."""
         frontier, name = self._frontier, self._session.worker
         host = frontier.borrowed_host
         loan = await self._workers.loan(name)
         if frontier.borrowed_host is not host:
-            return  # this process owns the host by now
+            return  # this process has leased the borrowed host
         if host is None:
             if not frontier.lends or loan is None or loan.is_closing or loan.expires <= self._now():
                 return
@@ -309,7 +310,7 @@ class Lending:
         return host
 
     async def _report(self, host: FrontierHost) -> None:
-        """Write the news for the owner, if there is any, and a heartbeat."""
+        """Write a report for a borrowed host's owner, if there is news or a heartbeat is due."""
         frontier, loan = self._frontier, host.borrowed_loan
         if loan is None:
             return

@@ -1,4 +1,4 @@
-"""Check a link without sending a request. It decides as `callbacks` does in a crawl."""
+"""Check whether a crawl follows a link, without sending a request; `callbacks` decides alike."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,18 +24,18 @@ class Refusal:
 
 
 class LinkChecks:
-    """Checks links as the crawls of a spider on a ledger do."""
+    """Checks links as a crawl of the spider checks links."""
 
     def __init__(self, spider: Spider, settings: Settings, state: Mapping[str, Any]) -> None:
         """*state* is the ledger's state after the spider's crawls, see `Notes.state`."""
         self._settings = settings
-        # Hosts of the requests from `start`.
+        # The seeded hosts are the hosts of the requests that `start` has yielded.
         seeded = seeded_hosts(state) if spider.allowed_hosts is None else ()
         hosts = {*(scope(spider) or ()), *seeded}
         self._scope = Scope.of(hosts, settings)
-        # The hosts of the seeds are not known yet.
+        # Whether a link may lead to any host, because no crawl has recorded the hosts of its seeds.
         self._is_anywhere = scope(spider) is None and not seeded
-        #: Maximum number of links between a start URL and a page; deeper links are only kept.
+        #: Maximum number of links from a start URL to a page; deeper pages are not requested.
         self.max_depth = self._scope.max_depth
 
     def refusal(self, url: str) -> Refusal | None:
@@ -50,7 +50,7 @@ class LinkChecks:
         return None
 
     async def refusal_now(self, url: str, ledger: Ledger) -> Refusal | None:
-        """Return the refusal of a link, also by the ledger's record of its host or of the link."""
+        """Return why a link is not followed; also check the records of its host in the ledger."""
         if (refusal := self.refusal(url)) is not None:
             return refusal
         location = urls.locate(url)

@@ -1,7 +1,7 @@
-"""Log a session in: one process runs the spider's `login`.
+"""Log a session in: only one process runs the spider's `login` for the session.
 
-The process has a lease in the ledger for the time that a login may take. If the lease expires,
-another process takes over.
+That process has a lease of the session in the ledger. If the lease expires, another process takes
+the login over.
 """
 
 import logging
@@ -33,9 +33,9 @@ from crawlcw.model.values import frozen
 
 logger = logging.getLogger(__name__)
 
-#: Pause before the next try of a login, if our uplink or a proxy was the cause of its failure.
+#: Time before the next try of a login that failed because of our network or a proxy.
 _LATER = timedelta(seconds=2)
-#: Seconds to write the end of a cancelled login.
+#: Maximum seconds to write to the ledger that a login was cancelled.
 _LAST_WORDS = 2.0
 _LONGEST_REASON = 300
 
@@ -45,7 +45,7 @@ class Login:
     """One login of a session: its lease in the ledger, its requests and its cookies."""
 
     identity: Identity  #: the session whose login *process* has started
-    proxy: Proxy | None  #: used for its requests
+    proxy: Proxy | None  #: proxy for the login's requests
     _: KW_ONLY
     spider: Spider
     process: WorkerSession
@@ -55,7 +55,7 @@ class Login:
     end: Callable[[FinishReason, str], None]  #: ends the crawl
     _jar: SiteCookies = field(init=False, default_factory=SiteCookies)
     _origins: dict[str, None] = field(init=False, default_factory=dict)
-    _is_innocent: bool = False  #: whether our own uplink or a proxy may be the cause
+    _is_innocent: bool = False  #: whether our network or a proxy may have failed the login
 
     async def run(self) -> Identity | None:
         """Return the session after its login; None if another process took the login over."""
@@ -95,9 +95,9 @@ class Login:
 
     @calls_user_code
     async def _failure(self, session: LoginSession) -> str | None:
-        """Run the spider's code; return why the login failed, or None."""
+        """Run the spider's `login`; return why the login failed, or None."""
         cancellation = Cancellation()
-        # The watchdog reads `called` from this frame.
+        # The watchdog reads the variable `called` from this stack frame.
         called = Called(name="login", subject=session.name)
         try:
             limit_s = self.settings.login_timeout.total_seconds()
@@ -127,7 +127,7 @@ class Login:
             try:
                 await admission.admit(attempt, url)
             except Defer as wait:
-                # The login is deferred, and not counted.
+                # Defer the login, so that this try counts as no failure.
                 self._is_innocent = True
                 raise FetchError(Reason.HOST_UNREACHABLE, wait.cause) from wait
             started_at = time.monotonic()
@@ -144,8 +144,8 @@ class Login:
         self._jar.add(name, value, url=urls.parse(url))
 
     async def _write(self, final_identity: Identity) -> bool:
-        """Write how the login ended; return whether the login was still ours."""
-        # A write in progress must not be cancelled halfway.
+        """Write how the login ended; return False if another process took the login over."""
+        # Shield the write, because a cancelled write may have an unknown result.
         with anyio.CancelScope(shield=True):
             if await self.process.ledger.sessions.change(self.identity, final_identity):
                 return True

@@ -1,7 +1,7 @@
-"""Redirects, and the tasks of their targets.
+"""End tasks whose pages redirect, and add tasks for the targets of redirects.
 
-A redirect ends its task, and its target becomes another task. The target is recorded before the
-task of the redirect ends, so no target is lost if the process dies between two hops.
+A redirect ends its task, and the redirect's target becomes a new task. The target is recorded
+before the redirecting task ends, so no target is lost if the process dies between two hops.
 """
 
 from dataclasses import KW_ONLY, dataclass, replace
@@ -24,9 +24,9 @@ from crawlcw.model import urls
 from crawlcw.model.task import WAITING, Lease, Record, Status, Task, task_id
 from crawlcw.model.transitions import Moved, is_quarantined
 
-#: A page with a refresh within this time is a redirect in another form.
+#: A page with a refresh (`<meta http-equiv=refresh>`) after at most this time is a redirect.
 _REDIRECTING = timedelta(seconds=5)
-#: Maximum number of tasks that are followed to find a loop.
+#: Maximum number of tasks to follow in the search for a redirect loop.
 _LONGEST_LOOP = 100
 
 
@@ -42,13 +42,13 @@ class MovedPages:
     scope: Scope
 
     def follows(self, attempt: PageAttempt, url: str) -> bool:
-        """Return whether an attempt without a session itself asks for the target of a redirect.
+        """Return whether an attempt without a session requests a redirect's target itself.
 
-        It does in these cases:
-        - The target is another spelling of the task's URL, so it cannot be another task.
-        - The request is a form or a repeated request (`dont_filter`), so it is not a page.
-        - A pool of proxies is used within a host. One proxy must ask for all hops, because a site
-          that redirects two proxies to different places would lead in a circle.
+        The attempt requests the target in these cases:
+        - The target is another spelling of the task's URL, so the target cannot be another task.
+        - The request is a form or has `dont_filter`, so its URL cannot identify the request.
+        - The target is on the same host, and a pool of proxies is used. One proxy must send all
+          hops, because a site that redirects two proxies differently would lead in a circle.
         """
         task, request = attempt.lease.task, attempt.request
         if not _is_plain(attempt):
@@ -60,7 +60,7 @@ class MovedPages:
         return location.host == task.host and proxies.asks_for(request.url)
 
     async def redirected(self, attempt: PageAttempt, response: Response) -> Done:
-        """End a task that redirects; the owner of the target's host requests the target."""
+        """End a task that redirects; the owner of the target's host requests the target later."""
         lease = attempt.lease
         await self.outcomes.keep(attempt)
         try:
@@ -75,9 +75,10 @@ class MovedPages:
     async def refreshed(
         self, attempt: PageAttempt, response: Response, refresh: Refresh
     ) -> Done | None:
-        """Redirect a page by its refresh; return None if it is a page itself.
+        """End a page whose refresh redirects; return None if the page must be parsed.
 
-        It is a page itself if the crawl may not request the target, or has its URL from elsewhere.
+        The page must be parsed if the crawl may not request the refresh's target, or if the target
+        is already another page's task.
         """
         lease = attempt.lease
         if refresh.delay > _REDIRECTING or not _is_plain(attempt):
@@ -88,24 +89,22 @@ class MovedPages:
             target, record = await self._target(lease, home)
         except FetchError:
             return None
-        # If the target is the task's own child, an earlier attempt added the target and died before
-        # its end.
+        # If the target is this task's child, an earlier attempt added the target and then died.
         if record is not None and record.task.parent != lease.task.id:
             return None
         await self.outcomes.keep(attempt)
         return self._moved(lease, response, target)
 
     async def parsed(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a page behind redirects that were followed in place, once, under its own URL.
+        """Record a page behind redirects that the attempt has followed, under the page's own URL.
 
-        If this process can claim the task of that URL, and that task's own request equals the
-        request that was sent, the response is parsed as its page. In both cases the redirecting
-        task is finished.
+        The page is parsed only if this process can claim the task of its URL, and if that task's
+        request equals the request that was sent. In any case the redirecting task is finished.
         """
         lease = attempt.lease
         target_request = onward(attempt.request, response, target=response.url)
         for redirect in attempt.redirects:
-            # If one hop dropped a header, no later hop sent it.
+            # Drop each header that a hop has dropped, because no later hop has sent the header.
             kept_headers = onward(attempt.request, redirect, target=response.url).headers
             target_request.headers = tuple(
                 pair for pair in target_request.headers if pair in kept_headers
@@ -117,16 +116,16 @@ class MovedPages:
         home = await self._claim(target)
         if home is None:
             if attempt.exchanges:
-                del attempt.exchanges[-1]  # the page belongs to another task
+                del attempt.exchanges[-1]  # another task stores the page
             await self.outcomes.keep(attempt)
             return self._moved(lease, response)
         at_home = replace(attempt, lease=home, request=Request.of(home.task))
-        # Its origin may differ from the origin of the redirecting task.
+        # Note the response for the target's origin, which may differ from the redirecting origin.
         self.outcomes.answered(at_home, response)
         try:
             page = await self.outcomes.parsed(at_home, response)
         except BaseException:
-            # Release this lease too: only the lease of the redirecting task is known to be lost.
+            # Have the lease of the target's task released, because the fetcher does not know it.
             self.outcomes.state.undo(home)
             self.session.leases.orphans.append(home)
             raise
@@ -134,18 +133,18 @@ class MovedPages:
         return replace(page, settlements=(*page.settlements, *alias_result.settlements))
 
     async def _claim(self, target: Task) -> Lease | None:
-        """Add the task of a fetched page and lease it, if it waits for a response like this one."""
-        # Otherwise a cancelled claim could leave a lease that no process knows.
+        """Add and claim the task of a fetched page, if the task needs the same response."""
+        # Shield the claim, because a cancelled claim could leave a lease that no process knows.
         with anyio.CancelScope(shield=True):
-            # Other processes may request the page from now on, so its cookies are written first, as
-            # with links.
+            # Write cookies before the task, because other processes may request the task's page as
+            # soon as the task is written.
             await self.adder.add(())
             await self.adder.put({target.id: target})
             record = await self.session.ledger.tasks.get(target.id)
             if record is None or record.task.status not in WAITING or is_quarantined(record.task):
                 return None
             if _exchange(record.task) != _exchange(target):
-                return None  # the response to its own request may differ
+                return None  # the task's own request may get another response
             settings = self.outcomes.settings
             claimed = await self.session.ledger.leases.claim(
                 [record.task],
@@ -157,16 +156,16 @@ class MovedPages:
         return next(iter(claimed.leases), None)
 
     async def _target(self, lease: Lease, home: Request) -> tuple[Task, Record | None]:
-        """Return the task of a redirect's target, and its record if the target is known.
+        """Return the task of a redirect's target, and the target's record if the ledger has it.
 
-        Raises `FetchError` if it may not be asked for.
+        Raises `FetchError` if the target may not be requested.
         """
         settings = self.outcomes.settings
         self.scope.admit_url(home.url, redirected=lease.task)
         target = self._at(lease.task, home, hops=lease.task.hops + 1)
         if target.host == lease.task.host:
-            # The owner of another host reads its rules: the outcome of a page must
-            # not depend on which process asked for it.
+            # Only a host's owner checks the robots.txt of the host, because the outcome of a page
+            # must not depend on which process has requested the page.
             self._check_robots(home.url)
         max_depth = lease.task.options.max_depth
         if max_depth is None:
@@ -174,14 +173,14 @@ class MovedPages:
         if max_depth is not None and target.depth > max(max_depth, lease.task.depth):
             raise FetchError(Reason.REFUSED_DEPTH, f"the redirect to {home.url} is too deep")
         record, limit = await self.session.ledger.tasks.get(target.id), settings.max_redirects
-        # Only this limit ends a chain of pages that redirect for ever.
+        # Without this limit, a chain of pages could redirect for ever.
         if record is None and target.hops > limit:
             message = f"more than {limit} redirects, the last one to {target.url}"
             raise FetchError(Reason.REDIRECT_LIMIT, message)
         return target, record
 
     def _check_robots(self, url: str) -> None:
-        """Raise `FetchError` for a URL that the rules disallow, if this process knows them."""
+        """Raise `FetchError` for a URL that its robots.txt disallows, if the rules are known."""
         rules = self.robots.known_rules(url)
         if rules is not None:
             rules.check(url)
@@ -189,8 +188,8 @@ class MovedPages:
     def _at(self, task: Task, home: Request, *, hops: int) -> Task:
         """Return the task of the page that *task* leads to, with the same due time.
 
-        Within a host it is as deep as *task*; on another host it is one link deeper. If *task* is
-        done again, the target is done again too.
+        A target on the same host is as deep as *task*, and a target on another host is one link
+        deeper. If *task* is a repeated visit, the target is requested again too.
         """
         home.changed = EACH_RUN if task.settled and task.visit is None else None
         now = self.outcomes.now()
@@ -198,9 +197,8 @@ class MovedPages:
         return replace(target, due=task.due, depth=task.depth + (target.host != task.host))
 
     async def _leads_back(self, task: Task, target: Record | None) -> bool:
-        """Return whether the task that *task* leads to has ended, and leads back to *task*."""
-        # If this task was reopened, tasks that ended before the reopening belong to an earlier
-        # visit.
+        """Return whether the redirects from *target* lead back to *task*."""
+        # If *task* was reopened, tasks that ended before the reopening belong to an earlier visit.
         reopened_at = task.update_time if task.settled and not task.retry else None
         record = target
         for _ in range(_LONGEST_LOOP):
@@ -210,7 +208,7 @@ class MovedPages:
                 return False
             is_origin = task.hops > 0 and record.task.id == task.parent
             if is_origin and record.task.status is Status.PROCESSING:
-                return True  # its redirect has just added *task*, and is being recorded
+                return True  # the record's redirect has just added *task*
             next_id = record.leads_to
             if next_id is None or next_id == task.id:
                 return next_id is not None
@@ -218,7 +216,7 @@ class MovedPages:
         return False
 
     def _moved(self, lease: Lease, response: Response, target: Task | None = None) -> Done:
-        """Return the outcome of a task whose page belongs to *target*, or to the response's URL."""
+        """Return the outcome of a task that redirects to *target*, or to the response's URL."""
         visit, revisit = self.outcomes.revisits.of_alias(lease.task, now=self.outcomes.now())
         final_url = response.url if target is None else target.url
         info = replace(info_of(response), final_url=final_url)
@@ -243,6 +241,6 @@ def _exchange(task: Task) -> tuple[object, ...]:
 
 
 def _is_plain(attempt: PageAttempt) -> bool:
-    """Return whether the URL alone identifies the task: it is no form and no repeated request."""
+    """Return whether the URL alone identifies the task, so the request is no form and no repeat."""
     request = attempt.request
     return request.method == "GET" and attempt.lease.task.id == request.identity()[1]

@@ -1,12 +1,12 @@
-"""Open hosts: learn their robots.txt, and send their probes, before the first page.
+"""Open hosts: before the first page, request a host's robots.txt and, after failures, a probe page.
 
-A page is requested only after the robots.txt of its host is known. It comes from the ledger, or the
-host's owner requests it once a day for all processes. If a host has pages of its other scheme too,
-a fetcher of each process requests the robots.txt of that scheme in the turn of the first page with
-that scheme. If the breaker of a host is half-open, the host is first asked for a probe page: only a
-host that is down does not answer it.
+A page is requested only after the robots.txt of its host is known. The host's owner requests
+robots.txt once a day and stores the rules in the ledger for all processes. If a host has pages with
+both schemes (http and https), a fetcher requests the robots.txt of the second scheme before its
+first page. If the breaker of a host is half-open, a request for a probe page (a page that was good
+before) tests whether the host is up.
 
-These requests take slots of their host, but keep no delay.
+These requests take slots of their host, but do not wait for the host's delay.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from crawlcw.model import urls
 from crawlcw.model.hosts import RobotsRecord
 from crawlcw.model.sanitize import printable, text_of
 
-#: Seconds between two tries to get a slot.
+#: Seconds between two tries to get a slot of a host.
 _RECHECK_S = 1.0
-#: Maximum number of sitemaps that are recorded for a host.
+#: Maximum number of sitemap URLs that a host's record holds.
 _MAX_SITEMAPS = 100
 
 
@@ -41,8 +41,8 @@ class Opening:
     robots: Robots
     causes: Causes
     _: KW_ONLY
-    max_parallel: InitVar[int]  #: maximum of hosts that are opened at a time: some will hang
-    watchdog: Watchdog  #: tells which failures a stall caused: these do not count
+    max_parallel: InitVar[int]  #: maximum number of hosts that are opened at a time
+    watchdog: Watchdog  #: tells whether a stall of the event loop caused a failure
 
     def __post_init__(self, at_once: int) -> None:
         """Start without hosts."""
@@ -50,9 +50,9 @@ class Opening:
         self.robots.learned = self._learned
 
     def open(self, host: FrontierHost, url: str, background: anyio.abc.TaskGroup) -> bool:
-        """Open a host that has *url* among its tasks; return whether it is already open.
+        """Open a host that has a task with *url*; return whether the host is open now.
 
-        If it is not open yet, its tasks are read again after it has been opened.
+        If the host must wait for a request, its tasks are read again after the host is open.
         """
         rules = self.robots.known_rules(url, host.state.robots)
         if self.probe(host, background):
@@ -64,7 +64,7 @@ class Opening:
         return False
 
     def probe(self, host: FrontierHost, background: anyio.abc.TaskGroup) -> bool:
-        """Ask a half-open host for its probe page; return whether there is one."""
+        """Start a request for the probe page of a half-open host; return whether there is one."""
         url = host.probe_url()
         if url is None:
             return False
@@ -82,7 +82,7 @@ class Opening:
             frontier, causes = self.frontier, self.causes
             queue = host.queue
             await anyio.sleep(max(0.0, queue.next_start - frontier.clock()))
-            # While the network is away no failure counts: the host would be asked repeatedly.
+            # Wait for our network, because no failure counts while the network is away.
             await causes.uplink_known()
 
             async def check() -> None:
@@ -103,7 +103,7 @@ class Opening:
                     says_nothing_of_host = (
                         self.watchdog.explains(error, started_at)
                         or causes.proxies.may_be_to_blame(error, url, is_fixed=False)
-                        # The request has waited for a proxy, and will wait again.
+                        # No proxy was free, so the host got no request.
                         or isinstance(error, ProxiesAwayError)
                     )
                     if not says_nothing_of_host:
@@ -125,7 +125,7 @@ class Opening:
     ) -> None:
         """Wait until a request may be sent to a host; *check* may raise before each try.
 
-        A request that *is_paced* keeps the host's delay, and so does the next request.
+        A request that *is_paced* counts for the host's delay.
         """
         queues, event = self.frontier.queues, asyncio.Event()
         # A hop with a slot goes first, because other hops may wait for that slot.
@@ -148,13 +148,13 @@ class Opening:
             queues.end_hop(queue, now=self.frontier.clock(), frees_slot=False)
 
     async def _probe(self, host: FrontierHost, url: str) -> None:
-        """Ask a probe page; the host is opened if it answers."""
+        """Request a probe page; a good response closes the breaker of the host's origin."""
         causes, sent, started_at = self.causes, self.frontier.ledger_now(), self.frontier.clock()
         origin = host.state.origins[urls.scheme_of(url)]
         try:
             response = await causes.request_probe(url)
         except SpiderFaultError:
-            # The spider's code raises for this page, so let the next page test the host instead.
+            # The spider's code raises for the probe page, so another page must test the host.
             origin.probes.pop(url, None)
             return
         except FetchError as error:
@@ -177,7 +177,7 @@ class Opening:
             is_refused = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if not (is_refused or isinstance(error, SpiderFaultError)):
                 raise
-            # The pages fail for the same reason, each with its own outcome.
+            # Open the host all the same, because each page must get its own outcome.
             host.open(was_fetched=not is_refused)
             return
         self.causes.answered()

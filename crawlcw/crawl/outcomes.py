@@ -1,9 +1,8 @@
-"""Turn the end of an attempt, a response or a failure, into the transition of its task.
+"""Turn the response or the failure of an attempt into the outcome of its task.
 
-An attempt that counts ends in `Done`: the writes that end its task. An attempt that does not count
-raises `Defer`. First `Causes` notes the news about the host, then the host's slot is freed,
-and then the callback or errback runs. So the next request may leave while the page is
-parsed.
+An attempt that counts returns `Done`, which holds the writes for its task. An attempt that does not
+count raises `Defer`. `Causes` first notes how the host answered. The host's slot is freed before
+the callback or errback runs, so the next request may start while the page is parsed.
 """
 
 import logging
@@ -51,7 +50,7 @@ from crawlcw.model.visits import RevisitPolicy, Visit
 
 logger = logging.getLogger(__name__)
 
-#: Failures after a correct response of the host.
+#: Reasons of failures that show that the host has answered correctly.
 _AFTER_RESPONSE = frozenset(
     {
         Reason.BROWSER_CRASHED,
@@ -66,21 +65,21 @@ _AFTER_RESPONSE = frozenset(
 
 NOT_MODIFIED = 304
 
-#: Ends the crawl softly, see `Ending.end`.
+#: Type of the function that ends the crawl, see `Ending.end`.
 End = Callable[[FinishReason, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """The writes that end the work on a task."""
+    """The result of an attempt: the outcomes and links to write to the ledger."""
 
     settlements: tuple[Settlement, ...]
-    produced: Produced = field(default_factory=Produced)  #: products of the callback or the errback
+    produced: Produced = field(default_factory=Produced)  #: links, items and more by the callback
 
 
 @dataclass
 class Outcomes:
-    """Turns attempts into results, with the spider's callback or errback."""
+    """Turns attempts into results, and runs the spider's callbacks and errbacks."""
 
     session: InitVar[WorkerSession]
     settings: Settings
@@ -88,7 +87,7 @@ class Outcomes:
     runner: Runner
     causes: Causes
     sessions: Sessions
-    bodies: Bodies | None  #: stores pages; None if the crawl does not
+    bodies: Bodies | None  #: stores pages; None if the crawl stores no pages
     end: End
 
     def __post_init__(self, session: WorkerSession) -> None:
@@ -124,9 +123,9 @@ class Outcomes:
     # Pages.
 
     def answered(self, attempt: PageAttempt, response: Response) -> None:
-        """Note a good response of a page's host."""
+        """Note that the host of a page has given a good response."""
         task = attempt.lease.task
-        # If another proxy failed for this page before, that proxy was the cause.
+        # If another proxy has failed for this page before, that other proxy was the cause.
         self.causes.proxies.note_fetched(task.url, response.proxy)
         self.causes.answered_well(task.host, task.url, latency=attempt.latency, sent=attempt.sent)
 
@@ -167,9 +166,9 @@ class Outcomes:
         return Done(settlements=(self.settled(lease, outcome),), produced=produced)
 
     async def unchanged(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record that a page is unchanged: its callback has nothing new to read."""
+        """Record that a page is unchanged, and do not call its callback."""
         task, stored = attempt.lease.task, None
-        if task.stored is None:  # not a 304: a crawl that stores pages asked for the body
+        if task.stored is None:  # the body is here, because the request asked for no 304
             stored = await self.keep(attempt)
         elif self.bodies is not None:
             await self.bodies.keep(attempt, is_revisit=True)
@@ -189,7 +188,7 @@ class Outcomes:
         if session is not None:
             probe = response.url if plain else None
             self.sessions.answered_well(session, task, probe=probe)
-        # A page that needed its own, longer timeout would not answer in time as a probe page.
+        # A page slower than the general timeout cannot be a probe page, which uses that timeout.
         plain = plain and response.status < 300 and response.elapsed < self._max_probe_s
         self.causes.finished(task, probe_page=task.url if plain else None, size=response.size)
 
@@ -198,7 +197,7 @@ class Outcomes:
         attempt.free()
         session = attempt.session
         if session is None:
-            # The page has no session, so the callback has retired nothing.
+            # The callback has tried to retire the session of a page without a session.
             return Failed(
                 reason=Reason.LOGGED_OUT, message=f"the page has no session to retire: {reason}"
             )
@@ -208,12 +207,12 @@ class Outcomes:
             raise Defer("its session is retired")
         return Failed(reason=Reason.LOGGED_OUT, message=reason)
 
-    # Attempts without a page: the cause decides whether the page fails or is deferred.
+    # Attempts that got no page:
 
     async def no_page(self, attempt: PageAttempt, response: Response) -> Done:
-        """Record a response that is not the page; raises `Defer` if the page is not the cause."""
+        """Record an error response; raises `Defer` if the page is not the cause of the error."""
         error = status_error(response, now=self.now())
-        # If the attempt followed a redirect, another page is throttled.
+        # A throttled response after a redirect does not count as throttling of this page.
         if self._throttles(response) and response.url == attempt.request.url:
             self.causes.throttled(attempt, error)
         else:
@@ -222,7 +221,7 @@ class Outcomes:
 
     async def denied(self, attempt: PageAttempt, response: Response) -> Done:
         """Record a banned or logged-out page; raises `Defer` to try another session or proxy."""
-        attempt.free()  # a login probe takes its own slot
+        attempt.free()  # free the slot, because a login probe may need a slot of the host
         task, reason, session = attempt.lease.task, attempt.denial, attempt.session
         assert reason is not None
         detail = f"HTTP {response.status} for {response.url}"
@@ -244,7 +243,7 @@ class Outcomes:
         return await self._page_failure(attempt, error)
 
     async def unanswered(self, attempt: PageAttempt, refusal: FetchError | StopCrawl) -> Done:
-        """Record a page without a response; raises `Defer` if the page is not the cause."""
+        """Record a failure without a response; raises `Defer` if the page is not its cause."""
         task = attempt.lease.task
         match refusal:
             case StopCrawl():
@@ -252,16 +251,16 @@ class Outcomes:
                 raise Defer("the crawl ends") from refusal
             case SpiderFaultError(name=method, raised=raised):
                 if self._stats.fetched:
-                    # A fetched page has passed all hooks and layers: this method worked.
+                    # A page was fetched before, so the spider's method has worked before.
                     self.errors.good.add(method)
                 self.errors.raised(method, raised, url=task.url)
-                # The error says nothing about the host, and the host must not wait for the errback.
+                # Free the host's slot now, because the errback may take long.
                 attempt.free()
                 return await self.failed(attempt, refusal, replace(raised, message=refusal.message))
             case ProxiesAwayError():
                 raise Defer(refusal.message, due=timedelta(seconds=refusal.wait)) from refusal
             case FetchError(reason=Reason.FILES_UNWRITABLE):
-                # No other file can be saved either: no attempt counts until the disk works.
+                # End the crawl without counting the attempt, because no file can be saved.
                 self.end(FinishReason.FILES_UNWRITABLE, refusal.message)
                 raise Defer(refusal.message) from refusal
             case FetchError(reason=Reason.INTERNAL):
@@ -270,7 +269,7 @@ class Outcomes:
             raise Defer("the event loop stalled") from refusal
         await self.causes.failed(attempt, refusal)
         is_refused = refusal.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
-        # The scripts of a rendered page may have requested another host.
+        # Do not advise to allow a host that a redirect or a script of a rendered page requested.
         is_first = refusal.hop <= 1 and not isinstance(refusal.__cause__, FetchError)
         if is_refused and is_first and task.parent is None:
             advice = f'to crawl it, set allow_private=["{task.host}"]'
@@ -278,7 +277,7 @@ class Outcomes:
         return await self._page_failure(attempt, refusal)
 
     async def given_up(self, attempt: PageAttempt, reason: Reason) -> Done:
-        """Record a page whose origin the crawl gave up: only the spider hears of it."""
+        """Record a page whose origin the crawl has given up; the page's errback runs."""
         attempt.free()
         origin = attempt.request.url.partition("://")[0] + "://" + attempt.lease.task.host
         error = FetchError(reason, f"the crawl has given up {origin}")
@@ -288,11 +287,12 @@ class Outcomes:
     async def _page_failure(self, attempt: PageAttempt, error: FetchError) -> Done:
         """Record a failure that the page itself caused, and free its host's slot."""
         task, response, status = attempt.lease.task, error.response, error.status
-        # If only this page is throttled, that shows neither load nor health of the host.
+        # A throttled page says nothing about the host's health, so the host is neither praised nor
+        # blamed for the page.
         if not (isinstance(response, Response) and self._throttles(response)):
             has_answered = attempt.redirects or error.hop > 1 or error.reason in _AFTER_RESPONSE
             if has_answered or (status is not None and status < 500):
-                # The latency is 0 if the response was cut off, because its time shows nothing then.
+                # The latency is 0, and so ignored, if the response was cut off.
                 self.causes.answered_well(
                     task.host, task.url, latency=attempt.latency, sent=attempt.sent
                 )
@@ -305,10 +305,10 @@ class Outcomes:
     async def failed(
         self, attempt: PageAttempt, error: FetchError, failed: Failed | None = None
     ) -> Done:
-        """Settle a failure, as *failed* if given; run the errback if the failure is final."""
+        """Record a failure, by *failed* if given; run the errback if the failure is final."""
         lease, task, request = attempt.lease, attempt.lease.task, attempt.request
         if failed is None:
-            # A page never waits longer than a host may.
+            # A page never waits longer than the maximum rest of a host.
             longest = self.settings.host_backoff_max.total_seconds()
             retry_after = error.retry_after
             failed = Failed(
@@ -320,9 +320,9 @@ class Outcomes:
         if isinstance(error.response, Response):
             failed = replace(failed, response=info_of(error.response))
         if task.visit is not None:
-            # The page existed before, so it is visited again even after its last attempt.
+            # The page existed at an earlier visit, so plan another visit even after this failure.
             failed = replace(failed, revisit=self.revisits.unchanged(task, now=self.now())[1])
-        # Settle before the errback, because only the settlement tells whether the failure is final.
+        # Settle before the errback, because the settlement tells whether the failure is final.
         settlement = self.settled(lease, failed)
         if settlement.change.status is not Status.IGNORED:
             return Done(settlements=(settlement,))
@@ -338,7 +338,7 @@ class Outcomes:
         return Done(settlements=(replace(settlement, change=change),), produced=produced)
 
 
-#: A validator is sent back unchanged or not at all.
+#: Values of ETag and Last-Modified that a conditional request can send back unchanged.
 _VALIDATOR = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]{0,510}[\x21-\x7e])?")
 
 
@@ -349,7 +349,7 @@ class Revisits:
     policy: RevisitPolicy
 
     def is_same(self, last: Visit, response: Response) -> bool:
-        """Return whether the server sent the same body again as at the *last* visit."""
+        """Return whether the body of *response* equals the body at the *last* visit."""
         return last.digest is not None and last.digest == _digest(response)
 
     def changed(
@@ -366,7 +366,7 @@ class Revisits:
         return self._dated(task, visit, changed=True)
 
     def of_alias(self, task: Task, *, now: datetime) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of a task whose page belongs to another task."""
+        """Return the visit of a task that redirects to another task, and the date of the next."""
         last_visit = task.visit
         visit = Visit(time=now, changed=now if last_visit is None else last_visit.changed)
         return self._dated(task, visit, changed=False)
@@ -374,12 +374,15 @@ class Revisits:
     def unchanged(
         self, task: Task, response: Response | None = None, *, now: datetime
     ) -> tuple[Visit, datetime | None]:
-        """Return the visit, and the next date, of an unchanged or failed (None) page."""
+        """Return the visit of an unchanged page, or of a failed page if *response* is None.
+
+        The second value is the date of the next visit.
+        """
         last_visit = task.visit
         assert last_visit is not None
         visit = replace(last_visit, time=now)
         if response is not None:
-            # A 304 may omit unchanged headers.
+            # Keep the headers of the last visit, because a 304 may omit unchanged headers.
             etag = _validator(task, response, "etag") or last_visit.etag
             modified = _validator(task, response, "last-modified") or last_visit.last_modified
             visit = replace(visit, etag=etag, last_modified=modified)
@@ -393,7 +396,7 @@ class Revisits:
 
 
 def _validator(task: Task, response: Response, name: str) -> str | None:
-    """Return a header that can be sent back, if the response has the URL of the task."""
+    """Return a header that a conditional request for the task's URL can send back, or None."""
     value = response.headers.get(name)
     if value is None or response.url != task.url or not _VALIDATOR.fullmatch(value):
         return None
@@ -401,17 +404,17 @@ def _validator(task: Task, response: Response, name: str) -> str | None:
 
 
 def _digest(response: Response) -> str | None:
-    """Return a digest of a body; None if the body was cut off."""
+    """Return a digest of the response's body; None if the body was cut off."""
     if response.file is not None:
         return response.file.sha256
     if response.truncated is not None:
         return None
-    # OpenSSL uses the processor's instructions: half the time of Python's BLAKE2.
+    # SHA-256 takes half the time of BLAKE2, because OpenSSL uses the processor's instructions.
     return sha256(response.body, usedforsecurity=False).hexdigest()
 
 
 def info_of(response: Response) -> ResponseInfo:
-    """Return the recorded part of a response."""
+    """Return the fields of a response that the ledger records."""
     content_type, etag, modified = map(
         response.headers.get, ("content-type", "etag", "last-modified")
     )
@@ -428,7 +431,7 @@ def info_of(response: Response) -> ResponseInfo:
 
 
 def _log(lease: Lease, settlement: Settlement) -> None:
-    """Log the outcome of a task, at debug level with its response."""
+    """Log the outcome of a task; at debug level, also log its response."""
     change, url, callback = settlement.change, lease.task.url, lease.task.callback
     summary, log_fields = printable(callback), dict[str, int | str]()
     if (response := change.response) is not None:
@@ -457,18 +460,18 @@ def _log(lease: Lease, settlement: Settlement) -> None:
 
 #: A callback is broken if it raised on this number of pages and never succeeded.
 BROKEN_FROM = 20
-#: Limit of different errors in the log: the ledger has all of them.
+#: Maximum number of different errors in the log; the ledger has the error of each page.
 _MAX_LOGGED_ERRORS = 100
 
 
 class CallbackErrors:
-    """Logs each error of a spider's methods once in this process, and then only counts it."""
+    """Logs an error of a spider's method once, and ends the crawl if the method is broken."""
 
     def __init__(self, spider: Spider, end: End) -> None:
-        #: Names that tasks use and the spider has. None means that a task has no errback.
+        #: Names of callbacks that the spider has; None is the name of a missing errback.
         self.callbacks: set[str | None] = {None}
         self.good: set[str] = set()  #: methods that have succeeded on a page
-        self._pages: Counter[str] = Counter()  #: method -> pages that it raised on
+        self._pages: Counter[str] = Counter()  #: number of pages on which a method raised
         self._logged_errors: set[tuple[str, str, str]] = set()
         self._spider = spider
         self._end = end
@@ -491,7 +494,7 @@ class CallbackErrors:
         """Note an error of a spider's *method*; raises `Defer` if the method is broken."""
         if failed.reason is not Reason.PARSE_ERROR:
             return
-        # The method may have broken while this page waited: keep the page for its repair.
+        # Keep the page for the time after a repair, because the method is known to be broken.
         if self._is_broken(method):
             raise Defer(f"{method} is broken")
         error_text = self.log_error(method, failed, url=url)
@@ -508,7 +511,7 @@ class CallbackErrors:
         return self._pages[method] >= BROKEN_FROM and method not in self.good
 
     def log_error(self, method: str, failed: Failed, *, url: str) -> str:
-        """Log an error of a method once, with its traceback; return it in words."""
+        """Log an error of a method once, with its traceback; return the error as a text."""
         error_text = failed.message or str(failed.reason)
         kind, where = failed.message, ""
         if isinstance(failed, Raised):
@@ -531,16 +534,16 @@ class CallbackErrors:
 #: The crawl ends if each remaining page has met this number of internal errors in this process.
 _MIN_TIMES = 3
 _FIRST_WAIT = timedelta(seconds=1)
-#: A long wait: even a large crawl tries all pages with errors before the first is due again.
+#: Longest wait between two tries of a page with internal errors.
 _LONGEST_WAIT = timedelta(days=1)
 _PACKAGE = __name__.partition(".")[0]
 
 
 class InternalErrors:
-    """Defers the pages that meet a bug of crawlcw in this process.
+    """Defers the pages on which crawlcw itself failed by a bug.
 
-    A page that met a bug is tried again until only pages with bugs remain. The wait doubles each
-    time, and no try counts as an attempt.
+    Such a page is tried again until only pages with bugs remain. The wait between two tries of the
+    page doubles, and no try counts as an attempt.
     """
 
     def __init__(self, session: WorkerSession, *, end: End) -> None:
@@ -551,7 +554,7 @@ class InternalErrors:
         self._last = ""
 
     def deferred(self, lease: Lease, error: Exception) -> Defer:
-        """Log an error; return the deferral of its page."""
+        """Log an internal error; return the exception that defers its page."""
         self._stats.internal_errors += 1
         self._times[lease.task.id] += 1
         wait = backoff(self._times[lease.task.id], base=_FIRST_WAIT, ceiling=_LONGEST_WAIT)

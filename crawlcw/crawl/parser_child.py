@@ -1,7 +1,7 @@
-"""A process that parses one page and may die of it: run as a script, with the page on stdin.
+"""Script that parses one page from stdin, in a process that the page may crash.
 
-It exits with 0 and prints the bytes that the tree takes, or it exits with TOO_LARGE. It imports
-nothing of crawlcw, so that it starts within a tenth of a second.
+The script prints how many bytes the tree takes and exits with 0, or it exits with TOO_LARGE. The
+script imports nothing of crawlcw, so that it starts within a tenth of a second.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-#: The exit code for a tree that takes more than its memory.
+#: The exit code if the tree takes more memory than allowed.
 TOO_LARGE = 3
 #: The signal that ends the process when its CPU time is used up.
 TIME_IS_OVER = signal.SIGPROF
 _NICE = 5
-#: The option of prctl(2) that sets a signal for the death of the parent.
+#: The option of prctl(2) that sends this process a signal when its parent process dies.
 _PR_SET_PDEATHSIG = 1
-#: The first number in this file is the size of the process, in pages. Only Linux has the file.
+#: Linux's file whose first number is the size of the process, in memory pages.
 _FIGURES = Path("/proc/self/statm")
 
 
 def _addresses() -> int:
-    """Return the size of the process in bytes; 0 if the system does not tell it."""
+    """Return the size of the process in bytes; 0 if the system does not tell the size."""
     try:
         return int(_FIGURES.read_text().split()[0]) * resource.getpagesize()
     except OSError:
@@ -33,24 +33,24 @@ def _addresses() -> int:
 
 
 def _parser(kind: str) -> Callable[[bytes], object]:
-    """Return the function that makes the tree of a page."""
+    """Return the function of the parser *kind* that makes the tree of a page."""
     if kind == "lexbor":
         from selectolax.lexbor import LexborHTMLParser
 
         return LexborHTMLParser
 
-    from parsel import Selector  # an extra, and slow to import
+    from parsel import Selector  # imported late, because parsel is an extra and slow to import
 
     # Parse with the same options as `crawlcw.api.markup`.
     return lambda body: Selector(body=body, encoding="utf-8", type=kind, huge_tree=kind == "html")
 
 
 def main(kind: str, memory_limit: int, seconds: float) -> None:
-    """Parse the page with a parser, within *memory_limit* bytes and *seconds* of CPU."""
-    # A process that a page kills must leave no core file.
+    """Parse the page on stdin, within *memory_limit* bytes and *seconds* of CPU time."""
+    # Write no core file if the page crashes this process.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
-    # The parser may be busy when the parent dies. On other systems than Linux its CPU time ends it.
+    # On Linux, die with the parent process; elsewhere, the limit of CPU time ends this process.
     with suppress(AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     parse, body = _parser(kind), sys.stdin.buffer.read()
@@ -66,9 +66,10 @@ def main(kind: str, memory_limit: int, seconds: float) -> None:
     try:
         tree = parse(body)
         size = _addresses() - used_bytes if used_bytes else memory_limit
-        del tree  # keep it until the size is known
-    except Exception:  # the memory is used up, because the parser accepts any bytes
-        os._exit(TOO_LARGE)  # `sys.exit` needs memory as well
+        del tree  # the tree must live until its size is known
+    except Exception:
+        # A parser raises only for lack of memory, and `sys.exit` would need memory.
+        os._exit(TOO_LARGE)
     sys.stdout.write(str(size))
 
 

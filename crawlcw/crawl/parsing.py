@@ -1,12 +1,13 @@
-"""Prepare a page's tree before its callback, if parsing may take long or much memory.
+"""Parse a page before its callback, if parsing the page may take long or much memory.
 
 Ordinary pages are parsed when their callback uses the tree. Large and suspicious pages are first
 parsed by another process. If that process survives, a thread parses the page again, because a tree
-cannot be sent to another process. If it dies, the page is refused. Each tree has its share of the
-memory budget until its callback has ended. Once a callback has used a tree of parsel's, parsel's
-trees are prepared too.
+cannot be sent to another process. If that process dies, the page is refused. A tree reserves memory
+of `memory_budget` until the page's callback has ended. When a callback has used parsel's tree once,
+this module also parses later pages with parsel.
 
-`anyio.to_process` and `multiprocessing` would run the main module again, which may be a crawl.
+The process is started by `Popen`, because `anyio.to_process` and `multiprocessing` would run the
+main module again, which may be a crawl.
 """
 
 import asyncio
@@ -37,43 +38,40 @@ from crawlcw.model.sanitize import printable
 
 logger = logging.getLogger(__name__)
 
-#: The share of trees in the memory budget. A quarter is for bodies. The remaining part is for
-#: memory that is not counted.
+#: Part of `memory_budget` for trees; a quarter is for bodies, the remaining part for other memory.
 _TREES_SHARE = 3 / 8
 _COPIES = 2
-#: Growth of a parsing process for each byte of the estimated tree: up to 1.23 [measured]. With less
-#: room two processes would parse most large pages.
+#: Memory of the parsing process for each byte of the estimated tree; at most 1.23 was measured.
 _GROWTH_FACTOR = 1.25
-#: Growth by lexbor itself, for any page [measured]. With a quarter of that it segfaults.
+#: Bytes that lexbor takes for any page [measured]; with a quarter of them, lexbor segfaults.
 _PARSER = 5 << 18
 _MAX_PROCESSES = 2
-#: A page may take this multiple of its CPU time, because the process may be stopped or get no CPU.
+#: Time limit of a parsing process, as a multiple of its CPU time, because it may wait for the CPU.
 _TIMEOUT_FACTOR = 12
-#: A page is refused after this number of dead processes: one may be killed by chance.
+#: A page is refused after this number of dead processes, because one process may die by chance.
 _MAX_DEATHS = 2
 _ORDINARY = Trees()
 _NO_ROOM = "its tree for XPath needs more than its part of memory_budget"
 
 
 class Parsing:
-    """The trees of one crawl."""
+    """Parses the pages of one crawl."""
 
     def __init__(self, settings: Settings, *, seconds: float = 5.0) -> None:
-        """Give each page *seconds* of CPU."""
+        """Allow the parser *seconds* of CPU time for each page."""
         self.memory = MemoryBudget(int(settings.memory_budget * _TREES_SHARE))  #: memory of trees
         self._seconds = seconds
         self._robot = product_token(settings.user_agent)
         self._obey_robots = settings.obey_robots
         self._processes = asyncio.Semaphore(_MAX_PROCESSES)
         self._has_warned = False
-        # Use one separate thread, so that nothing else waits for pages. More threads would keep
-        # more memory.
+        # Parse in one thread, because more threads would need more memory.
         self._thread = anyio.CapacityLimiter(1)
-        self._uses_selectors = False  # whether a callback has used a tree of parsel's
+        self._uses_selectors = False  # whether a callback has used parsel's tree
 
     @asynccontextmanager
     async def ready(self, response: Response) -> AsyncIterator[Response]:
-        """Yield a response with its trees; their memory is reserved in the block."""
+        """Yield a response with its trees; memory for the trees is reserved in the `with` block."""
         share, trees = await self._prepared(response)
         following = Following(robot=self._robot, obey_robots=self._obey_robots)
         response = replaced(response, trees=trees, following=following)
@@ -84,7 +82,7 @@ class Parsing:
             share.shrink(0)
 
     async def _prepared(self, response: Response) -> tuple[Share, Trees | None]:
-        """Return the memory for a response's trees, and the trees; None if nothing was checked."""
+        """Return the memory for a response's trees, and the trees; None for an unchecked page."""
         body, nothing = response.body, Share(self.memory, 0)
         if not markup.is_markup(response.headers.get("content-type"), body):
             return nothing, None
@@ -95,9 +93,9 @@ class Parsing:
         try:
             return await self._parse_screened(response)
         except ParseRefusedError as refusal:
-            # Drop the traceback, because it would keep the response.
+            # Drop the traceback, because a traceback would keep the response in memory.
             return nothing, Trees(refusal=refusal.with_traceback(None))
-        except OSError as error:  # no process could be started
+        except OSError as error:  # the system cannot start a process
             if not self._has_warned:
                 self._has_warned = True
                 logger.warning(
@@ -108,8 +106,8 @@ class Parsing:
             return nothing, None
 
     async def _parse_screened(self, response: Response) -> tuple[Share, Trees]:
-        """Return the trees and their memory; raises `ParseRefusedError`."""
-        # During parsing there are two more copies of the body: as text or UTF-8, and in transit.
+        """Return the memory for a response's trees, and the trees; raises `ParseRefusedError`."""
+        # Parsing needs two more copies of the body: as text or UTF-8, and in the pipe.
         copies_size = _COPIES * response.size
         max_room = self.memory.limit - copies_size
         tree_size = markup.tree_size(response.body) * (2 if self._uses_selectors else 1)
@@ -117,8 +115,8 @@ class Parsing:
         rooms = dict.fromkeys((expected, max_room)) if max_room >= _PARSER else ()
         async with self._processes:
             for memory_limit in rooms:
-                # If the tree needs more memory, release this memory first, because other pages may
-                # also wait for more.
+                # If the tree needs more memory, release all its memory before the next try, because
+                # pages that wait for one another's memory would wait for ever.
                 share = await self.memory.take(memory_limit + copies_size)
                 trees: Trees | None = None
                 try:
@@ -133,9 +131,9 @@ class Parsing:
         )
 
     async def _parse(self, response: Response, memory_limit: int, *, max_room: int) -> Trees | None:
-        """Return the trees of a response; None if they take more than *memory_limit*.
+        """Return the trees of a response; None if the trees take more than *memory_limit* bytes.
 
-        If *memory_limit* is already *max_room*, the result lacks parsel's tree instead.
+        If *memory_limit* equals *max_room*, the result has only lexbor's tree instead of None.
         """
         source = await to_thread.run_sync(response.source, limiter=self._thread)
         size = await self._measured(source, memory_limit=memory_limit, by="lexbor")
@@ -158,15 +156,15 @@ class Parsing:
                 make = partial(markup.selector, source, kind=kind, url=response.url)
                 trees = Trees(selector=await run_in_thread(make))
             except ParseRefusedError as refusal:
-                # Drop the traceback, because it would keep the response.
+                # Drop the traceback, because a traceback would keep the response in memory.
                 trees = Trees(selector_refusal=refusal.with_traceback(None))
         return replace(trees, tree=await run_in_thread(LexborHTMLParser, source))
 
     async def _measured(self, source: bytes, *, memory_limit: int, by: str) -> int | None:
-        """Return the bytes of a UTF-8 page's tree, made *by* a parser; None if over *memory_limit*.
+        """Return the size of a page's tree in bytes, by one parser; None if over *memory_limit*.
 
-        Raises `ParseRefusedError` for a page that does not end or that two processes died of, and
-        `OSError` if no process can be started.
+        Raises `ParseRefusedError` if parsing the page does not end or has crashed two processes.
+        Raises `OSError` if no process can be started.
         """
         exit_code = 0
         for _ in range(_MAX_DEATHS):
@@ -196,12 +194,12 @@ class Parsing:
         )
 
     async def _child(self, source: bytes, *arguments: str) -> tuple[int, bytes]:
-        """Run a process on a page; return its exit code, negative for a signal, and its output."""
-        # Do not use the event loop: uvloop forks, which takes milliseconds if a process has much
-        # memory. -P hides the modules beside the script. A new session keeps Ctrl-C away.
+        """Parse a page in a process; return its exit code (negative for a signal) and output."""
+        # uvloop would fork, which takes milliseconds in a large process. -P keeps Python from
+        # importing modules beside the script. A process in a new session gets no Ctrl-C.
         child = Popen(  # noqa: ASYNC220, S603  # it returns as soon as our own program is loaded
             (sys.executable, "-PS", parser_child.__file__, *arguments),
-            # The child must find all modules that this process can import.
+            # Let the child process import all modules that this process can import.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=PIPE,
             stdout=PIPE,
@@ -214,7 +212,7 @@ class Parsing:
             output, _ = await asyncio.shield(communication)
         finally:
             child.kill()
-            # A caller that is cancelled meanwhile must leave no zombie.
+            # Wait for the process even if the caller is cancelled, because a zombie would remain.
             with anyio.CancelScope(shield=True):
                 await communication
         return child.returncode, output

@@ -1,8 +1,8 @@
-"""robots.txt by RFC 9309: the URLs that a site lets us fetch, and its delay. Parsed by protego.
+"""robots.txt by RFC 9309: the URLs that a site lets us fetch, and its delay. Protego parses rules.
 
-4xx allows everything. After 5xx, 429 and network errors the rules are unknown, and nothing of the
-host is fetched until they are known. A host's owner fetches robots.txt once a day, and the ledger
-keeps it for the other processes.
+A 4xx status allows every URL. After 5xx, 429 and network errors the rules are unknown, and no page
+of the host is fetched until the rules are known. A host's owner fetches robots.txt once a day, and
+the ledger keeps robots.txt for the other processes.
 """
 
 import asyncio
@@ -34,35 +34,34 @@ LARGEST = 512 * 1024
 LONGEST_CRAWL_DELAY = 60.0
 _MAX_ORIGINS = 10_000
 VALID = timedelta(hours=24)
-#: Every line that protego may read as the name of an agent.
+#: Matches each line of robots.txt that protego may read as the name of an agent.
 _USER_AGENT = re.compile(r"\s*user(?:-|\s+)?agent(?:\s*:|\s)(.*)", re.IGNORECASE | re.DOTALL)
-#: A rule, or a line outside groups, in every spelling that protego accepts.
+#: Match lines with a rule, a sitemap or a delay, in every spelling that protego accepts.
 _RULE = re.compile(r"\s*(?:d[is]+al+[ao]w|diasllow|allow)(?:\s|:|$)", re.IGNORECASE)
 _SITEMAP = re.compile(r"\s*site-?maps?(?:\s|:|$)", re.IGNORECASE)
 _CRAWL_DELAY = re.compile(r"\s*crawl[- ]delay(?:\s|:|$)", re.IGNORECASE)
 _SLASH = re.compile("%2f", re.IGNORECASE)
-#: `Disallow` in every spelling that protego accepts. Without a `Disallow` line everything is
-#: allowed.
+#: Matches `Disallow` in every spelling that protego accepts; a file without it allows every URL.
 _DISALLOW = re.compile(r"d[ias]+l+[ao]w", re.IGNORECASE)
-#: A product token has no slash, so no crawler has this name.
+#: Name for groups of other crawlers: no crawler has this name, because a name has no slash.
 _NO_GROUP = "/"
-#: Seconds that an error is remembered if it is not about the rules' availability: otherwise each
-#: page of the host would ask again.
+#: Seconds without a new request for robots.txt after an unusual error, because each page of the
+#: host would otherwise cause a request.
 _ERROR_TTL_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one robots.txt for us."""
+    """The rules of a robots.txt for this crawler."""
 
-    parsed: Protego | None = None  #: None: everything is allowed
+    parsed: Protego | None = None  #: None if every URL is allowed
     agent: str = ""
     crawl_delay: float = 0.0  #: seconds, at most 60
     sitemaps: tuple[str, ...] = field(default=())
-    body: str = ""  #: its text; empty if the server does not have the file
+    body: str = ""  #: text of robots.txt; empty if the server does not have the file
 
     def allows(self, url: str) -> bool:
-        """Return whether *url* may be fetched; the robots.txt itself always may."""
+        """Return whether *url* may be fetched; robots.txt itself may always be fetched."""
         if self.parsed is None or url == f"{urls.origin_of(url)}/robots.txt":
             return True  # RFC 9309, section 2.2.2
         return bool(self.parsed.can_fetch(_with_slashes(url), self.agent))
@@ -78,14 +77,14 @@ ALLOW_ALL = Rules()
 
 @dataclass
 class Robots:
-    """The rules of every origin: a process fetches each robots.txt once and keeps it for a day."""
+    """Fetches the robots.txt of every origin, and keeps its rules for a day."""
 
     ask: Next
     settings: Settings
     _: KW_ONLY
-    clock: Callable[[], float]  #: gives the validity of rules, in seconds
-    now: Callable[[], datetime]  #: the time of day
-    #: Called with each origin whose rules have been fetched.
+    clock: Callable[[], float]  #: returns monotonic seconds, for the age of rules
+    now: Callable[[], datetime]  #: returns the time of day
+    #: Function that gets each origin whose rules have been fetched.
     learned: Callable[[str], None] = lambda _: None
     _rules_by_origin: OrderedDict[str, tuple[float, asyncio.Future[Rules]]] = field(
         init=False, default_factory=OrderedDict
@@ -97,22 +96,22 @@ class Robots:
     async def rules(self, url: str) -> Rules:
         """Return the rules for *url*'s origin; concurrent callers share one request.
 
-        Raises `FetchError` (`robots-unavailable`) while they are unknown.
+        Raises `FetchError` (`robots-unavailable`) if the rules cannot be fetched.
         """
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
         expires, rules_future = self._rules_by_origin.get(origin, (0.0, None))
         if rules_future is None or self.clock() >= expires:
-            # Use a separate task, because a cancelled caller must not cancel the request of other
-            # callers.
+            # Send the request in a separate asyncio task, because a cancelled caller must not
+            # cancel the request for other callers.
             rules_future = asyncio.ensure_future(self._fetch(origin))
             self._remember(origin, rules_future, VALID.total_seconds())
             rules_future.add_done_callback(partial(self._answered, origin))
         return await asyncio.shield(rules_future)
 
     def known_rules(self, url: str, record: RobotsRecord | None = None) -> Rules | None:
-        """Return the rules for *url*'s origin, or another process's *record* of them, if known."""
+        """Return the rules for *url*'s origin if they are in memory or in *record*; else None."""
         if not self.settings.obey_robots:
             return ALLOW_ALL
         origin = urls.origin_of(url)
@@ -145,7 +144,7 @@ class Robots:
         return max((http_rules or ALLOW_ALL).crawl_delay, (https_rules or ALLOW_ALL).crawl_delay)
 
     async def close(self) -> None:
-        """Cancel look-ups in progress."""
+        """Cancel the requests for robots.txt in progress."""
         for _, rules_future in self._rules_by_origin.values():
             rules_future.cancel()
         await asyncio.gather(
@@ -164,7 +163,7 @@ class Robots:
         error = None if rules_future.cancelled() else rules_future.exception()
         is_unavailable = isinstance(error, FetchError) and error.reason is Reason.ROBOTS_UNAVAILABLE
         if is_unavailable or isinstance(error, ProxiesAwayError | SpiderFaultError):
-            # Its host may rest now. The next caller after the rest must ask again.
+            # Forget the error, so that the next caller after the host's rest sends a new request.
             self._rules_by_origin.pop(origin, None)
         elif error is not None:
             self._rules_by_origin[origin] = (self.clock() + _ERROR_TTL_S, rules_future)
@@ -173,28 +172,28 @@ class Robots:
 
     async def _fetch(self, origin: str) -> Rules:
         try:
-            # The settings for statuses and sizes are about pages. Nothing after LARGEST is parsed.
+            # Replace the settings for statuses and sizes, because those settings are for pages.
             url = f"{origin}/robots.txt"
             request = Request(url, accept_statuses=(), max_body=LARGEST, truncate=True)
             attempt = Attempt(request=request, purpose=Purpose.ROBOTS, may_wait=False)
-            # The waiting page has a slot of this host. A redirect to another host takes its own
-            # slot.
+            # The page that waits for the rules has a slot of this host, so this request takes none.
+            # A redirect to another host takes a slot of the other host.
             attempt.slot, attempt.slot_host = _no_slot, urls.locate(url).host
             async with attempt:
                 response = await self.ask(attempt, request)
         except FetchError as error:
             if error.reason in (Reason.REDIRECT_LIMIT, Reason.REDIRECT_LOOP):
-                return ALLOW_ALL  # RFC 9309, section 2.3.1.2: as if there were no robots.txt
+                return ALLOW_ALL  # by RFC 9309, section 2.3.1.2, as if there were no robots.txt
             is_behind = error.hop > 1
             is_for_good = error.reason in (Reason.REFUSED_ADDRESS, Reason.REFUSED_PORT)
             if is_for_good and not is_behind:
-                raise  # its pages fail for the same reason
+                raise  # the pages of the origin fail for the same reason
             if isinstance(error, ProxiesAwayError | SpiderFaultError):
                 raise  # no request was sent
             message = f"{error.reason} {printable(error.message)}".strip()
             if is_behind:
-                # RFC 9309, section 2.3.1.4: the rules cannot be reached. But the origin has
-                # answered, so its own name, address and port have not failed.
+                # The rules are unreachable (RFC 9309, section 2.3.1.4), but the origin's own name,
+                # address and port work, because the origin has sent the redirect.
                 message = f"after its redirect: {message}"
             unknown = FetchError(Reason.ROBOTS_UNAVAILABLE, message)
             unknown.proxy = error.proxy
@@ -205,21 +204,21 @@ class Robots:
         if not 200 <= response.status < 300:
             return ALLOW_ALL
         if response.truncated == "coding":
-            # The missing part may disallow almost everything.
+            # The missing part of robots.txt may disallow almost every URL.
             raise FetchError(Reason.ROBOTS_UNAVAILABLE, "its compressed content is incomplete")
         return parse(response.body, agent=self._agent)
 
 
 def parse(body: bytes, *, agent: str) -> Rules:
-    """Return the rules of a robots.txt for *agent*; garbage has no rules."""
-    # RFC 9309, section 2.2, allows only UTF-8, but the byte order mark shows UTF-16 clearly.
+    """Return the rules of a robots.txt for *agent*; a file without valid lines has no rules."""
+    # Accept UTF-16 with a byte order mark, although RFC 9309, section 2.2, allows only UTF-8.
     encoding = "utf-16" if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8"
     text = body[:LARGEST].decode(encoding, "replace").removeprefix("\ufeff")
-    # Each invalid byte has become three bytes, and the ledger stores the text: cut it again.
+    # Cut the text again for the ledger, because each invalid byte has become three bytes.
     text = text.encode()[:LARGEST].decode("utf-8", "ignore")
     protego_rules = Protego.parse(_without_others(text, agent=agent))
     delay = protego_rules.crawl_delay(agent) or 0.0
-    # A delay of `nan` becomes 0, because it compares false with everything.
+    # A delay of `nan` becomes 0, because `nan > 0` is false.
     delay = min(delay, LONGEST_CRAWL_DELAY) if delay > 0 else 0.0
     sitemaps = tuple(protego_rules.sitemaps)
     if not _DISALLOW.search(text):
@@ -228,14 +227,14 @@ def parse(body: bytes, *, agent: str) -> Rules:
 
 
 def _no_slot() -> None:
-    """Free nothing, because the request that needs the rules has the slot."""
+    """Free no slot, because the page that waits for the rules has the slot."""
 
 
 def _without_others(text: str, *, agent: str) -> str:
     """Return a robots.txt whose groups name only agents that match *agent*.
 
-    protego keeps a group's rules for each agent. So a file with 1,000 agents and 1,000 rules took
-    50 s and 500 MiB.
+    protego copies a group's rules for each agent, so parsing a file with 1,000 agents and 1,000
+    rules took 50 s and 500 MiB.
     """
     rule_lines: list[str] = []
     agent_lines: list[str] = []
@@ -256,8 +255,8 @@ def _without_others(text: str, *, agent: str) -> str:
             delay = line
         elif _RULE.match(line):
             if is_named and delay:
-                # For protego a delay ends the list of names, but by RFC 9309, section 2.2.4, only
-                # the first rule ends it. So repeat the names, which have the delay already.
+                # Repeat the names of the group, because protego ends the list of names at a delay.
+                # By RFC 9309, section 2.2.4, only the first rule ends the list.
                 rule_lines += agent_lines
             is_named = False
             rule_lines += _spellings(line)
@@ -267,7 +266,7 @@ def _without_others(text: str, *, agent: str) -> str:
 
 
 def _with_slashes(text: str) -> str:
-    """Return an address, or a rule, with the slashes of its query unescaped.
+    """Return a URL, or a rule, with the slashes in its query unescaped.
 
     protego distinguishes `/` and `%2F`, which mean the same in a query (RFC 9309, section 2.2.2).
     """
@@ -276,9 +275,9 @@ def _with_slashes(text: str) -> str:
 
 
 def _spellings(rule: str) -> list[str]:
-    """Return the spellings of a rule that match addresses with unescaped slashes in the query."""
+    """Return the spellings of a rule that match URLs with unescaped slashes in the query."""
     prefix, star, suffix = rule.partition("*")
     if star and "?" not in rule and _SLASH.search(suffix):
-        # The wildcard may match a part of the path, or all of it.
+        # Return two spellings, because the wildcard may match the path only, or the query too.
         return [rule, f"{prefix}*{_SLASH.sub('/', suffix)}"]
     return [_with_slashes(rule)]

@@ -1,6 +1,6 @@
-"""Add a spider's start requests to the ledger, and links that earlier crawls found too deep.
+"""Add a spider's start requests to the ledger, and admit links that were too deep earlier.
 
-If a process dies before the end, it records nothing, and the next process begins again.
+A process that dies before the end leaves no record, so the next process runs `start` again.
 """
 
 import logging
@@ -36,32 +36,32 @@ from crawlcw.model.task import WAITING, Status, Task
 
 logger = logging.getLogger(__name__)
 
-#: The first batch is small, because fetchers wait for it. Larger batches cost SQLite less.
+#: Number of requests in the first batch, for which fetchers wait, and in later batches.
 _FIRST_BATCH = 500
 _BATCH = 5_000
-#: Seconds for the last batch when the crawl ends.
+#: Maximum seconds to write the last batch of start requests when the crawl ends.
 _LAST_WORDS = 2.0
-#: If its seeds have more hosts than this, a crawl adds its seeds again each time.
+#: A spider whose seeds have more hosts than this number adds its seeds in each run.
 MOST_HOSTS = 10_000
 _UNFINISHED = (*WAITING, Status.PROCESSING)
-#: A worker that was silent for this number of leases is gone.
+#: A worker without a heartbeat for this multiple of a lease counts as dead.
 _SILENT_LEASES = 3
 _PLAIN = (bool, int, float, str, date, time, timedelta, PurePath, type(None))
 
 
 class RunStart:
-    """The beginning of this run, from the notes of crawls in the ledger."""
+    """Finds or records in the ledger when the current run of the crawl began."""
 
     def __init__(self, ledger: Ledger, *, lease: timedelta) -> None:
         self._ledger = ledger
         self._silence = _SILENT_LEASES * lease
         self._started_at: datetime
-        self.earliest_end: datetime | None = None  #: if a run ended after this time, it is this run
-        #: The number of this run in the ledger, equal in all processes that start it together.
+        self.earliest_end: datetime | None = None  #: join a run that ended after this time
+        #: The run's number in the ledger, equal in all processes of the run.
         self.number = 0
 
     async def find(self, state: Mapping[str, Any]) -> datetime:
-        """Join the run in the ledger's *state*, or begin a run; return when it began."""
+        """Join the run in the ledger's *state*, or begin a run; return when the run began."""
         run = state.get("run") or {}
         self.number = run.get("number", 0)
         if run:
@@ -69,7 +69,7 @@ class RunStart:
             if "over" not in run and await self._ledger.queries.has(_UNFINISHED):
                 return started_at
             ended_at = datetime.fromtimestamp(run.get("over", run["began"]) / 1000, UTC)
-            # If several processes start together, the first may already have ended the run.
+            # If processes start together, the first process may already have ended their run.
             if ended_at >= await self._first_started():
                 return started_at
         started_at = self._started_at = self._ledger.now()
@@ -99,46 +99,46 @@ class RunStart:
 
 @dataclass
 class Seeder:
-    """Adds the seeds of one crawl; knows its start hosts."""
+    """Adds the seeds of one crawl to the ledger, and notes the seeds' hosts."""
 
     spider: Spider
     adder: TaskAdder
     _: KW_ONLY
     coordinator: Coordinator
-    scope: Scope  #: the hosts of the seeds are added to it
+    scope: Scope  #: gets the hosts of the seeds
     credentials: Credentials  #: secrets of the start URLs; `start` may add more
     lease: InitVar[timedelta]
-    stop: Callable[[str], None]  #: called for a `StopCrawl`
+    stop: Callable[[str], None]  #: ends the crawl if `start` raises `StopCrawl`
     _start_hosts: set[str] = field(init=False, default_factory=set)
-    _request_count: int = 0  #: number of requests of `start` so far
+    _request_count: int = 0  #: number of requests that `start` has yielded so far
     _has_ended: bool = False  #: whether `start` has ended
     _is_repeated: bool = False  #: whether each crawl must run `start`
-    _fingerprint: str | None = None  #: digest of the seeds; None: each crawl adds them
+    _fingerprint: str | None = None  #: digest of the seeds; None if each crawl must add its seeds
     _noted_names: set[str] = field(init=False, default_factory=set)
     _noted_addresses: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self, lease: timedelta) -> None:
         self._ledger = self.adder.ledger
         self.run_start = RunStart(self._ledger, lease=lease)
-        #: Whether the hosts of `start` are recorded for the guard of every process.
+        #: Whether to record the seeds' hosts for the address guard of every process.
         self._notes_hosts = has_own_start(self.spider)
-        self._origins = self.credentials.origins  #: origins that are recorded or need no record
+        self._origins = self.credentials.origins  #: origins for which no new record is needed
 
     async def is_seeded(self, state: Mapping[str, Any]) -> bool:
-        """Return whether all seeds are in the ledger; note their hosts and when this run began."""
+        """Return whether all seeds are in the ledger; note the seeds' hosts and the run's start."""
         self.adder.run_started_at = await self.run_start.find(state)
         if not self.spider.start_again:
             with spider_code("start_urls", stop=self.stop):
                 self._fingerprint = fingerprint(self.spider)
         noted_origins = state.get("start_origins") or {}
         if self._fingerprint is not None and noted_origins.get("fingerprint") == self._fingerprint:
-            # Pages of an earlier start may be asked for before `start` yields their URLs.
+            # Trust the recorded origins, because old pages may be requested before `start` runs.
             self.credentials.trust(noted_origins["origins"])
         seeds = state.get("seeds")
         if not seeds or seeds["fingerprint"] != self._fingerprint:
             return False
         if not await self._ledger.queries.find(TaskFilter(), limit=1):
-            # The tasks were deleted, but not by crawlcw.
+            # Another program has deleted the tasks, so forget the record of the seeds.
             await self._ledger.notes.set_state({"seeds": None})
             return False
         for host in seeds["hosts"]:
@@ -147,25 +147,25 @@ class Seeder:
 
     def _note_start(self, host: str) -> None:
         self._start_hosts.add(host)
-        # Its name may redirect to the spelling with or without www, see `Scope.admit_url`.
+        # The host may redirect to its name with or without www, see `Scope.admit_url`.
         site = {host, f"www.{host}", host.removeprefix("www.")}
         self.coordinator.frontier.page_limit.unlimited_hosts.update(site)
         if self.spider.allowed_hosts is None:
             self.scope.hosts.add(host)
 
     async def run(self, state: Mapping[str, Any], *, seeded: bool) -> None:
-        """Admit links that earlier crawls found too deep, and add seeds that the ledger lacks."""
+        """Admit links that were too deep for earlier crawls; add the seeds if they are missing."""
         await self._go_deeper(state.get("depth"))
         if not seeded:
             await self._seed()
         self.coordinator.note_seeded()
 
     async def _go_deeper(self, last_depth: Mapping[str, Any] | None) -> None:
-        """Follow the links that only the limit in *last_depth* excluded; note the new limit."""
+        """Admit the links that were too deep for the limit in *last_depth*; note the new limit."""
         limit = self.adder.max_depth
         old_limit = None if last_depth is None else last_depth["limit"]
         if last_depth is not None and old_limit == limit:
-            # Write nothing: `start` must set its passwords before the first page is requested.
+            # Do not write or wait, because `start` must set passwords before the first request.
             return
         if old_limit is not None and (limit is None or limit > old_limit):
             number = await self._ledger.admin.admit_to_depth(limit)
@@ -174,17 +174,16 @@ class Seeder:
                 number,
                 extra={"event": "links_admitted", "links": number},
             )
-        # Note the limit last: if this process dies earlier, the next process admits all links
-        # again.
+        # Note the limit last, so that the next process admits the links again if this one dies.
         await self._ledger.notes.set_state({"depth": {"limit": limit}})
 
     async def _seed(self) -> None:
-        """Add the spider's start requests, each soon after `start` yields it."""
+        """Add the spider's start requests to the ledger, soon after `start` yields them."""
         gathering = GroupWriter(self._add_seeds, first_size=_FIRST_BATCH, max_size=_BATCH)
         try:
             await gathering.run(self._read())
         finally:
-            # The crawl may end first, and `start` may be unable to yield these requests again.
+            # Write the last requests even if the crawl ends, because `start` may not repeat them.
             try:
                 with anyio.move_on_after(_LAST_WORDS, shield=True):
                     await gathering.finish()
@@ -215,15 +214,16 @@ class Seeder:
                         yield task
                     except GeneratorExit:
                         return  # the crawl ends
-            self._has_ended = True  # not reached if `start_requests` stops the crawl
+            # This line is not reached if `start` stops the crawl.
+            self._has_ended = True
 
     def _task(self, request: Request) -> Task | None:
         self._request_count += 1
-        # Equal in every process of a run and after a crash, so each request becomes one task.
+        # The salt is equal in every process of a run, so a repeated request is the same task.
         salt = f"run {self.run_start.number} seed {self._request_count}".encode()
         try:
             task = request.task(now=self._ledger.now(), salt=salt)
-            # A password is never written down, so each process runs `start` to get it.
+            # The ledger stores no passwords, so each process must run `start` to get a password.
             if self.credentials.learn(request.url):
                 self._is_repeated = True
         except FetchError as error:
@@ -234,14 +234,14 @@ class Seeder:
             )
             return None
         self._note_start(task.host)
-        # Each run must make these requests: `dont_filter` needs a new task, `changed` repeats a
-        # task.
+        # Each run must run `start` for such requests, because `dont_filter` needs a new task and
+        # `changed` repeats a task.
         if request.dont_filter or request.changed is not None:
             self._is_repeated = True
         return task
 
     async def _note_seeded(self) -> None:
-        """Note that `start` need not run again, if all that it yields is written."""
+        """Note that `start` need not run again, if all its requests are in the ledger."""
         if not self._has_ended or self._is_repeated or len(self._start_hosts) > MOST_HOSTS:
             return
         if self._fingerprint is not None:
@@ -259,7 +259,7 @@ class Seeder:
         await self.adder.add(batch)
 
     async def _note_hosts(self, hosts: set[str]) -> None:
-        """Note hosts for the guards of all processes, within the two limits."""
+        """Record hosts for the address guards of all processes, up to the two maximum numbers."""
         addresses = {host for host in hosts if is_address(host)}
         new_hosts = set[str]()
         for of_kind, noted, limit in (
@@ -270,14 +270,15 @@ class Seeder:
             noted.update(batch)
             new_hosts.update(batch)
         if new_hosts:
-            # Write the hosts before their tasks, because any process may ask for these tasks next.
+            # Write the hosts before their tasks, because any process may request the tasks next.
             await self._ledger.notes.set_state({f"{START}{host}": True for host in new_hosts})
 
 
 def fingerprint(spider: Spider) -> str | None:
-    """Return a digest that changes if the spider may start with other requests; None if unknown.
+    """Return a digest that changes if the spider may yield other start requests; None if unknown.
 
-    It covers the spider's arguments, its source files, and plain values of its classes and modules.
+    The digest covers the spider's arguments and source files, and the plain values of its classes
+    and modules.
     """
     kinds = type(spider).__mro__
     try:
@@ -300,7 +301,7 @@ def fingerprint(spider: Spider) -> str | None:
 def _plain(value: object) -> object:
     """Return a plain value in a form whose `repr` is equal in every process.
 
-    Raises `TypeError` for other values, because they may change without a different `repr`.
+    Raises `TypeError` for a value that is not plain, because its `repr` may hide a change.
     """
     match value:
         case Mapping():
@@ -310,7 +311,7 @@ def _plain(value: object) -> object:
         case bytes():
             return "bytes", blake2b(value).digest()  # there may be megabytes
         case set() | frozenset():
-            # Their order depends on this process's string hashes.
+            # Sort the elements, because the order of a set differs between processes.
             return "set", sorted(repr(_plain(element)) for element in value)
         case _ if isinstance(value, _PLAIN):
             return value
@@ -318,7 +319,7 @@ def _plain(value: object) -> object:
 
 
 def _named(values_by_name: Mapping[str, object]) -> list[object]:
-    """Return the values with a public name, or the type of a value that is not plain."""
+    """Return the names and plain values in *values_by_name*; of other values, the type."""
     parts: list[object] = []
     for name, value in sorted(values_by_name.items()):
         if not name.startswith("__"):

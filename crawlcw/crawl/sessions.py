@@ -1,14 +1,13 @@
-"""The sessions of one process: the session of each page, and whether it is logged in.
+"""Give each page its session, and find out whether a session is logged in.
 
-The ledger has the sessions, and all processes share them. A process writes changes of cookies to
-the ledger before the outcomes of their pages. If a page's session is not ready, the page is
-deferred while one process logs the session in.
+All processes share the sessions in the ledger. A process writes changed cookies to the ledger
+before the outcomes of their pages. If a page's session is not ready, the page is deferred while one
+process logs the session in.
 
-If a page's response is that of a visitor who is logged out, either the session is logged out or it
-has no right to the page. A **login probe** decides: this is a page with a good response to this
-session and not without a session. If the login probe fails too, the session logs in again;
-otherwise the page has failed. Without a login probe, and without any sign that the last login was
-useful, the login counts as failed.
+If a response shows a visitor who is logged out, either the session is logged out or it has no right
+to the page. A **login probe** tells which: it is a page that only a logged-in session can see. If
+the login probe fails too, the session logs in again; if the login probe is good, the page has
+failed. If no login probe is known, and the last login has had no use, that login counts as failed.
 """
 
 import asyncio
@@ -44,29 +43,29 @@ from crawlcw.model.task import Task
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two polls of a login in another process.
+#: Seconds between two polls for the end of a login that another process runs.
 _POLL_EVERY = 0.2
-#: Seconds that a page waits in its fetcher, and then as long again in the ledger.
+#: Seconds that a page waits in its fetcher for a login, and then again as a deferred task.
 _MAX_WAIT_S = 5.0
 _LATER = timedelta(seconds=1)
 #: Seconds between two writes of changed cookies, and between two reads of other processes' changes.
 _KEEP_EVERY = 0.5
 _READ_EVERY = 2.0
-#: Seconds without a page after which this process forgets a session; the ledger has it.
+#: This process forgets a session that has had no page for this number of seconds.
 _FORGET_AFTER_S = 300.0
-#: Number of good pages that are remembered, as candidates for the login probe.
+#: Maximum number of good pages to remember as candidates for the login probe.
 _MAX_CANDIDATES = 4
-#: A page has failed by itself if it is still logged out after this number of logins, or if its
-#: callback retires its session this number of times.
+#: A page has failed if it shows a logged-out visitor after `_MAX_REFUSALS` logins, or if its
+#: callback retires the session after `_MAX_RETIREMENTS` logins.
 _MAX_REFUSALS = 10
 _MAX_RETIREMENTS = 4
-#: This session has no cookies and stores none.
+#: The session of a visitor who is not logged in, which has no cookies and stores none.
 _LOGGED_OUT = Session(identity=Identity(name=""), jar=None)
 
 
 @dataclass(slots=True)
 class _SessionEntry:
-    """A session as this process knows it."""
+    """What this process knows of a session."""
 
     identity: Identity
     jar: SiteCookies
@@ -75,21 +74,21 @@ class _SessionEntry:
     not_before: datetime | None = None  #: when to poll it next
     useful_count: int = 0  #: signs that the login is useful, not yet written
     candidates: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_CANDIDATES))
-    read_at: float = 0.0  #: when other processes' changes were last read, monotonic
-    used_at: float = 0.0  #: when it was last used for a page
-    users: set[bytes] = field(default_factory=set)  #: tasks of pages that may be using it
-    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: held during a login
-    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: held during a write
+    read_at: float = 0.0  #: monotonic time of the last read of other processes' changes
+    used_at: float = 0.0  #: when a page last used the session
+    users: set[bytes] = field(default_factory=set)  #: tasks whose pages may use the session
+    waiting: asyncio.Lock = field(default_factory=asyncio.Lock)  #: locked during a login
+    keeping: asyncio.Lock = field(default_factory=asyncio.Lock)  #: locked during a write
 
     @property
     def has_news(self) -> bool:
-        """Whether pages have changed anything that the ledger needs."""
+        """Whether pages have made changes that must be written to the ledger."""
         return self.ready and (self.useful_count > 0 or bool(self.jar.changed))
 
 
 @dataclass
 class Sessions:
-    """Gives each page its session, and writes the session's changes."""
+    """Gives each page its session, and writes the changes of sessions to the ledger."""
 
     spider: Spider
     settings: Settings
@@ -97,12 +96,12 @@ class Sessions:
     next_by_purpose: Mapping[str, Next]
     _: KW_ONLY
     admission: Admission
-    proxies: ProxyPool  #: each session uses one of them
+    proxies: ProxyPool  #: gives each session a proxy
     end: Callable[[FinishReason, str], None]  #: ends the crawl
-    #: Writes that `TaskAdder` does first; `keep` is added with the first session.
+    #: Functions that `TaskAdder` calls before it writes tasks; the first session adds `keep`.
     writes_before: list[Callable[[], Awaitable[None]]]
     _entries: dict[str, _SessionEntry] = field(init=False, default_factory=dict)
-    #: By task, the fences of the logins after which its page was still logged out.
+    #: By task, the fences of the logins after which the page still showed a logged-out visitor.
     _refusals: OrderedDict[bytes, frozenset[int]] = field(init=False, default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -110,7 +109,7 @@ class Sessions:
         self._ledger = self.process.ledger
         self._logs_in = logs_in(self.spider)
         names_one = self._logs_in or self.settings.cookies
-        #: The session of requests that name no session; None if they have none.
+        #: Name of the session for requests without `session`; None if these use no session.
         self._default = self.spider.default_session if names_one else None
         self._pool = self.settings.sessions
         self.by_default = bool(self._pool or self._default)  #: whether each page has a session
@@ -118,9 +117,9 @@ class Sessions:
         self._process_start = self._ledger.now()
 
     async def admit(self, task: Task, *, free: Callable[[], None] = lambda: None) -> Session | None:
-        """Return the session for a page, logged in; raises `Defer` if that takes long.
+        """Return a logged-in session for a page; raises `Defer` if a login takes long.
 
-        Calls *free* before it waits for a login, because that needs a slot of its host.
+        Calls *free* before it waits for a login, because the login needs a slot of the host.
         """
         name = task.options.session or self._pool_session_name(task) or self._default
         if name is None:
@@ -136,9 +135,9 @@ class Sessions:
         return Session(identity=entry.identity, jar=entry.jar, proxy=entry.proxy)
 
     def _pool_session_name(self, task: Task) -> str | None:
-        """Return the next session of the pool that need not wait.
+        """Return the name of the next session in the pool that need not wait.
 
-        A session comes last if the page has failed through its proxy.
+        A session whose proxy has failed for the page is used only if there is no other session.
         """
         now, tried_proxies, fallback_name = self._ledger.now(), self.proxies.tried(task.url), None
         for _ in range(self._pool):
@@ -162,7 +161,7 @@ class Sessions:
                 await self._replace(entry, why)
 
     async def _replace(self, entry: _SessionEntry, reason: str) -> None:
-        """Replace a session by a new session with its name; the caller has the lock."""
+        """Replace a session by a new session of the same name; the caller has locked `waiting`."""
         old_identity = entry.identity
         proxy = self.proxies.bound(old_identity.proxy, is_renewed=True)
         key = None if proxy is None else proxy.key
@@ -174,7 +173,7 @@ class Sessions:
     async def _change(
         self, entry: _SessionEntry, new_identity: Identity, event: str, message: str
     ) -> None:
-        """Stop using a session, unless the ledger has another state of it."""
+        """Write *new_identity* of a session, unless another process has changed the session."""
         entry.ready = False
         if await self._ledger.sessions.change(entry.identity, new_identity):
             entry.identity = new_identity
@@ -182,7 +181,7 @@ class Sessions:
             self._check_given_up(new_identity)
 
     def answered_well(self, used: Session, task: Task, *, probe: str | None) -> None:
-        """Note a good page; *probe* is its URL, if it may become a login probe."""
+        """Note a good page; *probe* is the page's URL if the page may become a login probe."""
         entry = self._entries.get(used.identity.name)
         if entry is None or entry.identity.fence != used.identity.fence:
             return
@@ -190,14 +189,14 @@ class Sessions:
             if probe not in entry.candidates:
                 entry.candidates.append(probe)
             if self._refusals.pop(task.id, None):
-                # The page showed a logged-out visitor before this login.
+                # The login was useful, because the page showed a logged-out visitor before.
                 entry.useful_count += 1
 
     async def logged_out(self, used: Session, task: Task, why: str, *, by_callback: bool) -> bool:
-        """Note a response as to a logged-out visitor; return whether the page has failed by itself.
+        """Note that a page shows a logged-out visitor; return whether the page has failed.
 
-        If not, the page must be tried again. *by_callback*: its callback has retired the
-        session.
+        A page that has not failed must be tried again. *by_callback* is true if the page's callback
+        has retired the session.
         """
         entry = self._entry(used.identity.name)
         async with entry.waiting:
@@ -226,12 +225,12 @@ class Sessions:
         return False
 
     async def _is_current(self, entry: _SessionEntry, used_session: Session) -> bool:
-        """Return whether this session is still in use and not retired."""
+        """Return whether *used_session* is still the current session of its name."""
         is_same = entry.ready and entry.identity.fence == used_session.identity.fence
         return is_same and await self._read(entry)
 
     async def _is_alive(self, entry: _SessionEntry, used_session: Session, task: Task) -> bool:
-        """Ask the login probe; return whether its response is good and needs a login."""
+        """Request the login probe; return whether it shows that the session is logged in."""
         probe_url = entry.identity.login_probe
         if probe_url is not None and probe_url != task.url:
             is_refused = await self._is_refused(probe_url, used_session)
@@ -242,20 +241,21 @@ class Sessions:
         return await self._has_probe(entry, used_session, task)
 
     async def _has_probe(self, entry: _SessionEntry, used_session: Session, task: Task) -> bool:
-        """Find a login probe among the good pages; return whether its response is still good."""
+        """Find a login probe among good pages; return whether it shows a logged-in session."""
         for url in reversed(list(entry.candidates)):
             if url == task.url:
                 continue
             is_refused = await self._is_refused(url, used_session)
             if is_refused is None:
                 continue
-            # The page is good after this login but not without a login, so it is a login probe.
+            # The page was good with the session but is not good without a login, so use the page
+            # as the login probe.
             if is_refused or await self._is_refused(url, _LOGGED_OUT):
                 entry.useful_count += 1
                 entry.identity = replace(entry.identity, login_probe=url)
                 return not is_refused
-            # The page is good without a login, too, so it is no login probe.
-            if url in entry.candidates:  # newer pages may have pushed it out
+            # The page is good without a login too, so the page cannot be a login probe.
+            if url in entry.candidates:
                 entry.candidates.remove(url)
         return False
 
@@ -270,7 +270,7 @@ class Sessions:
         except LoggedOutError:
             return True
         except (FetchError, StopCrawl, Defer):
-            # A hook that wants to stop the crawl raises for the next page, too.
+            # Ignore `StopCrawl` here, because the hook raises it for the next page too.
             return None
         return False
 
@@ -293,7 +293,7 @@ class Sessions:
         return entry
 
     async def _make_ready(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
-        """Wait until a session is ready, and log it in if no other page or process does.
+        """Wait until a session is ready; log the session in if no other page or process does.
 
         Calls *free_slot* before it waits for a login.
         """
@@ -301,7 +301,7 @@ class Sessions:
         self._check_wait(entry)
         if entry.waiting.locked():
             free_slot()
-        # A login may take minutes, and pages of other sessions need the slots of the host.
+        # Limit the wait, because a login may take minutes and other pages need the fetcher.
         with anyio.move_on_after(_MAX_WAIT_S) as wait_scope:
             await entry.waiting.acquire()
         if wait_scope.cancelled_caught:
@@ -323,7 +323,7 @@ class Sessions:
             raise Defer(f"session {identity.name} is not ready{reason_text}", due=entry.not_before)
 
     async def _poll(self, entry: _SessionEntry, free_slot: Callable[[], None]) -> None:
-        """Read a session in the ledger, and take its next step."""
+        """Read a session in the ledger; use the session, wait for its login, or log it in."""
         name = entry.identity.name
         stored_identity = await self._ledger.sessions.get(name)
         identity = stored_identity or Identity(name=name)
@@ -375,9 +375,9 @@ class Sessions:
                 self._check_given_up(final_identity)
 
     def _adopt(self, entry: _SessionEntry, identity: Identity, proxy: Proxy | None) -> None:
-        """Use a session in its state from the ledger."""
+        """Use a session with the cookies and the login that the ledger has."""
         if identity.fence != entry.identity.fence or not entry.ready:
-            # Late responses to requests of an earlier login change the old jar.
+            # Use a new jar, because late responses to requests of an earlier login may set cookies.
             entry.jar = SiteCookies()
             entry.useful_count = 0
             entry.candidates.clear()
@@ -387,7 +387,7 @@ class Sessions:
         entry.read_at = time.monotonic()
 
     async def run(self) -> None:
-        """Write changes of pages without an outcome and read other processes' changes, forever."""
+        """Write and read the changes of sessions from time to time, until cancelled."""
         while True:
             await anyio.sleep(_KEEP_EVERY)
             for entry in list(self._entries.values()):
@@ -395,15 +395,15 @@ class Sessions:
                 now = time.monotonic()
                 if entry.ready and entry.used_at > entry.read_at < now - _READ_EVERY:
                     await self._read(entry)
-                # Keep the session for a long page too, whose response may still set cookies.
+                # Keep a session whose page is still in progress, because the page may set cookies.
                 entry.users = {task_id for task_id in entry.users if task_id in self.process.leases}
                 is_used = bool(entry.users) or entry.waiting.locked()
                 if entry.used_at < now - _FORGET_AFTER_S and not is_used:
                     self._entries.pop(entry.identity.name, None)
 
     async def keep(self) -> None:
-        """Write the changes of pages: one write for each session, all at the same time."""
-        # Wait for a write in progress too, because it is not durable before its end.
+        """Write the changes of all sessions to the ledger, with one write for each session."""
+        # Wait for writes in progress too, because a write is durable only at its end.
         changed_sessions = [
             entry for entry in self._entries.values() if entry.has_news or entry.keeping.locked()
         ]
@@ -429,7 +429,7 @@ class Sessions:
                 entry.ready = entry.ready and entry.identity.fence != fence
 
     async def _read(self, entry: _SessionEntry) -> bool:
-        """Read the changes of other processes; return whether the session is still in use."""
+        """Read other processes' changes of a session; return whether the session is still valid."""
         async with entry.keeping:
             fence = entry.identity.fence
             identity = await self._ledger.sessions.get(entry.identity.name)
@@ -445,6 +445,6 @@ class Sessions:
 
 
 def _pool_index(name: str) -> int | None:
-    """Return the index of a session in its pool; None if it is in no pool."""
+    """Return the index of a session in the pool of sessions; None if it is not in the pool."""
     number = name.removeprefix(POOLED)
     return int(number) - 1 if name != number and number.isdigit() else None

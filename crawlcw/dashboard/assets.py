@@ -7,7 +7,7 @@ from aiohttp import web
 
 from crawlcw.server.connections import Handler
 
-#: Allows only the page's own scripts and styles, no markup from text, and no frames.
+#: Policy that allows only the page's own scripts and styles, no markup from text, and no frames.
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -40,7 +40,7 @@ _TYPES = {
 
 
 def assets() -> Mapping[str, Handler]:
-    """Return the handlers of requests for the page's files, by their paths."""
+    """Return the HTTP handlers for the page's files, by the path of the file."""
     files = resources.files("crawlcw.dashboard").joinpath("static").iterdir()
     handlers = {
         f"/static/{file.name}": _handler_of(file.read_bytes(), _TYPES[ending])

@@ -1,6 +1,6 @@
-"""Open the ledgers of the shown spiders and use cases on demand, and make their overviews.
+"""Open the ledgers of the shown spiders and use cases on demand, and read their overviews.
 
-All viewers share the rows that are read from a ledger.
+All viewers share the data that the dashboard reads from a ledger.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from crawlcw.server.access import RefusedError
 
 T = TypeVar("T")
 
-#: Seconds between two reads of the list of names.
+#: Seconds between two reads of the names of spiders and use cases.
 _NAMES_INTERVAL = 10.0
 #: Shortest intervals between two reads of each part of an overview, in seconds.
 _OVERVIEW_INTERVAL, _PART_INTERVAL = 1.0, 3.0
-#: Wait between two reads, as a multiple of a read's duration.
+#: Minimum time between two reads from a ledger, as a multiple of the duration of a read.
 _COST_FACTOR = 20
-#: Seconds that an update waits for a due count of all tasks.
+#: Maximum seconds that an update waits for the count of all tasks, if a new count is due.
 _COUNT_TIMEOUT = 0.2
-#: Fields of an overview that the list of crawls shows too.
+#: Fields of a crawl's overview that the list of crawls shows.
 _SUMMARY = (
     *("name", "kind", "paused", "counted_at", "counts", "total", "backlog"),
     *("rate", "eta", "items"),
@@ -41,7 +41,7 @@ _SCAN_LIMIT = 2_000
 
 
 class Crawls:
-    """The spiders and use cases of one ledger, closed at the end of the block."""
+    """The shown spiders and use cases; their ledgers are closed at the end of the `with` block."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Crawls:
         read_names: Callable[[], Awaitable[Sequence[str]]],
         shown_names: Sequence[str] = (),
     ) -> None:
-        """*read_names* returns all names; show only *shown_names*, or all if it is empty."""
+        """Show *shown_names*, or all names from *read_names* if *shown_names* is empty."""
         self._open_ledger = open_ledger
         self._names = _Cached(read_names, interval=_NAMES_INTERVAL)
         self._summaries = _Cached(self._read_summaries, interval=_PART_INTERVAL)
@@ -108,13 +108,12 @@ class Crawls:
 
 
 class Overview:
-    """The current state of one crawl."""
+    """Reads the current state of one crawl for the page."""
 
     def __init__(self, ledger: Ledger, observer: Observer) -> None:
         self.ledger = ledger
         self._observer = observer
-        # The overview has no cost limit: its parts have limits, and the wait for a count is
-        # bounded.
+        # The overview needs no cost factor, because its slow parts have their own limits.
         self._overview = _Cached(self._read_overview, interval=_OVERVIEW_INTERVAL, cost_factor=0)
         self._counters = _Cached(ledger.workers.counters, interval=_PART_INTERVAL)
         self._failures = _Cached(self._read_failures, interval=_PART_INTERVAL)
@@ -124,7 +123,7 @@ class Overview:
         return await self._overview.get()
 
     def expire(self) -> None:
-        """Drop the cache; called after a user has changed tasks."""
+        """Drop the cached overview, because a user has changed tasks."""
         self._observer.expire()
         self._overview.expire()
         self._failures.expire()
@@ -149,10 +148,10 @@ class Overview:
 
 
 class _Cached(Generic[T]):
-    """The last result of *load*, which is called again after *interval* seconds, or later if slow.
+    """Caches the result of *load* for *interval* seconds, or longer if *load* is slow.
 
-    A slow *load* is called at most every *cost_factor* times its duration; 0 ignores that.
-    Concurrent callers share one call.
+    A slow *load* is called again after *cost_factor* times its duration at the earliest. Concurrent
+    callers share one call of *load*.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class _Cached(Generic[T]):
         self._value: T | None = None
 
     async def get(self) -> T:
-        """Return the value; raises the errors of *load*."""
+        """Return the cached or new result of *load*; raises the errors of *load*."""
         async with self._lock:
             started_at = time.monotonic()
             if self._value is None or started_at >= self._expires_at:

@@ -1,10 +1,10 @@
 """Control access to the dashboard by token, host name and origin.
 
-A page of another site can make a browser on this machine send requests to the
-dashboard. Three checks stop it. The Host header must be a known name, so the dashboard refuses a
-foreign name that points to this machine (DNS rebinding). The browser's headers Origin and
-Sec-Fetch-Site must not name another site. A request that changes something must carry a key that
-only the dashboard's own page knows.
+A page of another site can make a browser on this machine send requests to the dashboard. Three
+checks stop such requests. The Host header must be a known name, so the dashboard refuses a foreign
+name that points to this machine (DNS rebinding). The browser's headers Origin and Sec-Fetch-Site
+must not name another site. A request that changes data must carry a key that only the dashboard's
+own page knows.
 """
 
 import hmac
@@ -16,9 +16,9 @@ from aiohttp import web
 
 from crawlcw.server.access import Access, RefusedError, address_of, host_of, is_loopback
 
-#: Header of the key in changing requests, see `Gate.key`.
+#: Name of the HTTP header for the key of POST requests, see `Gate.key`.
 KEY_HEADER = "X-Crawlcw-Key"
-#: Accepted values of Sec-Fetch-Site: the page itself, or the address bar.
+#: Accepted values of Sec-Fetch-Site: a request by the dashboard's page, or by the address bar.
 _ALLOWED_SITES = ("same-origin", "none")
 
 #: Paths with data of crawls; all other paths are the page's own files.
@@ -26,13 +26,13 @@ _PROTECTED_PATHS = ("/api/", "/metrics")
 
 
 class Gate:
-    """The checks that every request passes first."""
+    """Checks each request before a handler gets the request."""
 
     def __init__(self, *, token: str | None, hosts: Collection[str]) -> None:
-        """Require *token*, if there is one; accept the host names *hosts* besides loopback."""
+        """Require *token* unless *token* is None; accept *hosts* and loopback as host names."""
         self._access = Access(token)
         self._hosts = {host.lower() for host in hosts}
-        #: Random key of this process, which changing requests must carry.
+        #: Random key of this process, which POST requests must carry.
         self.key = secrets.token_urlsafe(24)
 
     @property
@@ -41,7 +41,7 @@ class Gate:
         return self._access.needs_token
 
     def check(self, request: web.Request) -> None:
-        """Raise `RefusedError` if the request has no right to an answer."""
+        """Raise `RefusedError` if the dashboard must not answer the request."""
         self._check_host(request.headers.get("Host", ""))
         if not request.path.startswith(_PROTECTED_PATHS):
             # The page's own files hold no data of crawls.
@@ -60,7 +60,7 @@ class Gate:
         name = host_of(header)
         if is_loopback(name) or name in self._hosts:
             return
-        # An IP address is safe from DNS rebinding.
+        # Accept an IP address, because DNS rebinding needs a host name.
         if self.needs_token and address_of(name) is not None:
             return
         raise RefusedError(

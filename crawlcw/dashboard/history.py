@@ -18,7 +18,7 @@ RANGES = {
 
 
 class HistoryQuery(RequestModel):
-    """A request for the data of the charts."""
+    """The request of the page for the data of its charts."""
 
     span: Literal["quarter", "hour", "day", "week"] = "hour"
 

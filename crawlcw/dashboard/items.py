@@ -1,4 +1,4 @@
-"""List a crawl's recorded items page by page, each with its task."""
+"""List the items of a crawl in pages; an item comes with the task that returned the item."""
 
 from typing import Annotated, Any
 
@@ -10,22 +10,22 @@ from crawlcw.model.task import Status, Task
 from crawlcw.server.requests import Cursor, RequestModel, integer_of_digits
 from crawlcw.tracking import views
 
-#: Number of tasks in a page, and of items after which a page ends early.
+#: Maximum number of tasks in a page of the list, and number of items at which a page ends.
 _MAX_TASKS = 100
 _MAX_ITEMS = 100
 
 
 class ListItems(RequestModel):
-    """A request for the items of up to `limit` finished tasks, the last changed first."""
+    """A request for the items of up to `limit` finished tasks, sorted by latest change."""
 
     limit: Annotated[int, Field(ge=1, le=_MAX_TASKS), BeforeValidator(integer_of_digits)] = 50
     cursor: Cursor | None = None
 
 
 async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
-    """Return the tasks with items, and the cursor of the next page; null: there are no more.
+    """Return tasks with their items, and the cursor of the next page (null at the last page).
 
-    It reads `limit` tasks, or fewer tasks if they have many items, and skips tasks without items.
+    Reads `limit` tasks, or fewer tasks if they have many items, and skips tasks without items.
     """
     cursor = views.parse_cursor(query.cursor) if query.cursor is not None else None
     page = await ledger.queries.page(
@@ -40,7 +40,7 @@ async def list_items(ledger: Ledger, query: ListItems) -> dict[str, Any]:
         if sum(len(task["items"]) for task in tasks) >= _MAX_ITEMS:
             break
         next_position = listed_record.task
-        # The records of a list have no items.
+        # Read each task's record, because the records of a listing lack the items.
         record = await ledger.tasks.get(next_position.id)
         if record is not None and record.items:
             tasks.append(

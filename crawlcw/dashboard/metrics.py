@@ -12,7 +12,7 @@ from crawlcw.telemetry.metrics import Measures, Snapshot, Values
 
 
 async def scrape(crawls: Crawls, accept: str) -> tuple[bytes, str]:
-    """Return the text and its content type, with the numbers that the page shows.
+    """Return the metrics of all shown crawls as a text, and the content type of the text.
 
     Raises `RefusedError` without prometheus-client, and `LedgerUnavailableError`.
     """
@@ -25,11 +25,10 @@ async def _values_of(crawls: Crawls, name: str) -> dict[str, Values]:
         overview = await crawls.overview(name)
         return _numbers(await overview.get())
     except LedgerUnavailableError:
-        # The ledger is unavailable for all crawls, and an error makes Prometheus set `up` to 0.
+        # Fail the request, because no ledger is available: Prometheus then sets `up` to 0.
         raise
     except (LedgerError, UsageError, RefusedError):
-        # A ledger that another version wrote, or that was just dropped, must not hide all other
-        # ledgers.
+        # A ledger by another version of crawlcw, or a dropped ledger, must not hide other ledgers.
         return {metrics.LEDGER_READ.name: {"": 0}}
 
 
@@ -43,6 +42,6 @@ def _numbers(overview: Mapping[str, Any]) -> dict[str, Values]:
         metrics.LEDGER_PAUSED.name: {"": int(overview["paused"] is not None)},
     }
     if overview["counted_at"] is not None:
-        # Leave the number out before the first count, because 0 would be wrong.
+        # Omit the number of tasks before the first count, because 0 would be wrong.
         values[metrics.LEDGER_TASKS.name] = overview["counts"]
     return values

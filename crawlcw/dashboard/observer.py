@@ -1,7 +1,7 @@
 """Poll the state of a crawl from its ledger, often and at little cost; say why a host waits.
 
-Workers, hosts and control are four indexed reads a poll. Counts are repeated so rarely that
-the ledger spends at most a twentieth of its time on them.
+A poll reads workers, hosts and orders with four indexed queries. Tasks are counted so rarely that
+the ledger spends at most a twentieth of its time on the counts.
 """
 
 import asyncio
@@ -20,21 +20,20 @@ from crawlcw.model.hosts import Host
 from crawlcw.model.rates import Span
 from crawlcw.model.task import WAITING, Status
 
-#: Wait until the next count, as a multiple of the last count's duration: counts take 5 % of the
-#: time.
+#: Time between two counts of the tasks, as a multiple of the duration of a count.
 _COUNT_COST = 20
-#: Period of the average rate, and interval between its reads.
+#: Period of the average rate, and the time between two reads of the rate.
 _AVERAGE_PERIOD = timedelta(hours=1)
 _AVERAGE_INTERVAL = timedelta(seconds=30)
-#: Number of leased hosts, and of waiting hosts, to examine.
+#: Maximum number of leased hosts and of waiting hosts to read.
 _MAX_HOSTS = 100
-#: Longest silence of a live worker.
+#: A worker whose last heartbeat is older counts as silent.
 _MAX_SILENCE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
-    """A host that is slow, waits or fails, with the reason."""
+    """A host that is slow, waits or fails, and the reason."""
 
     host: Host
     why: str
@@ -43,36 +42,36 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrawlState:
-    """State of a crawl at one moment."""
+    """The state of a crawl at one moment."""
 
     name: str
     kind: LedgerKind
     now: datetime
     counts: Counts
-    counted_at: datetime | None  #: time of the counts; None: the first count is running
-    reasons: Mapping[str, int]  #: reasons of failed and ignored tasks, frequent first
+    counted_at: datetime | None  #: time of the last count; None before the first count
+    reasons: Mapping[str, int]  #: reasons of failed and ignored tasks, and numbers of tasks
     workers: tuple[Worker, ...]
-    average_rate: float | None  #: tasks finished a second over the last hour; None: unknown yet
-    hosts: tuple[HostLine, ...]  #: failing or waiting hosts first, then the slowest
-    paused: str | None = None  #: start of a pause, as recorded
-    settings: Mapping[str, str] = field(default_factory=dict)  #: changes of the crawls' settings
-    stages: tuple[Group, ...] = ()  #: stages of a use case, the largest first
-    error: str = ""  #: why this state is outdated, if it is
+    average_rate: float | None  #: tasks finished a second in the last hour; None if unknown
+    hosts: tuple[HostLine, ...]  #: failing hosts, then waiting hosts, then slow hosts
+    paused: str | None = None  #: when the user paused the crawl
+    settings: Mapping[str, str] = field(default_factory=dict)  #: settings ordered by the user
+    stages: tuple[Group, ...] = ()  #: stages of a use case, sorted by number of tasks
+    error: str = ""  #: why the ledger could not be read, so that this state is outdated
 
     @property
     def backlog(self) -> int:
-        """Number of unfinished tasks, including tasks in progress."""
+        """The number of unfinished tasks, including tasks in progress."""
         return unfinished_of(self.counts)
 
     @property
     def rate(self) -> float:
-        """Tasks finished a second by all live workers, over the last minute."""
+        """The number of tasks that all live workers finished a second in the last minute."""
         live_workers = [worker for worker in self.workers if not is_silent(worker, now=self.now)]
         return sum(worker.vitals.rate for worker in live_workers if worker.vitals is not None)
 
     @property
     def eta(self) -> timedelta | None:
-        """Estimated time for the known tasks at this rate; None: unknown."""
+        """The estimated time until all known tasks are done at `rate`; None if unknown."""
         if self.counted_at is None:
             return None
         if not self.backlog:
@@ -93,11 +92,11 @@ class _CountResult:
     reasons: Mapping[str, int] = field(default_factory=dict)
     stages: tuple[Group, ...] = ()
     counted_at: datetime | None = None
-    next_count_at: float = 0.0  #: time of the next count by the monotonic clock
+    next_count_at: float = 0.0  #: monotonic time of the next count
 
 
 class Observer:
-    """Polls one ledger, and counts in the background, within the block."""
+    """Polls one ledger, and counts its tasks in the background, until the `with` block ends."""
 
     def __init__(
         self, ledger: Ledger, name: str, *, clock: Callable[[], float] = time.monotonic
@@ -123,7 +122,8 @@ class Observer:
     async def poll(self, *, count_timeout: float | None = None) -> CrawlState:
         """Return the state of the crawl; raises `LedgerError`.
 
-        Waits up to *count_timeout* seconds for a due count; None: waits until the count is done.
+        If a count of the tasks is due, waits up to *count_timeout* seconds for the count, or
+        without limit if *count_timeout* is None.
         """
         if self._count_task is None and self._clock() >= self._last_count.next_count_at:
             self._count_task = asyncio.create_task(self._count())
@@ -157,7 +157,7 @@ class Observer:
         )
 
     def expire(self) -> None:
-        """Count again at the next poll; called after a user has changed tasks."""
+        """Count the tasks at the next poll, because a user has changed tasks."""
         self._last_count = replace(self._last_count, next_count_at=0.0)
 
     async def _count(self) -> _CountResult:
@@ -178,12 +178,12 @@ class Observer:
 
 
 def average_rate(spans: list[Span], *, start: datetime) -> float | None:
-    """Return the tasks finished a second since *start*, idle times included."""
+    """Return how many tasks were finished a second since *start*, including idle times."""
     if not spans:
         return None
     finished_tasks = 0.0
     for span in spans:
-        # Only a part of a span counts if the span began before *start*.
+        # If a span began before *start*, only the part of the span after *start* counts.
         share = (span.end - max(span.start, start)).total_seconds() / span.seconds
         finished_tasks += share * span.vitals.finished
     first_start = max(min(span.start for span in spans), start)
@@ -213,9 +213,9 @@ def _rank(host: Host, *, now: datetime) -> tuple[int, bool, float, str]:
 
 
 def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) -> str:
-    """Return the first reason that applies to a host.
+    """Return the state of a host in words, such as the reason why the host waits.
 
-    *unfinished*: the host has tasks to do; *paused*: its crawl is paused.
+    *unfinished* is true if the host has unfinished tasks, *paused* if its crawl is paused.
     """
     owner = owner_of(host, now=now)
     rest_left = (host.not_before or now) - now
@@ -240,7 +240,7 @@ def why(host: Host, *, unfinished: bool, now: datetime, paused: bool = False) ->
 
 
 def given_up_for(host: Host) -> str | None:
-    """Return why the crawl gave up the host or its origins; None if it did not."""
+    """Return why the crawl has given up the host or origins of the host, or None."""
     if host.given_up is not None:
         return str(host.given_up)
     reasons = [f"{origin}: {reason}" for origin, reason in host.lost_origins.items()]
@@ -248,7 +248,7 @@ def given_up_for(host: Host) -> str | None:
 
 
 def owner_of(host: Host, *, now: datetime) -> str | None:
-    """Return the name of the worker that holds the host, if its lease has not expired."""
+    """Return the name of the worker that has a valid lease of the host, or None."""
     if host.owner is None or host.ready_at is None or host.ready_at <= now:
         return None
     return host.owner.rpartition(":")[0]

@@ -1,4 +1,4 @@
-"""Serve the dashboard over HTTP: routes, handlers, and live updates.
+"""Serve the dashboard over HTTP: its routes, its handlers, and its live updates.
 
 Live updates are server-sent events:
 https://html.spec.whatwg.org/multipage/server-sent-events.html
@@ -42,7 +42,7 @@ RequestT = TypeVar("RequestT", bound=RequestModel)
 _MAX_CONNECTIONS = 256
 #: Seconds between two live updates.
 _UPDATE_INTERVAL = 1.0
-#: Seconds after which a client that reads nothing is dropped.
+#: Seconds without a read by the client after which the server ends live updates to the client.
 _WRITE_TIMEOUT = 30.0
 
 
@@ -50,9 +50,9 @@ _WRITE_TIMEOUT = 30.0
 async def serving(
     crawls: Crawls, *, host: str, port: int, token: str | None, allowed_hosts: Collection[str] = ()
 ) -> AsyncIterator[str]:
-    """Serve the dashboard of *crawls* within the block, and yield the address.
+    """Serve the dashboard of *crawls* in the `with` block, and yield the server's address.
 
-    *allowed_hosts* are accepted host names, besides the names of loopback and *host*. Raises
+    The server accepts the host names *allowed_hosts*, *host* and the names of loopback. Raises
     `UsageError` if *host* is not loopback and there is no *token*, if the server cannot
     listen at the address, or if the limit of open files is too low.
     """
@@ -84,7 +84,7 @@ class _Dashboard:
         self._stopping.set()
 
     def routes(self) -> Iterator[Route]:
-        """Yield the routes of the handlers."""
+        """Yield the routes of the dashboard with their handlers."""
         for path, handler in assets().items():
             yield "GET", path, handler
         prefix = "/api/crawls/{name}"
@@ -101,7 +101,7 @@ class _Dashboard:
         yield "GET", "/{rest:.*}", _not_found
 
     async def _start(self, _request: web.Request) -> web.Response:
-        """Return the first data of the page."""
+        """Return the data that the page loads first."""
         return json_response(
             {
                 "version": crawlcw.__version__,
@@ -121,7 +121,7 @@ class _Dashboard:
         response.content_type = "text/event-stream"
         with suppress(ConnectionError, TimeoutError):
             await response.prepare(request)
-            # The server works on the request as long as the stream lasts.
+            # Count the request as in progress, so that the server keeps its connection open.
             request.app[CONNECTIONS].start_work(request)
             while not self._stopping.is_set():
                 event = await _event(overview)
@@ -143,7 +143,7 @@ class _Dashboard:
         model: type[RequestT],
         respond: Callable[[Ledger, RequestT], Awaitable[dict[str, Any]]],
     ) -> Handler:
-        """Return the handler for a kind of requests on one ledger; a POST may change the ledger."""
+        """Return the HTTP handler that parses a request by *model* and calls *respond*."""
         type_adapter: TypeAdapter[RequestT] = TypeAdapter(model)
 
         async def handler(request: web.Request) -> web.Response:
@@ -163,7 +163,7 @@ async def _event(overview: Overview) -> bytes:
     try:
         name, data = "overview", await overview.get()
     except LedgerError as error:
-        # The stream goes on, and the page shows the error: the ledger may come back.
+        # Do not end the stream, because the ledger may come back; the page shows the error.
         logger.warning(
             "the ledger is unavailable: %s", printable(error), extra={"event": "refused"}
         )

@@ -1,6 +1,6 @@
 """Prepare tasks for the page: a row of a list, or a task's details with its related pages.
 
-Headers and bodies of requests are not shown: they may hold passwords.
+The page does not show headers and bodies of requests, because they may hold passwords.
 """
 
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from crawlcw.model.task import BlobRef, Record, Task
 from crawlcw.model.values import to_json
 from crawlcw.tracking.views import holder_of
 
-#: Maximum number of characters of an item or a result, and maximum number of items.
+#: Maximum number of characters of an item or a result, and of items of a task.
 _MAX_CHARACTERS = 20_000
 _MAX_ITEMS = 50
 #: Maximum lengths of the chain of links, and of the chain of redirects.
@@ -21,7 +21,7 @@ _MAX_PAGES = 50
 
 
 def task_row(record: Record) -> dict[str, Any]:
-    """Return a task's row in a list."""
+    """Return the fields of a task that a list of tasks shows."""
     task = record.task
     last_error = record.errors[-1] if record.errors else None
     return {
@@ -35,7 +35,7 @@ def task_row(record: Record) -> dict[str, Any]:
 
 
 async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
-    """Return all fields of a task, and the pages that led to it, the nearest first."""
+    """Return all fields of a task, and the chain of pages that links to the task."""
     task, tracked_fields = record.task, record.task.carried
     details: dict[str, Any] = {
         **task_row(record),
@@ -64,7 +64,7 @@ async def task_details(ledger: Ledger, record: Record) -> dict[str, Any]:
 
 
 async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
-    """Yield the page that links to *task*, the page that links to that page, up to a start URL."""
+    """Yield the chain of pages that links to *task*, from the nearest page up to a start URL."""
     for _ in range(_MAX_PAGES):
         if task.parent is None or (record := await ledger.tasks.get(task.parent)) is None:
             return
@@ -73,9 +73,9 @@ async def pages_above(ledger: Ledger, task: Task) -> AsyncIterator[Task]:
 
 
 async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
-    """Yield the targets of a chain of redirects, up to a page.
+    """Yield the targets of a chain of redirects, from *record* to the page.
 
-    In a loop the first repeated task is yielded again, as the last task.
+    If the redirects lead in a loop, the last target is one that was yielded before.
     """
     seen_ids = {record.task.id}
     while (target_id := record.leads_to) is not None and (
@@ -89,7 +89,7 @@ async def pages_ahead(ledger: Ledger, record: Record) -> AsyncIterator[Record]:
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of *value* by their names."""
+    """Return the attributes *names* of *value* in a dictionary."""
     return {name: getattr(value, name) for name in names}
 
 
@@ -102,12 +102,12 @@ def items_of(record: Record) -> dict[str, Any]:
 
 
 def link_to(task: Task) -> dict[str, Any]:
-    """Return the id and the URL of a task, for a link to its page."""
+    """Return the id and the URL of a task, for a link to the task's details."""
     return {"id": task.id.hex(), "url": task.url}
 
 
 def _json_text(value: Any) -> str:
-    """Return a value as JSON, cut to a limit."""
+    """Return a value as JSON, cut to `_MAX_CHARACTERS`."""
     if isinstance(value, BlobRef):
         return f"{value.size:,} bytes, stored outside of the task"
     text = to_json(value)

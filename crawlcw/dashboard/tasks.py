@@ -25,10 +25,10 @@ from crawlcw.server.requests import (
 )
 from crawlcw.tracking import keys, views
 
-#: Maximum number of tasks in a page of a search, and of tasks chosen one by one.
+#: Maximum number of tasks in a page of search results, and of tasks that the user chooses.
 _MAX_PAGE = 200
 _MAX_CHOSEN = 1_000
-#: Number of tasks that a search examines at most, in less than 0.5 s on a ledger of any size.
+#: Maximum number of tasks that a search examines, so that a search takes less than 0.5 s.
 _SCAN_LIMIT = 10_000
 
 
@@ -41,7 +41,7 @@ TaskId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
 class Selection(RequestModel):
-    """A filter of tasks; a task must match all fields, and the times bound its last change."""
+    """A filter of tasks by all fields that are given; the times are of a task's last change."""
 
     status: Annotated[list[StatusName], BeforeValidator(_split), Field(max_length=5)] | None = None
     reason: OneReason | None = None
@@ -68,7 +68,7 @@ class Selection(RequestModel):
 
 
 class FindTasks(Selection):
-    """A search for tasks, the last changed first."""
+    """A search for tasks, whose results are sorted by latest change."""
 
     text: Text = ""
     limit: Annotated[int, Field(ge=1, le=_MAX_PAGE), BeforeValidator(integer_of_digits)] = 50
@@ -76,14 +76,14 @@ class FindTasks(Selection):
 
 
 class Order(RequestModel):
-    """An order to the running crawls; `set` changes `settings`, and null resets a setting."""
+    """An order to the running crawls; `set` changes `settings`, and a null value resets one."""
 
     order: Literal["pause", "resume", "set", "stop"]
     settings: Annotated[dict[str, Text | None], Field(max_length=len(ADJUSTABLE))] = {}
 
 
 class Action(RequestModel):
-    """An action on listed tasks, or on all tasks of a selection."""
+    """An action on tasks, which are given by their ids or by a selection."""
 
     action: Literal["retry", "ignore", "reset"]
     tasks: Annotated[list[TaskId], Field(min_length=1, max_length=_MAX_CHOSEN)] | None = None
@@ -92,9 +92,9 @@ class Action(RequestModel):
 
 
 async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
-    """Return the matching tasks, and the cursor to continue at; null: all were examined.
+    """Return the matching tasks, and a cursor to continue (null if all tasks were examined).
 
-    A complete URL or key is looked up as well: its task comes first, however old.
+    If the text is a complete URL or key, the task of that URL or key comes first.
     """
     task_filter = replace(query.task_filter(), containing=query.text)
     cursor = views.parse_cursor(query.cursor) if query.cursor is not None else None
@@ -116,10 +116,10 @@ async def search(ledger: Ledger, query: FindTasks) -> dict[str, Any]:
 
 
 async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
-    """Change tasks; return their number, or with `dry_run` the number that would change.
+    """Change tasks; return the number of changed tasks, or with `dry_run` only count the tasks.
 
-    The action skips leased tasks, and tasks that change while it runs. `at_least` means
-    that there may be more.
+    The action skips leased tasks, and tasks that change while the action runs. `at_least` means
+    that the number of tasks may be larger.
     """
     match command:
         case Action(tasks=list() as names, selection=None):
@@ -132,7 +132,7 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
         count = await _count(ledger, command, task_filter)
         return {"changed": count.number, **({} if count.is_exact else {"at_least": True})}
     if task_filter.changed_before is None:
-        # The bound makes the request idempotent, because changed tasks have a later time.
+        # The time limit makes a repeated request harmless, because changed tasks are newer.
         task_filter = replace(task_filter, changed_before=ledger.now() + timedelta(milliseconds=1))
     match command.action:
         case "retry":
@@ -147,9 +147,9 @@ async def act(ledger: Ledger, command: Action) -> dict[str, Any]:
 
 
 async def give_order(ledger: Ledger, command: Order) -> dict[str, Any]:
-    """Give an order to the crawls of a ledger, as the commands `pause`, `set` and so on do.
+    """Give an order to the crawls of a ledger, like the commands `pause`, `resume`, `set`, `stop`.
 
-    Return the orders in force. Raises `RefusedError`, and `SettingsError` for invalid settings.
+    Returns the orders in force. Raises `RefusedError`, and `SettingsError` for invalid settings.
     """
     if ledger.kind.tracked:
         raise RefusedError(422, f"a use case has no crawl to {command.order}")

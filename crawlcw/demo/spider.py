@@ -26,7 +26,7 @@ class BookshopSpider(Spider):
         yield from response.follow_all("main p a, footer a")
 
     def parse_shelf(self, response: Response) -> Iterator[Request]:
-        """Follow the books of a category, page by page, or those of an author."""
+        """Follow the books of a category or an author, and the link to the next page."""
         yield from response.follow_all("article.book a", self.parse_book)
         yield from response.follow_all("a[rel=next]", self.parse_shelf)
 

@@ -1,8 +1,8 @@
 """Check all invariants of a ledger, and repair violations.
 
-It may run beside a crawl. Violations that may be races are checked a second time, a
-moment later, and reported only if they persist. A repair writes only if the finding still holds, so
-documents that changed meanwhile stay.
+The examination may run during a crawl. A violation is checked a second time a moment later, and
+reported only if it persists, because a crawl may be about to end the violation. A repair does not
+change a document that a crawl has changed since the check.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,13 +22,13 @@ from crawlcw.ledger.protocol import Ledger
 from crawlcw.model.sanitize import printable
 from crawlcw.model.task import BlobRef
 
-#: Pause before the second check: a crawl wakes hosts a moment after it adds their tasks.
+#: Time before the second check, because a crawl wakes hosts a moment after it adds their tasks.
 RECHECK_DELAY = timedelta(seconds=1)
-#: Number of candidates that are kept in memory until their second check.
+#: Maximum number of documents that wait in memory for their second check.
 _CANDIDATES = 10_000
-#: Number of hosts in one query for tasks whose host was not woken.
+#: Number of hosts in one query for hosts that have due tasks but were not woken.
 _HOSTS = 100
-#: Younger blobs are not deleted, because a writer stores a large value before its task.
+#: Do not delete blobs younger than this age, because a writer stores a blob before its task.
 _REFERRED_WITHIN = timedelta(days=1)
 
 #: Violations that `prepare` repairs.
@@ -41,7 +41,7 @@ StoredDocument = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One violation, as printable text."""
+    """A violation as printable text."""
 
     where: Mapping[str, str]  #: `task` (its id in hex) and `url`, or `host`, or `worker`
     detail: str
@@ -49,7 +49,7 @@ class Example:
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """All findings of one kind."""
+    """The number of violations of one kind, and examples of them."""
 
     kind: Kind
     count: int = 0
@@ -64,10 +64,10 @@ class Finding:
 
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """Numbers of checked documents, and the findings."""
+    """The numbers of checked documents, and the findings."""
 
     facts: Mapping[str, str]  #: properties of the store, as text
-    max_examples: int  #: examples of each kind; further findings are only counted
+    max_examples: int  #: maximum number of examples for each kind of violation
     kind: LedgerKind = LedgerKind.SPIDER
     tasks: int = 0
     hosts: int = 0
@@ -103,10 +103,10 @@ async def examine(
     examples: int = 5,
     recheck_delay: timedelta = RECHECK_DELAY,
 ) -> Report | None:
-    """Check all of *ledger*, and with *repair* repair it; return None for an empty ledger.
+    """Check the whole *ledger*, and repair it if *repair* is true; return None if it is empty.
 
-    *examples* is the number of examples of each kind; *recheck_delay* is the wait until
-    the second check. Raises `LedgerError`.
+    *examples* is the maximum number of examples for each kind of violation; *recheck_delay* is the
+    time between the two checks. Raises `LedgerError`.
     """
     health = await ledger.inspection.health()
     if not health.recorded:
@@ -121,10 +121,10 @@ async def examine(
 
 
 async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair: bool) -> bool:
-    """Check the store, and with *repair* prepare it; return whether the ledger can be read."""
+    """Check the store, and repair it if *repair* is true; return whether the ledger is readable."""
     kinds = {problem.kind for problem in health.violations}
     remaining = health.violations
-    # The user must first drop a different table or index.
+    # If a table or index has another definition, do not repair, because the user must drop it.
     if repair and kinds.intersection(_PREPARED) and Kind.STORE_DIFFERENT not in kinds:
         await ledger.inspection.prepare()
         remaining = (await ledger.inspection.health()).violations
@@ -134,7 +134,7 @@ async def _is_readable(ledger: Ledger, health: Health, report: Report, *, repair
 
 
 class _Candidate(NamedTuple):
-    """A document with violations, which are reported if the second check finds violations again."""
+    """A document in which the first check found violations; a second check must find some too."""
 
     key: Any
     where: Mapping[str, str]
@@ -142,7 +142,7 @@ class _Candidate(NamedTuple):
     repair: Callable[[], Awaitable[object]]  #: mends violations; False if the document changed
 
 
-#: Finds the candidates among all documents, or among the documents with *only* some keys.
+#: Function that finds candidates among all documents, or among the documents with some keys.
 _Check = Callable[[Sequence[Any] | None], AsyncIterator[_Candidate]]
 
 
@@ -163,14 +163,14 @@ class _Examination:
         if self.ledger.kind.tracked:
             # A use case has stages instead of hosts, and stages never sleep.
             await self._confirm(self._blobs)
-        # Skip this if an invalid `due` remains, because tasks could not be sorted by it.
+        # Skip the sleeping hosts if an invalid `due` remains, because `due` sorts the tasks.
         elif malformed is None or malformed.repaired == malformed.count:
             await self._confirm(self._sleepers)
         await self._confirm(self._workers)
 
     async def _confirm(self, check: _Check) -> None:
-        """Report the candidates of a check that still have violations a moment later."""
-        # Index them by the text of their keys, because a key may have any type.
+        """Check documents twice, and report the documents that have violations both times."""
+        # The dictionary has the text of each key, because a key of a document may be unhashable.
         keys_by_text: dict[str, Any] = {}
         async for candidate in check(None):
             keys_by_text[repr(candidate.key)] = candidate.key
@@ -208,7 +208,7 @@ class _Examination:
     async def _mend(self, document: StoredDocument, violations: Iterable[Violation]) -> bool:
         """Mend a task or a host if it has not changed; return whether it was repaired.
 
-        If two repairs set the same field, the later one wins.
+        If two repairs set the same field, the later repair counts.
         """
         change: dict[str, Any] = {}
         for violation in violations:
@@ -220,7 +220,7 @@ class _Examination:
         return was_repaired
 
     async def _sleepers(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield the hosts that sleep longer than the due time of their tasks."""
+        """Yield the hosts that have due tasks but become ready later, because of a lost wake-up."""
         if wanted_ids is None:
             cursor = ""
             while names := await self.ledger.hosts.due(last_host=cursor, limit=_HOSTS):
@@ -242,7 +242,7 @@ class _Examination:
                 yield _Candidate(name, {"host": name}, violations, wake)
 
     async def _blobs(self, wanted_ids: Sequence[str] | None) -> AsyncIterator[_Candidate]:
-        """Yield large values without a task that refers to them."""
+        """Yield the blobs (large values) to which no task refers."""
         async for document in self.ledger.inspection.examine(Part.BLOBS, wanted_ids=wanted_ids):
             identity, created_at = document["_id"], document["create_time"]
             detail, is_old = (

@@ -1,11 +1,10 @@
-"""Invariants of every task and host in a ledger, whatever happened to the processes on it.
+"""Invariants of tasks and hosts that hold in a ledger even after crashes of processes.
 
-Given a document's fields, the functions name each invariant that it violates, and the fields that
-would mend it. Nothing here reads or writes a ledger: `examination` does, and each store checks
-itself.
+The functions return the invariants that a document violates, and the fields that would mend the
+document. This module does no I/O: `examination` reads and writes the ledger.
 
-A mend changes only fields that have lost their meaning, or that let the protocol go on: it may
-end a lease, but it never decides a status. A violation that only a guess could mend stays.
+A mend clears a field that has lost its meaning, or completes a lease so that workers can go on. A
+mend may end a lease, but never decides a status. A violation that needs a guess is not mended.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,14 @@ from crawlcw.errors import Reason
 from crawlcw.ledger.examination import Kind, Violation
 from crawlcw.model.task import DONE, WAITING, Status
 
-#: A living worker renews a lease sooner; a dead worker has lost it by then.
+#: Length of a completed lease: a living worker renews the lease earlier.
 _RENEWED_WITHIN = timedelta(seconds=60)
-#: The token of a mended lease; no worker has this name.
+#: The holder of a mended lease, a name that no worker has.
 _MENDED = "doctor:0"
 
 
 class Advice(NamedTuple):
-    """The meaning of a kind of finding for the user, and its remedy."""
+    """The meaning of a kind of finding for the user, and the user's remedy."""
 
     meaning: str
     todo: str
@@ -108,7 +107,7 @@ ADVICE: Mapping[Kind, Advice] = {
         "make it a replica set; one member is enough",
     ),
 }
-#: Kinds that are worth knowing, but are not violations.
+#: Kinds of findings that are worth knowing, but are not violations.
 NOTES = frozenset(
     {Kind.BLOB_LEFT, Kind.HOST_ASLEEP, Kind.WORKER_DEAD, Kind.MAY_NOT_WRITE, Kind.STANDALONE}
 )
@@ -140,15 +139,15 @@ _HOST: tuple[_Types, _Types] = (
     },
     {"owner": str, "released": int, "not_before": datetime, "given_up": Reason},
 )
-#: Numbers that may be negative.
+#: Fields whose numbers may be negative.
 _MAY_BE_NEGATIVE = ("depth", "priority")
 
 
 def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[Violation]:
     """Yield the violations of a task.
 
-    *document* has the fields that `ledger.documents` names. For the results it has `items` (their
-    number), `items_lost` (the missing items) and `blobs_lost` (the missing blobs).
+    *document* has the fields that `ledger.documents` names. In place of the items, *document* has
+    their number (`items`), the missing items (`items_lost`) and the missing blobs (`blobs_lost`).
     """
     if malformed := [*_malformed(document, *_TASK)]:
         yield from malformed
@@ -156,7 +155,7 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
     status = Status(int(document["status"]))
     due, lock, lock_time = document.get("due"), document.get("lock"), document.get("lock_time")
     if "due" in document and not isinstance(due, datetime):
-        # In MongoDB null is not absence: the index contains a null `due`, before all times.
+        # A null `due` is a violation, because MongoDB's index sorts null before all times.
         yield Violation(kind=Kind.MALFORMED, detail=f"due is {due!r}", mend={"due": None})
         due = None
     state_text = f"{status.name.lower()}, lock {lock!r}, lock_time {lock_time}, due {due}"
@@ -170,7 +169,7 @@ def task_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
         yield Violation(kind=Kind.DUE_MISSING, detail=state_text, mend={"due": now})
     fence, settled = document["fence"], document["settled"]
     quarantine_fence = document.get("quarantine_fence") or 0
-    # A claim raises the fence, its work begins, and its outcome ends the claim.
+    # Each claim raises the fence, so `settled` and `quarantine_fence` cannot exceed the fence.
     if fence < max(settled + (status is Status.PROCESSING), quarantine_fence):
         detail = f"fence {fence}, settled {settled}, quarantine_fence {quarantine_fence}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=f"{status.name.lower()}, {detail}")
@@ -189,11 +188,10 @@ def _mend_of_lease(
     if document.get("lock_time") is None:
         mend["lock_time"] = document["update_time"]
     if document.get("lock") is None:
-        # No worker can hold this lease, because every write of a holder compares the lock. So the
-        # mend makes it an expired lease.
+        # No worker can use a lease without a lock, so the mend lets the lease expire now.
         mend |= {"lock": _MENDED, "due": now if due is None else min(due, now)}
     elif due is None:
-        # The holder renews this lease, and may still commit.
+        # The lease has a holder, which may renew the lease or commit.
         mend["due"] = now + _RENEWED_WITHIN
     return mend
 
@@ -227,7 +225,7 @@ def _has_type(name: str, value: object, kind: type) -> bool:
     if issubclass(kind, Enum):
         return value in [*kind]
     if isinstance(value, int | float) and kind in (int, float):
-        # The shells of the databases write whole numbers as floats.
+        # Accept a float for a whole number, because the shells of databases write floats.
         has_number_type = kind is float or isinstance(value, int) or value.is_integer()
         return has_number_type and (value >= 0 or name in _MAY_BE_NEGATIVE)
     if (name, kind) == ("_id", bytes):
@@ -249,14 +247,14 @@ def host_violations(document: Mapping[str, Any], *, now: datetime) -> Iterator[V
         mend = {"ready_at": now + _RENEWED_WITHIN}
         yield Violation(kind=Kind.LEASE_INCOMPLETE, detail=f"owner {owner}", mend=mend)
     epoch, released = document["epoch"], document.get("released") or 0
-    # A lease raises the epoch, and its end records the epoch.
+    # Each lease raises the epoch, and its release records the epoch in `released`.
     if epoch < released + (owner is not None):
         detail = f"epoch {epoch}, released {released}, owner {owner}"
         yield Violation(kind=Kind.FENCE_BEHIND, detail=detail)
 
 
 def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
-    """Return whether a host is leased, or can be leased now, so that it needs no wake-up."""
+    """Return whether a host is leased or can be leased now, so it needs no wake-up."""
     ready_at = document.get("ready_at")
     return document.get("owner") is not None or (isinstance(ready_at, datetime) and ready_at <= now)
 
@@ -264,8 +262,8 @@ def is_awake(document: Mapping[str, Any], *, now: datetime) -> bool:
 def wake_up_violations(document: Mapping[str, Any] | None, *, due: datetime) -> Iterator[Violation]:
     """Yield the violations of a host without an owner, whose first task is *due*.
 
-    *document* is None if the host is unknown. A host that was given up is not an exception: its
-    next owner ignores the tasks that have come since.
+    *document* is None if the host is unknown. A host that was given up needs a wake-up too, because
+    its next owner must ignore the new tasks.
     """
     ready_at = None if document is None else document.get("ready_at")
     not_before = None if document is None else document.get("not_before")

@@ -1,7 +1,7 @@
-"""Group commit: write the things of a queue, or of a source, in groups.
+"""Group commit: write the elements of a queue, or of a source, in groups.
 
-While a group waits for the ledger's journal, the next group gathers. If no worker waits for its
-writes, groups start some time apart, because a large group costs a fast ledger half as much.
+While the ledger writes a group, the next group gathers. If no worker waits for a write, a group
+gathers for some time, because one large group costs less than many small groups.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Maximum number of things in one group.
+#: Maximum number of elements in one group.
 MAX_GROUP_SIZE = 200
 _MAX_PARALLEL_WRITES = 3
-#: Seconds. Groups that follow sooner are small, and each costs one or two commands.
+#: Minimum seconds between the starts of two groups, unless a worker waits for a write.
 _GROUP_INTERVAL_S = 0.05
-#: Seconds until the wait of a worker is noticed.
+#: Seconds between two checks whether a worker waits for a write.
 _POLL_INTERVAL_S = 0.01
-#: Seconds that a batch waits for more things: a source with many things yields them at once.
+#: Maximum seconds that a group waits for more elements of its source.
 _MAX_GATHER_S = 0.1
-#: Seconds that a source may take to close its resources if it is not read to its end.
+#: Maximum seconds that a source may take to close its resources if it is not read to its end.
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -38,10 +38,10 @@ async def write_in_groups(
     *,
     workers_wait: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Call *write* with the things of *queue*, group after group until cancelled.
+    """Call *write* with groups of elements of *queue*, until cancelled.
 
-    While *workers_wait* for a write, or for room in the queue, a group is written as soon as the
-    previous group is written. Raises what *write* raises.
+    If *workers_wait* is true or the queue is full, a group does not wait for more elements. Raises
+    what *write* raises.
     """
     permits = anyio.Semaphore(_MAX_PARALLEL_WRITES)
 
@@ -57,7 +57,7 @@ async def write_in_groups(
     started_at = float("-inf")
     async with anyio.create_task_group() as writers:
         while True:
-            # First wait for room and then take the group, which grows in the meantime.
+            # Wait for a permit before the group is taken, because the queue grows during the wait.
             await permits.acquire()
             with anyio.move_on_after(_GROUP_INTERVAL_S):
                 await last_written.wait()
@@ -77,32 +77,32 @@ async def write_in_groups(
 
 
 class GroupWriter(Generic[T]):
-    """Things on their way from one source to `write`."""
+    """Reads elements from one source, and writes them in groups."""
 
     def __init__(
         self, write: Callable[[list[T]], Awaitable[None]], *, first_size: int, max_size: int
     ) -> None:
-        """*write* gets up to *first_size* things, and then up to *max_size* at a time."""
+        """The first call of *write* gets up to *first_size* elements, later calls *max_size*."""
         self._write = write
         self._group_size = first_size
         self._max_size = max_size
-        self._next_group: list[T] = []  #: things that were read but are not being written
-        self._current_group: list[T] = []  #: things that are being written
+        self._next_group: list[T] = []  #: elements that were read but are not being written
+        self._current_group: list[T] = []  #: elements that are being written
         self._source_ended = False
         self._changed = anyio.Event()
 
     @property
     def unwritten_count(self) -> int:
-        """How many things were read and are possibly not written."""
+        """The number of elements that were read but may not be written yet."""
         return len(self._current_group) + len(self._next_group)
 
     async def run(self, source: AsyncIterable[T]) -> None:
-        """Write all that *source* yields; a generator is closed in any case.
+        """Write all elements of *source*; close *source* if it is a generator.
 
-        Raises the exceptions of the source and of the write. Things that were read but not written
-        remain for `finish`.
+        Raises the exceptions of the source and of the write. After an exception, `finish` can write
+        the elements that were read but not written.
         """
-        # In a separate task: AnyIO cancels repeatedly, even while a source closes.
+        # Read in a separate asyncio task, because AnyIO would cancel a source while it closes.
         read_task = asyncio.create_task(self._read(source))
         try:
             await self._write_groups()
@@ -112,7 +112,7 @@ class GroupWriter(Generic[T]):
                 await _end_read(read_task)
 
     async def finish(self) -> None:
-        """Write the things that `run` has read and possibly not written."""
+        """Write the elements that `run` has read, but may not have written."""
         if self.unwritten_count:
             await self._write([*self._current_group, *self._next_group])
         self._current_group, self._next_group = [], []
@@ -129,7 +129,7 @@ class GroupWriter(Generic[T]):
                     first_read_at = anyio.current_time()
                     self._notify()
                 elif anyio.current_time() - first_read_at > _MAX_GATHER_S:
-                    # else a source that blocks the loop would prevent all writes
+                    # A source that never waits would block the event loop, and so all writes.
                     await checkpoint()
         finally:
             if isinstance(source, AsyncGenerator):
@@ -162,7 +162,7 @@ class GroupWriter(Generic[T]):
 
 
 async def _end_read(read_task: "asyncio.Task[None]") -> None:
-    """End a source that is read no further; its exceptions from now on are only logged."""
+    """Cancel the read of a source, and log the exceptions that the source raises."""
     read_task.cancel()
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
         await asyncio.wait({read_task})

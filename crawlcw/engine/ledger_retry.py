@@ -1,8 +1,8 @@
-"""A ledger that repeats its operations while its database is away (Decorator and Retry).
+"""Repeat operations of a ledger while its database is unavailable (Decorator and Retry).
 
-An outage is no failure of a page, so operations are tried again with exponential backoff. It is no
-crash of a worker either: leases that expire during an outage can still be renewed for a short time
-after it, the renewal grace.
+An outage of the database is no failure of a page, so operations are tried again with exponential
+backoff. After an outage there is a short time, the renewal grace, in which workers can still renew
+leases that have expired during the outage.
 """
 
 import logging
@@ -28,30 +28,30 @@ T = TypeVar("T")
 
 _FIRST_DELAY_S = 0.1
 _MAX_DELAY_S = 5.0
-#: Seconds that a report waits for one figure; after that it omits the figure.
+#: Seconds that a report waits for a number from the ledger before the report omits the number.
 _REPORT_TIMEOUT_S = 10.0
-#: Seconds after an outage within which every process that waited comes back.
+#: Seconds after an outage until every waiting process has tried its operation again.
 _RETURN_WINDOW_S = 2 * _MAX_DELAY_S
 
 
 class LedgerRetry:
-    """The waits of one process for its ledger, and the last outage that it noticed."""
+    """Repeats the ledger operations of one process, and knows the last outage of the ledger."""
 
     def __init__(self, give_up: timedelta) -> None:
-        """Give up if the ledger has not answered for *give_up*."""
-        #: Operations, including repetitions, by a name such as `tasks.add`.
+        """Give up an operation if the ledger has not answered for *give_up*."""
+        #: Number of operations, including repetitions, by a name such as `tasks.add`.
         self.calls_by_operation: Counter[str] = Counter()
         self._give_up = give_up
         self._last_success_start = time.monotonic()  #: when the last successful operation started
         self._waiting_count = 0
-        self._outage_start = self._outage_end = float("-inf")  #: the last outage
+        self._outage_start = self._outage_end = float("-inf")  #: monotonic times of the last outage
 
     def shorten(self, give_up: timedelta) -> None:
-        """Give up earlier, because the crawl must stop."""
+        """Give up operations after *give_up* at the latest, because the crawl must stop."""
         self._give_up = min(self._give_up, give_up)
 
     def grace_start(self, now: datetime) -> datetime | None:
-        """Return the start of the outage whose expired leases have a renewal grace, or None."""
+        """Return when the last outage began if leases may still be renewed after it, or None."""
         monotonic = time.monotonic()
         if not self._waiting_count and monotonic > self._outage_end + _RETURN_WINDOW_S:
             return None
@@ -62,9 +62,10 @@ class LedgerRetry:
     ) -> T:
         """Return the result of *operation*, repeated while the ledger is unavailable.
 
-        Raises `LedgerUnavailableError` when the time is up. *name* is for the counters.
+        Raises `LedgerUnavailableError` after `give_up`. *name* is the operation's name in the
+        counters.
         """
-        # This runs several times a page: without an outage, it makes no further Python call.
+        # Keep this method fast, because it runs several times a page.
         started_at = time.monotonic()
         self.calls_by_operation[name] += 1
         try:
@@ -72,7 +73,7 @@ class LedgerRetry:
         except LedgerUnavailableError as error:
             return await self._repeat(name, partial(operation, *args, **kwargs), error, started_at)
         if (now := time.monotonic()) - started_at > _MAX_DELAY_S:
-            # No operation failed: the ledger was frozen, and continued afterwards.
+            # A slow answer without a failure counts as an outage: the database was frozen.
             self._note_outage(started_at)
             self._outage_end = now
         if started_at > self._last_success_start:
@@ -80,7 +81,7 @@ class LedgerRetry:
         return result
 
     async def read_for_report(self, operation: Callable[[], Awaitable[T]]) -> T | None:
-        """Return a figure for a report; None if *operation* fails or takes longer than 10 s."""
+        """Return a number for a report; None if *operation* fails or takes longer than 10 s."""
         with anyio.move_on_after(_REPORT_TIMEOUT_S):
             try:
                 return await operation()
@@ -132,19 +133,19 @@ class LedgerRetry:
         return result
 
     def _note_outage(self, failed_at: float) -> None:
-        # The ledger answered the last operation, but it may have been away at any time since.
+        # Date the outage back to the last success, because the outage may have begun just after.
         outage_start = min(failed_at, self._last_success_start)
         if outage_start > self._outage_end and not self._waiting_count:
             self._outage_start = outage_start
 
 
 def retrying(ledger: Ledger, retry: LedgerRetry) -> Ledger:
-    """Return *ledger* with each operation of its facets repeated, see `LedgerRetry.call`."""
+    """Return a ledger that repeats the operations of *ledger*, see `LedgerRetry.call`."""
     return cast("Ledger", _Retrying(ledger, retry))
 
 
 class _Retrying:
-    """Repeats the operations of a ledger, or of its facet with a *name*."""
+    """Repeats the operations of a ledger, or of the part *name* of a ledger."""
 
     def __init__(self, target: Any, retry: LedgerRetry, *, name: str = "") -> None:
         self._target = target
@@ -156,9 +157,9 @@ class _Retrying:
         if not self._name:
             if name in Ledger.__annotations__:
                 member = _Retrying(member, self._retry, name=name)
-        # Walks are not coroutines, so use the walks of the real ledger.
+        # Do not wrap a method that walks over records, because it is no coroutine.
         elif iscoroutinefunction(member):
             member = partial(self._retry.call, f"{self._name}.{name}", member)
-        # Store the method: the next access finds it in the instance.
+        # Store the method in the instance, so that the next access does not call `__getattr__`.
         setattr(self, name, member)
         return member

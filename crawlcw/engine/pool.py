@@ -1,7 +1,7 @@
-"""Pool of coroutines that work on one queue of leases: fetchers, or handlers of tracked tasks.
+"""Run the coroutines that work on a queue of leases: fetchers, or handlers of tracked tasks.
 
-The pool's source puts leases as it gets them, and returns when there is nothing more to do. A
-quarantined task runs alone, to find the task that crashes its workers.
+A source fills the queue of a pool, and returns when no task remains. A quarantined task runs alone
+in its process, so that a crash of the process shows which task has caused the crash.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ from crawlcw.model.transitions import is_quarantined
 
 
 class Pool:
-    """The workers of one process, as coroutines."""
+    """Coroutines of one process that work on leases of tasks, called workers here."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.dispatched = 0  #: leases that wait in the queue or are in progress
         self._queue: asyncio.Queue[Lease] = asyncio.Queue()
-        #: Waits for a lease; the caller calls `task_done` at the end of the work.
+        #: Coroutine function that waits for a lease; `task_done` must follow the work.
         self.get = self._queue.get
-        self._start_worker: Callable[[], object] | None = None  #: set while the pool runs
-        self._started_workers = 0  #: workers; some have nothing to do after the size has shrunk
+        self._start_worker: Callable[[], object] | None = None  #: None unless the pool runs
+        self._started_workers = 0  #: number of workers that were started; it never shrinks
         self._work_done = asyncio.Event()
 
     @property
@@ -46,14 +46,14 @@ class Pool:
         return self.dispatched < self.size
 
     def resize(self, size: int) -> None:
-        """Let *size* workers work from now on; surplus workers finish their work."""
+        """Let at most *size* workers work at a time; surplus workers finish their tasks first."""
         self.size = size
         while self._start_worker is not None and self._started_workers < size:
             self._start_worker()
             self._started_workers += 1
 
     def put(self, lease: Lease) -> None:
-        """Let the next free worker start on a lease."""
+        """Let the next free worker start the task of a lease."""
         self.dispatched += 1
         self._queue.put_nowait(lease)
 
@@ -78,10 +78,11 @@ class Pool:
         release_queued: Callable[[], Awaitable[None]],
         grace_scope: Callable[[], AbstractContextManager[object]],
     ) -> FinishReason:
-        """Let every worker *work* on the leases of *source* until that returns a reason; return it.
+        """Run workers until *source* returns why the work has ended; return this finish reason.
 
-        If *source* is not drained, *release_queued* is awaited, and then the remaining work, within
-        *grace_scope*. Raises `UsageError` if other code cancels a worker's task.
+        Each worker runs *work*. If *source* is not drained, *release_queued* releases the waiting
+        leases, and the tasks in progress may finish within *grace_scope*. Raises `UsageError` if
+        other code cancels the asyncio task of a worker.
         """
         async with anyio.create_task_group() as workers:
             self._start_worker = partial(workers.start_soon, _unless_others_cancel, work)
@@ -92,7 +93,7 @@ class Pool:
                 nonlocal reason
                 reason = await source()
                 if reason is not FinishReason.DRAINED:
-                    # Release now, because in the next tick a worker could start one more lease.
+                    # Release the queued leases before an `await` lets a worker start one of them.
                     await release_queued()
                     with grace_scope():
                         while self.dispatched:
@@ -101,13 +102,14 @@ class Pool:
                 self._start_worker = None
                 workers.cancel_scope.cancel()
 
-            # In a separate task, because each wake-up passes all coroutines that await it.
+            # Run the source in a separate asyncio task, because a wake-up of a nested coroutine
+            # passes through all coroutines that await it.
             workers.start_soon(run_source)
         return reason
 
 
 async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
-    """Work; raises `UsageError` if code other than an enclosing scope cancels this task."""
+    """Await *work*; raises `UsageError` if code outside of crawlcw cancels this asyncio task."""
     try:
         await work()
     except asyncio.CancelledError as error:
@@ -119,29 +121,30 @@ async def _unless_others_cancel(work: Callable[[], Awaitable[None]]) -> None:
         ) from error
 
 
-#: If a task found no time to run alone, its next try comes after this multiple of `max_wait_s`.
+#: A task that could not run alone is deferred for this multiple of `max_wait_s`.
 _DEFER_FACTOR = 12
 
 
 class Quarantine:
-    """The tasks in progress in one process, and the task that runs alone, if any."""
+    """Lets a quarantined task run alone, so that no other task of its process runs meanwhile."""
 
     def __init__(self, ledger: Ledger, leases: TaskLeases, *, max_wait_s: float = math.inf) -> None:
-        """*max_wait_s* is how many seconds all tasks may wait for the tasks in progress."""
+        """A quarantined task waits at most *max_wait_s* seconds for the tasks in progress."""
         self._ledger = ledger
         self._leases = leases
         self._max_wait_s = max_wait_s
-        self._in_progress: set[tuple[bytes, int]] = set()  #: ids and fences
-        self._none_in_progress = anyio.Event()  #: set when nothing is in progress any more
-        #: The lease of the task that runs alone, from its `enter` until its `leave`.
+        self._in_progress: set[tuple[bytes, int]] = set()  #: ids and fences of started tasks
+        self._none_in_progress = anyio.Event()  #: set when no task is in progress any more
+        #: Lease of the quarantined task that runs alone or waits to run; None without such a task.
         self.quarantined_lease: Lease | None = None
         self._quarantine_ended = anyio.Event()
 
     async def enter(self, lease: Lease) -> bool:
         """Return whether to start a task now; a started task must `leave`.
 
-        False means that another task had to end first, so the turn of this task's host is over. If
-        the lease is lost, `enter` cancels its work. Raises `Defer` if the wait takes too long.
+        If a quarantined task runs, `enter` waits for the end of that task and returns False. If
+        *lease* is lost, `enter` cancels the work. A quarantined task that waits too long raises
+        `Defer`.
         """
         if self.quarantined_lease is not None:
             await self._quarantine_ended.wait()
@@ -151,7 +154,7 @@ class Quarantine:
             if needs_quarantine:
                 self.quarantined_lease = lease
                 self._quarantine_ended = anyio.Event()
-                if self._in_progress:  # no task joins the tasks in progress from now on
+                if self._in_progress:  # other tasks wait in `enter` from now on
                     self._none_in_progress = anyio.Event()
                     with anyio.move_on_after(self._max_wait_s) as wait_scope:
                         await self._none_in_progress.wait()
@@ -170,7 +173,7 @@ class Quarantine:
         return True
 
     def leave(self, lease: Lease) -> None:
-        """Note that the work on a task has ended, in any way; it may not have started."""
+        """Note that the work on a task has ended, even if the task has never started."""
         self._in_progress.discard((lease.task.id, lease.fence))
         if not self._in_progress:
             self._none_in_progress.set()

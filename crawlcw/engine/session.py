@@ -1,6 +1,6 @@
-"""Session: a process as one worker on a ledger, with its leases, counters and heartbeat.
+"""Worker session: register a process as a worker in a ledger, and keep its leases alive.
 
-Crawls and the work on tracked tasks use it.
+A process has one worker session, both in a crawl and in the work on tracked tasks.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two heartbeats.
 _HEARTBEAT_INTERVAL_S = 5.0
-#: A worker that has missed this number of heartbeats does not count.
+#: A worker that has missed this number of heartbeats does not count as a neighbour.
 _MISSED_BEATS = 3
 _RATE_WINDOW_S = 60.0
 
@@ -42,12 +42,12 @@ class TaskLeases:
 
     def __init__(self) -> None:
         self._lease_by_task: dict[bytes, Lease] = {}
-        #: By task, the scope to cancel if its lease is lost.
+        #: By task id, the cancel scope of the work on the task, for the case of a lost lease.
         self.cancel_scopes: dict[bytes, anyio.CancelScope] = {}
-        #: Leases to release, because their work was cancelled.
+        #: Leases that must be released, because the work on their tasks was cancelled.
         self.orphans: list[Lease] = []
         self._settling: set[bytes] = set()
-        self.count_by_host: Counter[str] = Counter()  #: leased tasks, by host
+        self.count_by_host: Counter[str] = Counter()  #: number of leased tasks, by host
         self._end_events: dict[bytes, anyio.Event] = {}
 
     def __len__(self) -> int:
@@ -57,12 +57,12 @@ class TaskLeases:
         return task_id in self._lease_by_task
 
     def is_current(self, lease: Lease) -> bool:
-        """Return whether this process has *lease* itself, and not another lease of its task."""
+        """Return whether *lease* is this process's latest lease of the task."""
         current = self._lease_by_task.get(lease.task.id)
         return current is not None and current.fence == lease.fence
 
     def add(self, leases: Iterable[Lease]) -> None:
-        """Add leases that were just claimed."""
+        """Add the leases of tasks that were just claimed."""
         for lease in leases:
             if lease.task.id not in self._lease_by_task:
                 self.count_by_host[lease.task.host] += 1
@@ -73,13 +73,13 @@ class TaskLeases:
         return list(self._lease_by_task.values())
 
     def mark_settling(self, leases: Iterable[Lease]) -> None:
-        """Note that the outcomes of *leases* are on their way to the ledger."""
+        """Note that the outcomes of *leases* are being written to the ledger."""
         for lease in filter(self.is_current, leases):
             self._settling.add(lease.task.id)
 
     def end(self, leases: Iterable[Lease]) -> None:
         """Forget leases that were committed, released or lost."""
-        # Keep a later lease of the same task, because a forgotten lease expires.
+        # Skip old leases, because a newer lease of the same task must stay in memory.
         for lease in filter(self.is_current, leases):
             task = lease.task
             self._settling.discard(task.id)
@@ -96,7 +96,7 @@ class TaskLeases:
             await self._end_events.setdefault(lease.task.id, anyio.Event()).wait()
 
     def lose(self, task_ids: Iterable[bytes]) -> None:
-        """Forget leases that another worker has now, and stop the work on them."""
+        """Forget the leases of tasks that another worker has now, and cancel the tasks' work."""
         for task_id in task_ids:
             if lease := self._lease_by_task.get(task_id):
                 self.end([lease])
@@ -104,10 +104,10 @@ class TaskLeases:
                 scope.cancel()
 
     async def renew(self, ledger: Ledger, *, lease: timedelta) -> set[bytes]:
-        """Renew all leases; return the lost tasks, which are forgotten as by `lose`."""
+        """Renew all task leases; return the ids of lost tasks, for which `lose` was called."""
         leases = self.all()
         missing_ids = await ledger.leases.renew(leases, lease=lease) - self._settling
-        # A task that was committed in between is not lost. Skip a task that is being committed.
+        # A task that was committed during the renewal, or is being committed, is not lost.
         lost_ids = {
             entry.task.id
             for entry in leases
@@ -124,23 +124,23 @@ class TaskLeases:
 
 
 class Hosts(Protocol):
-    """The leases of hosts of one process."""
+    """Keeps the host leases of one process."""
 
     def leases(self) -> Sequence[HostLease]:
-        """Return the leases; any thread may call this."""
+        """Return the host leases; any thread may call this method."""
 
     async def renew(self) -> None:
-        """Renew the leases; raises `LedgerUnavailableError`."""
+        """Renew the host leases; raises `LedgerUnavailableError`."""
 
     async def leave(self) -> None:
         """Release the hosts; raises `LedgerUnavailableError`."""
 
 
 class WorkerSession:
-    """The leases of one process on one ledger, and its place among the workers."""
+    """Registers a process as a worker in a ledger, and keeps the leases of its tasks and hosts."""
 
-    hosts: Hosts | None = None  #: the leases of its hosts; None if it works on tracked tasks
-    instruments: Instruments | None = None  #: observers of each step
+    hosts: Hosts | None = None  #: host leases of the process; None if it works on tracked tasks
+    instruments: Instruments | None = None  #: observers of the steps of a task
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class WorkerSession:
         limit: timedelta = timedelta(0),
         deadlines: Mapping[Reason, float] = MappingProxyType({}),
     ) -> None:
-        """Start outside the list of workers, see `join`; for *limit*, *deadlines* see `Watchdog`.
+        """Prepare a session that `join` starts; for *limit* and *deadlines* see `Watchdog`.
 
         *lease_length* returns the current length of a lease. The session gives up if the ledger
         has not answered for *give_up*.
@@ -160,13 +160,13 @@ class WorkerSession:
         self.lease_length = lease_length
         self.retry = LedgerRetry(give_up)
         self.stats = Stats(ledger_operations=self.retry.calls_by_operation)
-        #: The same ledger, which repeats its operations while it is unavailable.
+        #: The ledger with operations that are repeated while the ledger is unavailable.
         self.ledger = retrying(ledger, self.retry)
         self.leases = TaskLeases()
-        self.renewed_at = time.monotonic()  #: when the leases of tasks were last renewed
+        self.renewed_at = time.monotonic()  #: monotonic time of the last renewal of task leases
         self._this_worker = this_worker(now=ledger.now())
         self.worker = self._this_worker.name  #: the name of this process in the ledger
-        self.started_at = self._this_worker.started  #: by the ledger's clock
+        self.started_at = self._this_worker.started  #: start of this process, by the ledger's clock
         self._renewal_wanted = anyio.Event()
         self.watchdog = Watchdog(
             self.stats,
@@ -175,17 +175,17 @@ class WorkerSession:
             renew=self._renew_during_stall,
             deadlines=deadlines,
         )
-        #: samples of the last minute: times, and the number of pages at each time
+        #: Samples of the last minute: a monotonic time, and the number of pages at that time.
         self._samples = deque([(time.monotonic(), 0)])
         self._last_vitals = Vitals()
-        #: The minute of the last point, or of the worker's start.
+        #: Minute of the last recorded point of rates; at first the minute of the worker's start.
         self._recorded_minute = minute_of(self.started_at)
-        self._max_lag = 0.0  #: the longest lag since that point, in seconds
+        self._max_lag = 0.0  #: longest lag of the event loop since the last recorded point
         self._idle = False
         self._idle_changed = asyncio.Event()
 
     async def join(self) -> None:
-        """Take over the leases of dead processes on this machine, and enter the list of workers.
+        """Release the leases of dead processes on this machine, and enter the list of workers.
 
         Raises `LedgerConfigurationError` if the ledger is an unfinished copy.
         """
@@ -200,17 +200,17 @@ class WorkerSession:
         on_lost: Callable[[set[bytes]], None],
         announce: Callable[[Iterable[Task]], Awaitable[None]] | None = None,
     ) -> None:
-        """Renew and beat until cancelled; call *on_lost* with the tasks that other workers have.
+        """Renew leases and write heartbeats until cancelled; *on_lost* gets the ids of lost tasks.
 
-        Renews every third of a lease, and takes over the leases of dead processes on this machine.
+        Renews after every third of a lease, and releases leases of dead processes on this machine.
         *announce* gets the tasks that were released because their work was cancelled.
         """
-        self._renewal_wanted = anyio.Event()  # earlier changes need no renewal
+        self._renewal_wanted = anyio.Event()
         async with anyio.create_task_group() as running:
             running.start_soon(self._keep_beating)
             renewed_at = anyio.current_time()
             while True:
-                # An outage must not extend this pause, because the renewal grace is short.
+                # Count the pause from the last renewal, because an outage must not extend it.
                 with anyio.CancelScope(
                     deadline=renewed_at + self.lease_length().total_seconds() / 3
                 ):
@@ -242,10 +242,10 @@ class WorkerSession:
         return lost_ids
 
     async def _renew_during_stall(self) -> None:
-        """Renew and beat with another loop and another connection, because this loop stalls."""
+        """Renew leases over another loop and connection, because the session's loop stalls."""
         ledger = await self.raw_ledger.reconnected()
         try:
-            # Ask the ledger, because the loop does not know a claim whose reply is on its way.
+            # Read the leases in the ledger, because memory lacks a claim whose reply has not come.
             if leases := await ledger.leases.leases_of(self.worker):
                 await ledger.leases.renew(leases, lease=self.lease_length())
             if hosts := self.hosts.leases() if self.hosts is not None else ():
@@ -255,17 +255,17 @@ class WorkerSession:
             await ledger.close()
 
     def lease_changed(self) -> None:
-        """Renew all leases at once, and use the current length of a lease from now on.
+        """Renew all leases now, because the length of a lease has changed.
 
-        Otherwise a shorter lease would expire during the pause before the next renewal.
+        With a shorter length, a lease could expire before its next regular renewal.
         """
         self.watchdog.renew_every = self.lease_length().total_seconds() / 3
         self._renewal_wanted.set()
 
     async def abandon(self, ledger: Ledger) -> int:
-        """Release all tasks over another connection, and leave; return their number.
+        """Release all tasks over another connection; return the number of released tasks.
 
-        Call it in the loop of another thread if this session's own loop does not end its work.
+        Another thread calls `abandon` in its own loop if the session's loop does not end.
         """
         released_count = await ledger.outcomes.release(self.leases.all())
         await ledger.workers.leave(self.worker)
@@ -277,7 +277,8 @@ class WorkerSession:
 
     async def leave(self) -> None:
         """Release the hosts and leave the list of workers, after all tasks were released."""
-        # While the worker is on the list, its leases belong to it.
+        # Leave the list of workers last, because other workers could release a missing worker's
+        # leases.
         if self.hosts is not None:
             await self.hosts.leave()
         await self.beat(connection=self.ledger)
@@ -285,7 +286,7 @@ class WorkerSession:
         await self.ledger.workers.leave(self.worker)
 
     async def _keep_beating(self) -> None:
-        """Beat every few seconds, and at once when this worker becomes idle or has work again."""
+        """Write a heartbeat every few seconds, and when this worker becomes idle or has work."""
         while True:
             with anyio.move_on_after(
                 min(_HEARTBEAT_INTERVAL_S, self.lease_length().total_seconds() / 3)
@@ -304,9 +305,9 @@ class WorkerSession:
                 await self.record_point()
 
     async def beat(self, connection: Ledger | None = None) -> None:
-        """Write the counters and a sign of life; raises `LedgerError`.
+        """Write a heartbeat with the worker's counters; raises `LedgerError`.
 
-        With another *connection*, the worker stalls or leaves, so it needs no hosts.
+        A worker that uses another *connection* stalls or leaves, so it does not ask for hosts.
         """
         is_idle = self._idle and connection is None
         self._last_vitals = self.vitals()
@@ -316,7 +317,7 @@ class WorkerSession:
         )
 
     def vitals(self) -> Vitals:
-        """Return the current state of this process; any thread may call this."""
+        """Return the current numbers of this process; any thread may call this method."""
         stats = self.stats
         return Vitals(
             finished=stats.pages,
@@ -331,7 +332,7 @@ class WorkerSession:
         )
 
     def _rate(self) -> float:
-        """Return the number of tasks finished per second in the last minute, or since the start."""
+        """Return how many tasks were finished a second in the last minute, or since the start."""
         now, samples = time.monotonic(), self._samples
         samples.append((now, self.stats.pages))
         while now - samples[1][0] >= _RATE_WINDOW_S:
@@ -340,7 +341,7 @@ class WorkerSession:
         return (self.stats.pages - pages_at_start) / (now - start) if now > start else 0.0
 
     async def record_point(self, *, last: bool = False) -> None:
-        """Record the counters that were last shown as a point: each minute, and at the *last*."""
+        """Record the numbers of the last heartbeat, once a minute and at the *last* call."""
         now = self.raw_ledger.now()
         if not last and minute_of(now) <= self._recorded_minute:
             return
@@ -351,7 +352,7 @@ class WorkerSession:
         try:
             await self.raw_ledger.rates.record(point)
         except LedgerError as error:
-            # Nothing is lost, because the next point includes this one's counts.
+            # No count is lost, because the next point includes the counts of all earlier points.
             logger.debug(
                 "cannot write the rates: %s", printable(error), extra={"event": "rates_not_written"}
             )
@@ -360,11 +361,11 @@ class WorkerSession:
 
     @property
     def is_idle(self) -> bool:
-        """Whether this worker's fetchers have no host to ask although there is work."""
+        """Whether this worker's fetchers have no host to work on although the ledger has tasks."""
         return self._idle
 
     def set_idle(self, idle: bool) -> None:
-        """Note whether this worker's fetchers have no host to ask although there is work."""
+        """Note whether this worker has no host to work on although the ledger has tasks."""
         if idle != self._idle:
             self._idle = idle
             self._idle_changed.set()
