@@ -54,7 +54,7 @@ class Changes:
             yield
             return
         with mapped():
-            coroutine = database.inner[self._store.name].watch(
+            coroutine = database.driver_object[self._store.name].watch(
                 _PIPELINE, max_await_time_ms=round(_MAX_AWAIT * 1000)
             )
             try:
